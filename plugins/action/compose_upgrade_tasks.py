@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
@@ -19,7 +20,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder imp
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
 
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     revoke,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,

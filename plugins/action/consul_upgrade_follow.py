@@ -14,19 +14,19 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, FLEET_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, WaitForEnd
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
-    "fleet": {"type": "dict"},
+    **FLEET_OPTIONS,
 }
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30.0

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
+from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import SPEC, act
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import host_lines, status_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import WaitUntilShown
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ModuleAction
 
 # How long the task waits until the view shows what it has read (seconds).
 _LONGEST_WAIT = 3.0
@@ -28,12 +31,21 @@ class ActionModule(ModuleAction):
     SPEC = SPEC
     ACT = act
 
+    def text(self, found: Mapping[str, Any]) -> list[str]:
+        """Return the lines for people."""
+        return host_lines(found["host"]) if "host" in found else status_lines(found)
+
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the state of the fleet."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        found = self.call(self._task.args, task_vars)
+        result: dict[str, Any] = ActionBase.run(self, tmp, task_vars)
+        try:
+            found = {**result, **self.call(self.given(task_vars), task_vars)}
+        except UpgradeError as error:
+            return {**result, "changed": False, **error.as_result()}
         if is_started():
             # A table that follows is not newer than the lines of the view above it, and a run does not end before its view.
             with contextlib.suppress(UpgradeError):
                 ask(WaitUntilShown(int(found.get("index") or 0), _LONGEST_WAIT))
-        return {**result, **found}
+        # A table comes after the lines of the view above it.
+        self.show(found)
+        return found

@@ -13,7 +13,7 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, FLEET_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import (
     RolloutView,
@@ -22,18 +22,18 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notificati
     read_rollout,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "hook": {"type": "path", "required": True},
     "hook_timeout": {"type": "float", "default": 60.0},
-    "fleet": {"type": "dict", "default": {}},
+    **FLEET_OPTIONS,
     "expects": {"type": "list", "elements": "str", "choices": list(EVENTS), "default": list(EVENTS)},
     "retry_failed": {"type": "bool", "default": False},
 }
@@ -51,9 +51,9 @@ class ActionModule(ControllerAction):
         settings = read_settings(options.get, os.environ)
         if self._task.check_mode:
             store = Store(settings)
-            return self._preview(store, read_rollout(store, options["fleet"]), hook, options["expects"])
+            return self._preview(store, read_rollout(store, options["fleet"] or {}), hook, options["expects"])
         ensure_daemon()
-        ask(StartNotifier(settings, hook, options["fleet"], options["retry_failed"]))
+        ask(StartNotifier(settings, hook, options["fleet"] or {}, options["retry_failed"]))
         return {"untold": []}
 
     def _preview(self, store: Store, rollout: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:

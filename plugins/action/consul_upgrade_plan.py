@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
@@ -26,11 +27,12 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
     as_result,
     read_sources,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import plan_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, IsShown
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, PatientPasses
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_by_module import PassesByModule
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_here import PassesHere
@@ -47,16 +49,21 @@ class ActionModule(ModuleAction):
     REQUIRED_IF = REQUIRED_IF
     ACT = act
 
+    def text(self, found: Mapping[str, Any]) -> list[str]:
+        """Return the lines for people."""
+        return plan_lines(found)
+
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Make one pass, or with ``wait`` passes until the end of the rollout."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
+        result: dict[str, Any] = ActionBase.run(self, tmp, task_vars)
         began = runtime.monotonic()
-        options = dict(self._task.args)
-        wait = options.pop("wait", None)
-        if not boolean(wait or False, strict=False) or self._task.check_mode:
-            return {**result, **self._make_one(task_vars)}
-        params = self.checked_here(options, task_vars)
         try:
+            options = self.given(task_vars)
+            wait = options.pop("wait", None)
+            if not boolean(wait or False, strict=False) or self._task.check_mode:
+                # The module gets all options, so that its errors name the options.
+                return {**result, **self._make_one(options if wait is None else {**options, "wait": wait}, task_vars)}
+            params = self.checked_here(options, task_vars)
             passes = self._passes(options, params, task_vars)
         except UpgradeError as error:
             return {**result, "changed": False, **error.as_result()}
@@ -67,11 +74,11 @@ class ActionModule(ModuleAction):
             passes.close()
         return {**result, **(waited if params is None else self.as_module_result(waited, params))}
 
-    def _make_one(self, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Make one pass. The module gets all options, so that its errors name the options."""
+    def _make_one(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Make one pass."""
 
         def attempt() -> dict[str, Any]:
-            found = self.call(self._task.args, task_vars)
+            found = self.call(options, task_vars)
             if found.get("failed"):
                 raise PassFailed(found)
             return found
@@ -80,6 +87,7 @@ class ActionModule(ModuleAction):
             made: dict[str, Any] = PatientPasses(lambda line: self._say([line])).make(attempt)
         except PassFailed as failed:
             return failed.result
+        self.show(made)
         return made
 
     def _passes(

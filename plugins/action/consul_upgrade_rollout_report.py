@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
+from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_rollout_report import SPEC, act
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.files import report_files
 
 
-class ActionModule(ActionBase):
+class ActionModule(ModuleAction):
     """The action behind the module of the same name."""
+
+    MODULE = "convoy.upgrade.consul_upgrade_rollout_report"
+    SPEC = SPEC
+    ACT = act
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module, and write its report."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        read = self._execute_module(task_vars=task_vars)
+        read = super().run(tmp, task_vars)
         if "report" not in read:
-            return {**result, **read}
+            return read
+        result = {name: value for name, value in read.items() if name not in ("report", "folder")}
         try:
             return {**result, **self._write(report_files(read["report"], read["folder"]))}
         except UpgradeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
@@ -18,7 +19,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     ReportValidation,
     Validation,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failed"], "required": True},

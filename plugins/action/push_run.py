@@ -1,13 +1,13 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prepare a push run, start it, wait for it and stop it."""
+"""Validate a push run, start it, wait for it and stop it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started, require_watch
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
@@ -31,33 +33,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     StopPush,
     Validation,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
-    POST_UPGRADE,
-    RunRequest,
-    check_moves,
-    prepare_run,
-    with_post_upgrade,
-)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import POST_UPGRADE, with_post_upgrade
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, resumed_lines
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
 
-_STATES = ("checked", "prepared", "validated", "started", "asked_again", "settled", "finished", "stopped")
+_STATES = ("validated", "started", "asked_again", "settled", "finished", "stopped")
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "state": {"type": "str", "choices": list(_STATES), "required": True},
-    "version": {"type": "str"},
-    "fleet": {"type": "dict", "default": {}},
-    "plan": {"type": "dict"},
-    "composition": {"type": "dict"},
     "upgrade_roles": {"type": "dict", "default": {}},
-    "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "after"], "default": "all"},
-    "role": {"type": "str", "default": ""},
-    "limit": {"type": "list", "elements": "str", "default": []},
-    "provider_versions": {"type": "dict", "default": {}},
-    "retry_failed": {"type": "bool", "default": False},
     "play": {"type": "str", "choices": [FIRST, CONTROL, DATA, POST_UPGRADE]},
     "wait_timeout": {"type": "float", "default": 14400.0},
 }
@@ -73,12 +57,8 @@ class ActionModule(ControllerAction):
 
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Do what the option ``state`` asks for."""
-        self._hostvars: Mapping[str, Any] = task_vars.get("hostvars") or {}
-        self._tags: Sequence[str] = task_vars.get("ansible_run_tags") or ()
-        self._skipped_tags: Sequence[str] = task_vars.get("ansible_skip_tags") or ()
+        self._vars = task_vars
         act: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "checked": self._check,
-            "prepared": self._prepare,
             "validated": self._validate,
             "started": self._start,
             "asked_again": self._ask_again,
@@ -86,26 +66,10 @@ class ActionModule(ControllerAction):
             "finished": self._finish,
             "stopped": self._stop,
         }
-        return act[options["state"]](options)
-
-    def _check(self, options: dict[str, Any]) -> dict[str, Any]:
-        check_moves(self._request(options))
-        return {}
-
-    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
-        require_watch()
-        folder = _needed(options, "composition").get("run_folder") or ""
-        request = self._request(options)
-        run = prepare_run(request, folder)
-        early = hosts_outside_tags(
-            request.plan, request.composition, run.scope.pushed_hosts, run.routes.ahead, self._tags, self._skipped_tags
-        )
-        run = replace(run, scope=run.scope.without(early)) if early else run
-        ensure_daemon()
-        ask(KeepRun(run))
-        for line in (*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early)):
-            self._display.display(line)
-        return run.as_result()
+        try:
+            return act[options["state"]](options)
+        except ActionFailed as failed:
+            return failed.result
 
     def _validate(self, _options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).scope.validate
@@ -145,8 +109,12 @@ class ActionModule(ControllerAction):
         if self._task.check_mode:
             return run.as_result()
         ask(StopPush())
-        plan, composition = _needed(options, "plan"), _needed(options, "composition")
-        run = with_post_upgrade(run, plan, composition, options["upgrade_roles"])
+        connection = {name: options[name] for name in ACTION_CONNECTION_OPTIONS if options[name] not in (None, "")}
+        # A pass that admits no host. With since it begins no rollout, and uses the rules in the ledger instead of a file on this machine.
+        given = {"version": run.version, "limit": [], "since": 0, "hosts": [ALL]}
+        fleet = {"upgrade_roles": options["upgrade_roles"], "role_order": run.as_result()["role_order"]}
+        plan = run_action(self, "consul_upgrade_plan", {**connection, **given, **fleet}, self._vars)
+        run = with_post_upgrade(run, plan)
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, AFTER, tuple(run.post_upgrade))
@@ -201,29 +169,6 @@ class ActionModule(ControllerAction):
         if is_started():
             ask(StopPush())
         return {}
-
-    def _request(self, options: dict[str, Any]) -> RunRequest:
-        if "hosts" not in _needed(options, "plan"):
-            raise UpgradeError(
-                "missing_option",
-                "plan has no hosts, so it is not a result of consul_upgrade_plan that succeeded. Pass on such a result.",
-            )
-        return RunRequest(
-            version=_needed(options, "version"),
-            fleet=options["fleet"],
-            plan=_needed(options, "plan"),
-            composition=_needed(options, "composition"),
-            upgrade_roles=options["upgrade_roles"],
-            part=options["part"],
-            role=options["role"],
-            limit=tuple(options["limit"]),
-            retry_failed=options["retry_failed"],
-            declared=self._declared,
-            providers=options["provider_versions"],
-        )
-
-    def _declared(self, host: str) -> object:
-        return self._hostvars[host].get(HOST_VARIABLE) if host in self._hostvars else None
 
 
 def _unsettled(settlement: Settlement) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
@@ -15,7 +16,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     FinishTaskGroup,
     RefuseStop,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.controller_action import ControllerAction
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "task_group": {"type": "str", "required": True},

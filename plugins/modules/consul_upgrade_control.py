@@ -14,6 +14,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -87,12 +88,11 @@ options:
     type: str
     choices: [reversed, forward]
     version_added: 0.1.0
-  fleet:
+  show:
     description:
-      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). V(retry) and V(approve) fail if it lacks hosts of the rollout that
-        never reported.
-    type: dict
-    default: {}
+      - Print RV(remarks) for people.
+    type: bool
+    default: false
 seealso:
   - module: convoy.upgrade.consul_upgrade_hold
   - module: convoy.upgrade.consul_upgrade_plan
@@ -176,7 +176,13 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
+    ModuleCall,
+    changed,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -189,59 +195,64 @@ _ONLY_FOR = (
 )
 
 
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    **FLEET_OPTIONS,
+    "action": {
+        "type": "str",
+        "choices": ["pause", "resume", "abort", "retry", "approve", "rollback", "forget"],
+        "required": True,
+    },
+    "reason": {"type": "str", "default": ""},
+    "by": {"type": "str", "default": ""},
+    "hosts": {"type": "list", "elements": "str"},
+    "force": {"type": "bool", "default": False},
+    "stage": {"type": "str"},
+    "version": {"type": "str"},
+    "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
+    # The action prints.
+    "show": {"type": "bool", "default": False},
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Give the command; return its result.
+
+    :raises UpgradeError: ``bad_options``, and what the command raises.
+    """
+    options, dry = call.params, call.check_mode
+    for option, actions in _ONLY_FOR:
+        if options[option] not in (None, False) and options["action"] not in actions:
+            raise UpgradeError(
+                "bad_options",
+                f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
+            )
+    command = control.Command(options["reason"], options["by"], options["fleet"] or {})
+    simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
+    if options["action"] in simple:
+        done = simple[options["action"]](store, command, dry=dry)
+    elif options["action"] == "retry":
+        done = control.retry(store, command, options["hosts"], dry=dry)
+    elif options["action"] == "approve":
+        done = control.approve(store, command, options["stage"], dry=dry)
+    elif options["action"] == "forget":
+        done = control.forget(store, command, options["hosts"] or [], force=options["force"], dry=dry)
+    else:
+        done = control.roll_back(store, command, options["version"], options["rollback_order"], dry=dry)
+    ledger = done.ledger
+    facts = {
+        "state": ledger.state if ledger else None,
+        "version": ledger.version if ledger else None,
+        "epoch": ledger.epoch if ledger else 0,
+        "instructions": dict(ledger.instructions) if ledger else {},
+    }
+    return {**facts, "hosts": done.hosts, "remarks": done.remarks, **changed(done.changes)}
+
+
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "action": {
-                "type": "str",
-                "choices": ["pause", "resume", "abort", "retry", "approve", "rollback", "forget"],
-                "required": True,
-            },
-            "reason": {"type": "str", "default": ""},
-            "by": {"type": "str", "default": ""},
-            "hosts": {"type": "list", "elements": "str"},
-            "force": {"type": "bool", "default": False},
-            "stage": {"type": "str"},
-            "version": {"type": "str"},
-            "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
-            "fleet": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        for option, actions in _ONLY_FOR:
-            if options[option] not in (None, False) and options["action"] not in actions:
-                raise UpgradeError(
-                    "bad_options",
-                    f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
-                )
-        command = control.Command(options["reason"], options["by"], options["fleet"])
-        dry = module.check_mode
-        simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
-        if options["action"] in simple:
-            done = simple[options["action"]](store, command, dry=dry)
-        elif options["action"] == "retry":
-            done = control.retry(store, command, options["hosts"], dry=dry)
-        elif options["action"] == "approve":
-            done = control.approve(store, command, options["stage"], dry=dry)
-        elif options["action"] == "forget":
-            done = control.forget(store, command, options["hosts"] or [], force=options["force"], dry=dry)
-        else:
-            done = control.roll_back(store, command, options["version"], options["rollback_order"], dry=dry)
-        ledger = done.ledger
-        facts = {
-            "state": ledger.state if ledger else None,
-            "version": ledger.version if ledger else None,
-            "epoch": ledger.epoch if ledger else 0,
-            "instructions": dict(ledger.instructions) if ledger else {},
-        }
-        return {**facts, "hosts": done.hosts, "remarks": done.remarks, **changed(done.changes)}
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

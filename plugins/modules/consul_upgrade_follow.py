@@ -19,6 +19,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -30,10 +31,6 @@ attributes:
     platforms: posix
     support: full
 options:
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-    type: dict
 notes:
   - It runs only on the controller, so Consul must be reachable from there.
 seealso:

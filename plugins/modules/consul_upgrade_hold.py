@@ -18,6 +18,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -54,12 +55,6 @@ options:
     description:
       - Operator who gives the command. The default is the user and the machine that run the module.
     type: str
-  fleet:
-    description:
-      - Maps hosts to their roles, as for M(convoy.upgrade.consul_upgrade_plan). RV(remarks) uses it to list hosts of a held role that have
-        started. The roles of other hosts come from their names.
-    type: dict
-    default: {}
   allow_unknown:
     description:
       - Whether O(hosts) and O(roles) may have unknown names, such as that of a future host. Without it, a name is an error unless the host or
@@ -72,6 +67,11 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  show:
+    description:
+      - Print RV(told) and RV(remarks) for people.
+    type: bool
+    default: false
 seealso:
   - module: convoy.upgrade.consul_upgrade_control
 """
@@ -145,7 +145,13 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
+    ModuleCall,
+    changed,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldResult,
     HoldTargets,
@@ -171,37 +177,43 @@ def held_from_now_on(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
     return lines
 
 
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    **FLEET_OPTIONS,
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "roles": {"type": "list", "elements": "str", "default": []},
+    "everything": {"type": "bool", "default": False},
+    "reason": {"type": "str", "default": ""},
+    "by": {"type": "str"},
+    "allow_unknown": {"type": "bool", "default": False},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    # The action prints.
+    "show": {"type": "bool", "default": False},
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Set or end holds; return the result.
+
+    :raises UpgradeError: what :func:`set_holds` and :func:`end_holds` raise.
+    """
+    options, dry = call.params, call.check_mode
+    whom = HoldTargets(
+        options["everything"], options["roles"], options["hosts"], options["fleet"] or {}, options["allow_unknown"]
+    )
+    if options["state"] == "present":
+        held = set_holds(store, whom, options["reason"], options["by"], dry=dry)
+    else:
+        held = end_holds(store, whom, options["by"], dry=dry)
+    holds = [asdict(one) for one in held.holds]
+    told = held_from_now_on(store.keys, held, dry=dry)
+    return {"holds": holds, "told": told, "remarks": held.remarks, **changed(held.changes)}
+
+
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "hosts": {"type": "list", "elements": "str", "default": []},
-            "roles": {"type": "list", "elements": "str", "default": []},
-            "everything": {"type": "bool", "default": False},
-            "reason": {"type": "str", "default": ""},
-            "by": {"type": "str"},
-            "fleet": {"type": "dict", "default": {}},
-            "allow_unknown": {"type": "bool", "default": False},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        whom = HoldTargets(
-            options["everything"], options["roles"], options["hosts"], options["fleet"], options["allow_unknown"]
-        )
-        if options["state"] == "present":
-            held = set_holds(store, whom, options["reason"], options["by"], dry=module.check_mode)
-        else:
-            held = end_holds(store, whom, options["by"], dry=module.check_mode)
-        holds = [asdict(one) for one in held.holds]
-        told = held_from_now_on(store.keys, held, dry=module.check_mode)
-        return {"holds": holds, "told": told, "remarks": held.remarks, **changed(held.changes)}
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

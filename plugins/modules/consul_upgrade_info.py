@@ -15,6 +15,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -27,10 +28,6 @@ attributes:
     platforms: all
     support: full
 options:
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-    type: dict
   role_pattern:
     description:
       - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list.
@@ -53,6 +50,11 @@ options:
     type: list
     elements: str
     default: []
+  show:
+    description:
+      - Print the state of the fleet, or with O(name) the explanation of the host, for people.
+    type: bool
+    default: false
 seealso:
   - module: convoy.upgrade.consul_upgrade_metrics
   - module: convoy.upgrade.consul_upgrade_plan
@@ -431,7 +433,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
+    ModuleCall,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
     fleet_summary,
     forecast_summary,
@@ -444,11 +451,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 
 SPEC: dict[str, dict[str, Any]] = {
     **CONNECTION_OPTIONS,
-    "fleet": {"type": "dict"},
+    **FLEET_OPTIONS,
     "role_pattern": {"type": "str"},
     "history": {"type": "int", "default": 10},
     "name": {"type": "str"},
     "hosts": {"type": "list", "elements": "str", "default": []},
+    # The action prints.
+    "show": {"type": "bool", "default": False},
 }
 
 

@@ -17,6 +17,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -32,10 +33,6 @@ options:
       - The file, on the host where the module runs. For the textfile collector of node_exporter, its name must end in C(.prom).
     type: path
     required: true
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-    type: dict
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
 """
@@ -73,35 +70,43 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
+    ModuleCall,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    **FLEET_OPTIONS,
+    "path": {"type": "path", "required": True},
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Write the metrics; return the result.
+
+    :raises UpgradeError: what :func:`read_fleet` and :func:`write_atomically` raise.
+    """
+    path = call.params["path"]
+    view = read_fleet(store, fleet=call.params["fleet"])
+    for warning in view.warnings:
+        call.warn(warning)
+    before, text = read_text(path, "metrics_file"), metrics_text(store, view)
+    if not call.check_mode:
+        write_atomically(path, text, "metrics_file")
+    diff = {"before_header": path, "after_header": path, "before": before, "after": text}
+    return {"metrics": text, "changed": before != text, "diff": diff}
+
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "path": {"type": "path", "required": True},
-            "fleet": {"type": "dict"},
-        },
-        supports_check_mode=True,
-    )
-    path = module.params["path"]
-
-    def act(store: Store) -> dict[str, Any]:
-        view = read_fleet(store, fleet=module.params["fleet"])
-        for warning in view.warnings:
-            module.warn(warning)
-        before, text = read_text(path, "metrics_file"), metrics_text(store, view)
-        if not module.check_mode:
-            write_atomically(path, text, "metrics_file")
-        diff = {"before_header": path, "after_header": path, "before": before, "after": text}
-        return {"metrics": text, "changed": before != text, "diff": diff}
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

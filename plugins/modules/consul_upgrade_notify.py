@@ -19,6 +19,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -41,11 +42,6 @@ options:
       - Longest duration of a call in seconds. A longer call is ended with a warning.
     type: float
     default: 60
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-    type: dict
-    default: {}
   expects:
     description:
       - Events that check mode shows as expected from this run. The hook is called for all events in any case.

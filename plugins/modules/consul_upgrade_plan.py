@@ -20,6 +20,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -76,11 +77,6 @@ options:
     description:
       - Order that is added to C(role_order) of the instructions, in the same form. Use it for order from another source, such as the planes in
         C(upgrade_roles).
-    type: dict
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-      - Give all planners of a rollout the same fleet. A planner with fewer hosts than the last fleet admits no host.
     type: dict
   role_pattern:
     description:
@@ -150,6 +146,11 @@ options:
     type: list
     elements: str
     default: []
+  show:
+    description:
+      - Print the rules and the waves of the plan for people.
+    type: bool
+    default: false
   commit:
     description:
       - RV(commit) that came with O(epoch). If this epoch has another commit now, or is missing in the history, Consul was restored and another
@@ -525,6 +526,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
     ModuleCall,
     changed,
     run,
@@ -549,11 +551,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 
 SPEC: dict[str, dict[str, Any]] = {
     **CONNECTION_OPTIONS,
+    **FLEET_OPTIONS,
     "version": {"type": "str"},
     "instructions": {"type": "dict"},
     "instructions_file": {"type": "path"},
     "role_order": {"type": "dict"},
-    "fleet": {"type": "dict"},
     "role_pattern": {"type": "str"},
     "limit": {"type": "list", "elements": "str"},
     "converge": {"type": "bool", "default": False},
@@ -566,6 +568,8 @@ SPEC: dict[str, dict[str, Any]] = {
     "epoch": {"type": "int", "default": 0},
     "commit": {"type": "str", "default": ""},
     "hosts": {"type": "list", "elements": "str", "default": []},
+    # The action prints.
+    "show": {"type": "bool", "default": False},
 }
 REQUIRED_IF: list[tuple[str, Any, tuple[str, ...]]] = [("rollback", True, ("version",))]
 

@@ -18,6 +18,7 @@ description:
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
+  - convoy.upgrade.fleet
   - ansible.builtin.action_common_attributes
 attributes:
   check_mode:
@@ -39,10 +40,6 @@ options:
     description:
       - Version of the rollout. If there were several to this version, the last one is taken. The default is the rollout in the ledger.
     type: str
-  fleet:
-    description:
-      - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-    type: dict
   role_pattern:
     description:
       - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list.
@@ -91,30 +88,38 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
+    CONNECTION_OPTIONS,
+    FLEET_OPTIONS,
+    ModuleCall,
+    run,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    **FLEET_OPTIONS,
+    "folder": {"type": "path", "required": True},
+    "version": {"type": "str"},
+    "role_pattern": {"type": "str"},
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Return the report to the action of the same name, which writes the files.
+
+    :raises UpgradeError: what :func:`read_rollout_report` raises.
+    """
+    options = call.params
+    report = read_rollout_report(store, options["version"], options["fleet"], options["role_pattern"])
+    return {"folder": options["folder"], "report": report}
+
 
 def main() -> None:
-    """Return the report to the action of the same name, which writes the files."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "folder": {"type": "path", "required": True},
-            "version": {"type": "str"},
-            "fleet": {"type": "dict"},
-            "role_pattern": {"type": "str"},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        report = read_rollout_report(store, options["version"], options["fleet"], options["role_pattern"])
-        return {"folder": options["folder"], "report": report}
-
-    run(module, act)
+    """Run the module."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

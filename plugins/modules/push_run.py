@@ -1,20 +1,20 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prepare a push run, start it, wait for it and stop it: documentation of the action plugin."""
+"""Validate a push run, start it, wait for it and stop it: documentation of the action plugin."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: push_run
-short_description: Prepare a run in which Ansible upgrades hosts, start it, wait for it and stop it
+short_description: Validate a run in which Ansible upgrades hosts, start it, wait for it and stop it
 version_added: 0.1.0
 description:
   - A run has one daemon, a process on the controller that lasts as long as C(ansible-playbook). In a push run it admits the hosts
     and writes their records. Tasks ask it over a Unix socket, so a step of a host costs one request to Consul, no module and no
     connection.
   - The daemon holds a lease in Consul on each host that the run upgrades. Another run does not touch these hosts until the lease ends.
-  - What a run is, is decided once, with O(state=prepared). The daemon keeps it, and the plays that follow use what was returned.
+  - M(convoy.upgrade.prepare_run) decides once what a run is. The daemon keeps it, and the plays that follow use what was returned.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -32,8 +32,6 @@ attributes:
 options:
   state:
     description:
-      - V(checked) fails if a host of the fleet may not go from its version to O(version).
-      - V(prepared) does the same, and computes the plays, waves and upgrade paths of the run.
       - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing.
       - V(started) opens a session with Consul and admits hosts from now on. The rollout has to have begun.
       - V(asked_again) returns the hosts that waited in a play and gave their forks to hosts that could be admitted. They ask again in another
@@ -43,58 +41,13 @@ options:
       - V(finished) admits hosts to the tasks after the upgrade, if every host of the fleet is upgraded.
       - V(stopped) ends the session, and with it all leases of the run.
     type: str
-    choices: [checked, prepared, validated, started, asked_again, settled, finished, stopped]
+    choices: [validated, started, asked_again, settled, finished, stopped]
     required: true
-  version:
-    description:
-      - Version that the fleet moves to. Needed for V(checked) and V(prepared).
-    type: str
-  fleet:
-    description:
-      - Maps all hosts to their roles. For V(checked) and V(prepared).
-    type: dict
-    default: {}
-  plan:
-    description:
-      - A result of M(convoy.upgrade.consul_upgrade_plan), for V(prepared) in check mode. For V(checked), one of
-        M(convoy.upgrade.consul_upgrade_info) does too. For V(finished), that of a pass after the upgrade. Each with C(hosts=all).
-    type: dict
-  composition:
-    description:
-      - A result of M(convoy.upgrade.compose_upgrade_tasks). Needed with O(plan). For V(prepared) it needs a copy for the run.
-    type: dict
   upgrade_roles:
     description:
-      - Maps each role to a dictionary with its C(plane) and C(services). For V(prepared) and V(finished).
+      - Roles of the inventory, as for M(convoy.upgrade.prepare_run). For V(finished).
     type: dict
     default: {}
-  part:
-    description:
-      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs tasks after the upgrade.
-    type: str
-    choices: [all, controlplane, dataplane, role, after]
-    default: all
-  role:
-    description:
-      - The role, with O(part=role).
-    type: str
-    default: ""
-  limit:
-    description:
-      - Host patterns of those that may go, as the option O(convoy.upgrade.consul_upgrade_plan#module:limit). Empty for all.
-    type: list
-    elements: str
-    default: []
-  provider_versions:
-    description:
-      - Maps providers to the version that each runs, where Consul has none.
-    type: dict
-    default: {}
-  retry_failed:
-    description:
-      - Whether to upgrade failed and lost hosts again.
-    type: bool
-    default: false
   play:
     description:
       - Play whose hosts are waited for. Needed for V(settled).
@@ -109,35 +62,12 @@ notes:
   - It runs on the controller alone, so Consul has to be reachable from there.
   - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
 seealso:
+  - module: convoy.upgrade.prepare_run
   - module: convoy.upgrade.push_host
   - module: convoy.upgrade.push_step
 """
 
 EXAMPLES = r"""
-- name: Check that every host may go to 2.10
-  convoy.upgrade.push_run:
-    state: checked
-    version: "2.10"
-    fleet:
-      web1: web
-    plan: "{{ plan }}"
-    composition: "{{ composed }}"
-
-- name: Prepare the run
-  convoy.upgrade.push_run:
-    state: prepared
-    version: "2.10"
-    fleet:
-      web1: web
-    plan: "{{ plan }}"
-    composition: "{{ composed }}"
-    upgrade_roles:
-      web:
-        plane: dataplane
-    part: dataplane
-    limit: [web1]
-  register: upgrade_run
-
 - name: Admit its hosts from now on
   convoy.upgrade.push_run:
     state: started
@@ -160,56 +90,64 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+pushes:
+  description: Always true.
+  returned: with V(started) and V(finished)
+  type: bool
+role_order:
+  description: Order of the roles, from planes and from what services require.
+  returned: with V(started) and V(finished)
+  type: dict
 version:
   description: Version that the fleet moves to.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: str
 tasks_folder:
   description: The composed tasks, a folder for each role below it.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: str
 dataplane_first:
   description: Hosts of the data plane that the control plane waits for, as in a rollback, in their order.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 controlplane:
   description: Hosts that go in waves, in their order.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 waves:
   description: How many hosts of RV(controlplane) are in each wave.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: int
 dataplane:
   description: All other hosts that Ansible upgrades, in their order.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 validate:
   description: The hosts that have not begun.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 resumed:
   description: The hosts that an earlier run began to upgrade. They are not validated again.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 post_upgrade:
   description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 complete:
   description: Whether every host of the fleet is upgraded, as V(finished) found.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: bool
 hosts:
   description: Maps each host that Ansible upgrades to what its tasks need.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: dict
   contains:
     tasks_folder:
@@ -224,20 +162,20 @@ hosts:
       elements: str
 plays:
   description: Plays with hosts that are waited for, hosts that upgrade themselves included.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 task_timeout:
   description: The longest that a task of a host may take, in seconds, from C(health.progress_deadline) in the rules. 0 for no limit.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: int
 providers:
   description: Maps providers to the version that each comes from.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: dict
 left_out:
   description: Why the run leaves out some of its hosts, a sentence each.
-  returned: with V(prepared), V(started) and V(finished)
+  returned: with V(started) and V(finished)
   type: list
   elements: str
 gave_way:

@@ -65,6 +65,11 @@ def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
     return control if plane == PLANES[0] else [name for name in upgrade_roles if name not in control]
 
 
+def pushed_roles(upgrade_roles: Mapping[str, Any]) -> list[str]:
+    """Return the roles whose hosts Ansible upgrades: those with services. ``upgrade_roles`` has to be checked already."""
+    return [name for name, what in upgrade_roles.items() if (what or {}).get("services")]
+
+
 def check_roles(upgrade_roles: object) -> None:
     """Check that ``upgrade_roles`` maps roles to their plane and services.
 

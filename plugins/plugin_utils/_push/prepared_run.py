@@ -59,6 +59,7 @@ class PreparedRun:
     :param post_upgrade: host -> the version that it reported, for hosts with tasks after the upgrade; empty before every host is upgraded.
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
+    :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     """
 
     version: str
@@ -72,6 +73,8 @@ class PreparedRun:
     post_upgrade: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
     task_timeout: int = 0
+    composition: Mapping[str, Any] = field(default_factory=dict)
+    upgrade_roles: Mapping[str, Any] = field(default_factory=dict)
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -81,6 +84,8 @@ class PreparedRun:
         """Return what the playbooks need, as plain data."""
         hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.post_upgrade))
         return {
+            "pushes": True,
+            "role_order": self.composition.get("role_order", {}),
             "version": self.version,
             "tasks_folder": self.tasks_folder,
             **{play: list(pushed) for play, pushed in self.scope.pushed.items()},
@@ -156,17 +161,17 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         request.retry_failed,
         task_timeout=parse_health_rules(request.plan.get("instructions", {}).get("health") or {}).progress_deadline
         or 0,
+        composition=request.composition,
+        upgrade_roles=request.upgrade_roles,
     )
 
 
-def with_post_upgrade(
-    run: PreparedRun, plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
-) -> PreparedRun:
+def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
     """Return the run with the hosts that have tasks after the upgrade; none before every host is upgraded.
 
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
     """
-    hosts = post_upgrade_hosts(plan, composition, upgrade_roles) if plan["complete"] else ()
+    hosts = post_upgrade_hosts(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
     reported = {host: str(plan["hosts"][host]["version"] or "") for host in hosts}
     return replace(run, post_upgrade=reported, complete=bool(plan["complete"]))
 

@@ -42,6 +42,7 @@ ROOMS = (
     "plugin_utils/_compose",
     "plugin_utils/_upgrade_path",
     "plugin_utils/_run",
+    "plugin_utils/_actions",
     "plugin_utils/_migrate",
     "plugin_utils/_migrate/_layout_0",
     "plugin_utils/_migrate/steps",

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all actions that run on the controller share: their options, a failure in place of an exception, and modules called in this process."""
+"""Actions with a module of the same name, which they call in this process if possible."""
 
 from __future__ import annotations
 
@@ -10,52 +10,19 @@ import datetime
 import json
 import os
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.settings import read_settings
 from ...module_utils._module import ModuleCall
 from ...module_utils._state.store import Store
-from .output import print_each_line_at_once
-
-# Ansible imports actions in its main process, which prints what they display while they run.
-print_each_line_at_once()
-
-
-class ControllerAction(ActionBase):
-    """An action without a module and without a connection to the host.
-
-    :cvar OPTIONS: the argument spec.
-    """
-
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    OPTIONS: ClassVar[Mapping[str, Mapping[str, Any]]]
-
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Check the options, and return the result of :meth:`act` or its failure."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(self.OPTIONS)
-        try:
-            return {**result, "changed": False, **self.act(options, task_vars or {})}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
-
-    @abstractmethod
-    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Do the work, and return its part of the result.
-
-        :param options: the checked options.
-        :param task_vars: the variables of the task.
-        :raises UpgradeError: which becomes the failure of the task.
-        """
+from .controller_action import ROLES, fleet_options
 
 
 class ModuleAction(ActionBase):
@@ -74,6 +41,37 @@ class ModuleAction(ActionBase):
     SPEC: ClassVar[Mapping[str, Mapping[str, Any]]]
     REQUIRED_IF: ClassVar[list[tuple[str, Any, tuple[str, ...]]]] = []
     ACT: ClassVar[Callable[[ModuleCall, Store], dict[str, Any]]]
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call the module; return its result, or the failure of the options."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            found = self.call(self.given(task_vars), task_vars)
+        except UpgradeError as error:
+            return {**result, "changed": False, **error.as_result()}
+        self.show(found)
+        return {**result, **found}
+
+    def show(self, found: Mapping[str, Any]) -> None:
+        """Print a result as text if the task asks for it and has succeeded."""
+        if boolean(self._task.args.get("show") or False, strict=False) and not found.get("failed"):
+            for line in self.text(found):
+                self._display.display(line)
+
+    def text(self, found: Mapping[str, Any]) -> list[str]:  # noqa: ARG002  of those with the option show
+        """Return a result as lines."""
+        return []
+
+    def given(self, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the options of the task, with the fleet of the inventory in place of its roles.
+
+        :raises UpgradeError: what :func:`fleet_options` raises.
+        """
+        options = dict(self._task.args)
+        if options.get(ROLES) is None or "fleet" not in self.SPEC:
+            return options
+        found = fleet_options(options, task_vars or {}, self.SPEC)
+        return {name: value for name, value in {**options, **found}.items() if name != ROLES}
 
     def call(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Call the module; return its result."""

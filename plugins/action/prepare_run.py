@@ -1,0 +1,188 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prepare a run of an upgrade: check the variables, compose the tasks, make and show the plan, and decide what each host will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import (
+    check_roles,
+    fleet_of,
+    pushed_roles,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import composition_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import KeepRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
+    RunRequest,
+    check_moves,
+    prepare_run,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import resumed_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **ACTION_CONNECTION_OPTIONS,
+    "state": {"type": "str", "choices": ["prepared", "checked"], "default": "prepared"},
+    "version": {"type": "str", "default": ""},
+    "upgrade_roles": {"type": "dict", "default": {}},
+    "restart": {"type": "bool", "default": False},
+    "replace": {"type": "str", "default": ""},
+    "rollback": {"type": "bool", "default": False},
+    "once": {"type": "bool", "default": False},
+    "instructions": {"type": "dict", "default": {}},
+    "instructions_file": {"type": "str", "default": ""},
+    "limit": {"type": "list", "elements": "str", "default": []},
+    "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "after"], "default": "all"},
+    "role": {"type": "str", "default": ""},
+    "folder": {"type": "path", "required": True},
+    "composed": {"type": "str", "default": ""},
+    "roles_path": {"type": "list", "elements": "path", "default": []},
+    "provider_versions": {"type": "dict", "default": {}},
+    "retry_failed": {"type": "bool", "default": False},
+}
+_PLAN = ("restart", "rollback", "replace", "instructions", "instructions_file", "limit")
+
+
+class ActionModule(ControllerAction):
+    """The action behind the module of the same name."""
+
+    OPTIONS = _OPTIONS
+
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Prepare the run, or only check whether the fleet may move."""
+        self._vars = task_vars
+        roles = options["upgrade_roles"]
+        check_roles(roles)
+        pushes = bool(pushed_roles(roles))
+        _refuse_variables(task_vars, options, pushes=pushes)
+        try:
+            if options["state"] == "checked":
+                return self._check(options) if pushes else {"pushes": False}
+            return self._prepare(options, pushes=pushes)
+        except ActionFailed as failed:
+            return failed.result
+
+    def _prepare(self, options: Mapping[str, Any], *, pushes: bool) -> dict[str, Any]:
+        if not options["version"]:
+            raise UpgradeError("missing_option", "version is not given. Add -e version=X.")
+        composition = self._compose(options, for_run=True) if pushes else {}
+        more = {name: options[name] for name in _PLAN if options[name]}
+        if pushes:
+            more |= {"role_order": composition["role_order"], "hosts": [ALL]}
+        plan = self._run_action(
+            "consul_upgrade_plan", {"version": options["version"], "show": True, **more}, options, check=True
+        )
+        if not plan["roles"]:
+            raise UpgradeError(
+                "no_hosts",
+                "There is no host to upgrade: none has reported to Consul, and no role in upgrade_roles is a group with hosts in the inventory. "
+                "Check upgrade_consul_kv_prefix, and give the inventory with -i.",
+            )
+        if not pushes:
+            return {"pushes": False}
+        if self._task.check_mode:
+            self._say(composition_lines(composition))
+        return self._keep(self._request(options, plan, composition), composition)
+
+    def _keep(self, request: RunRequest, composition: Mapping[str, Any]) -> dict[str, Any]:
+        """Prepare a push run and keep it in the daemon; return what the playbooks need of it."""
+        require_watch()
+        run = prepare_run(request, str(composition.get("run_folder") or ""))
+        tags: Sequence[str] = self._vars.get("ansible_run_tags") or ()
+        skipped: Sequence[str] = self._vars.get("ansible_skip_tags") or ()
+        early = hosts_outside_tags(
+            request.plan, request.composition, run.scope.pushed_hosts, run.routes.ahead, tags, skipped
+        )
+        run = replace(run, scope=run.scope.without(early)) if early else run
+        ensure_daemon()
+        ask(KeepRun(run))
+        self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early)])
+        return run.as_result()
+
+    def _check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Check before a rollback that the services of all hosts can go back. Nothing is written."""
+        composition = self._compose(options, for_run=False)
+        given = {"action": "rollback", **({"version": options["version"]} if options["version"] else {})}
+        version = self._run_action("consul_upgrade_control", given, options, check=True)["version"]
+        fleet = self._run_action("consul_upgrade_info", {"hosts": [ALL], "history": 0}, options, check=True)
+        check_moves(replace(self._request(options, fleet, composition), version=version))
+        return {"pushes": True}
+
+    def _compose(self, options: Mapping[str, Any], *, for_run: bool) -> dict[str, Any]:
+        args = {name: options[name] for name in ("upgrade_roles", "folder", "roles_path")}
+        more = {"composed": options["composed"]} if options["composed"] else {}
+        found = run_action(
+            self,
+            "compose_upgrade_tasks",
+            {**args, **more, "for_run": for_run, "hosts": dict(self._vars.get("groups") or {})},
+            self._vars,
+            check=None if for_run else True,
+        )
+        if for_run and not options["composed"]:
+            self._say(found["remarks"])
+        return found
+
+    def _run_action(
+        self, name: str, args: Mapping[str, Any], options: Mapping[str, Any], *, check: bool
+    ) -> dict[str, Any]:
+        """Run another action on the host of this task, with the same connection to Consul and the same fleet."""
+        connection = {one: options[one] for one in ACTION_CONNECTION_OPTIONS if options[one] not in (None, "")}
+        return run_action(
+            self, name, {**connection, "upgrade_roles": options["upgrade_roles"], **args}, self._vars, check=check
+        )
+
+    def _request(
+        self, options: Mapping[str, Any], plan: Mapping[str, Any], composition: Mapping[str, Any]
+    ) -> RunRequest:
+        hostvars = self._vars.get("hostvars") or {}
+        return RunRequest(
+            version=options["version"],
+            fleet=fleet_of(options["upgrade_roles"], self._vars.get("groups") or {}),
+            plan=plan,
+            composition=composition,
+            upgrade_roles=options["upgrade_roles"],
+            part=options["part"],
+            role=options["role"],
+            limit=tuple(options["limit"]),
+            retry_failed=options["retry_failed"],
+            declared=lambda host: hostvars[host].get(HOST_VARIABLE) if host in hostvars else None,
+            providers=options["provider_versions"],
+        )
+
+    def _say(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._display.display(line)
+
+
+def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], *, pushes: bool) -> None:
+    """Refuse versions that YAML has read as numbers, and a single pass where Ansible upgrades hosts.
+
+    :raises UpgradeError: ``bad_version``, ``bad_options``.
+    """
+    # As they were given: options of tasks are text.
+    for name in ("version", "replace"):
+        value = task_vars.get(name)
+        if value is not None and not isinstance(value, str):
+            raise UpgradeError(
+                "bad_version",
+                f"{name}: {value} is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes.",
+            )
+    if options["once"] and pushes:
+        raise UpgradeError(
+            "bad_options",
+            "once: one pass admits hosts and does not wait for them, but Ansible upgrades the roles that have services in upgrade_roles, and "
+            "waits for their hosts. Nothing was done: leave -e once=true out.",
+        )

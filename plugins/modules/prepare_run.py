@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prepare a run of an upgrade: documentation of the action plugin."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: prepare_run
+short_description: Check an upgrade, show its plan, and decide what each host will do
+version_added: 0.1.0
+description:
+  - Fails before anything is written if there is a problem with the variables, the version, the rules, the fleet or Consul. Prints the plan.
+  - If O(upgrade_roles) has services, it also composes their tasks, and computes the plays, waves and upgrade paths of the run.
+author: The convoy.upgrade authors (@convoy-upgrade)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - convoy.upgrade.consul
+attributes:
+  check_mode:
+    support: full
+    details: It writes only the composed tasks, and not in check mode.
+  diff_mode:
+    support: none
+    details: Nothing of the fleet is changed.
+  platform:
+    platforms: posix
+    support: full
+options:
+  state:
+    description:
+      - V(prepared) prepares a run to O(version).
+      - V(checked) checks before a rollback to O(version), or to the version before, that the services of all hosts can go back.
+    type: str
+    choices: [prepared, checked]
+    default: prepared
+  version:
+    description:
+      - Version that the fleet moves to. Required for V(prepared).
+    type: str
+    default: ""
+  upgrade_roles:
+    description:
+      - Roles of the inventory. Each maps to its C(plane) and C(services), as O(convoy.upgrade.compose_upgrade_tasks#module:upgrade_roles).
+    type: dict
+    default: {}
+  restart:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:restart).
+    type: bool
+    default: false
+  replace:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:replace). Empty for none.
+    type: str
+    default: ""
+  rollback:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:rollback).
+    type: bool
+    default: false
+  once:
+    description:
+      - Whether the run makes a single pass. It is refused if Ansible upgrades hosts.
+    type: bool
+    default: false
+  instructions:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions). Empty for those of the file, or of the running rollout.
+    type: dict
+    default: {}
+  instructions_file:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions_file). Empty for none.
+    type: str
+    default: ""
+  limit:
+    description:
+      - Host patterns of those that may be admitted, as O(convoy.upgrade.consul_upgrade_plan#module:limit). Empty for all.
+    type: list
+    elements: str
+    default: []
+  part:
+    description:
+      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs tasks after the upgrade.
+    type: str
+    choices: [all, controlplane, dataplane, role, after]
+    default: all
+  role:
+    description:
+      - The role, with O(part=role).
+    type: str
+    default: ""
+  folder:
+    description:
+      - As O(convoy.upgrade.compose_upgrade_tasks#module:folder).
+    type: path
+    required: true
+  composed:
+    description:
+      - As O(convoy.upgrade.compose_upgrade_tasks#module:composed). Empty to compose the tasks.
+    type: str
+    default: ""
+  roles_path:
+    description:
+      - As O(convoy.upgrade.compose_upgrade_tasks#module:roles_path).
+    type: list
+    elements: path
+    default: []
+  provider_versions:
+    description:
+      - Maps providers to the version that each runs, where Consul has none.
+    type: dict
+    default: {}
+  retry_failed:
+    description:
+      - Whether to upgrade failed and lost hosts again.
+    type: bool
+    default: false
+notes:
+  - The plan is made on the host of the task. The tasks are composed on the controller.
+  - If O(upgrade_roles) has services, it needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there
+    by itself.
+seealso:
+  - module: convoy.upgrade.push_run
+"""
+
+EXAMPLES = r"""
+- name: Prepare an upgrade of hosts that upgrade themselves
+  convoy.upgrade.prepare_run:
+    version: "2.10"
+    folder: /tmp/composed
+    instructions:
+      rolling_rules:
+        global: 1
+  register: upgrade_run
+"""
+
+RETURN = r"""
+pushes:
+  description: Whether Ansible upgrades hosts of the fleet. All other values are returned only then.
+  returned: success
+  type: bool
+role_order:
+  description: Order of the roles, from planes and from what services require.
+  returned: if RV(pushes) is true
+  type: dict
+version:
+  description: Version that the fleet moves to.
+  returned: if RV(pushes) is true
+  type: str
+tasks_folder:
+  description: The composed tasks, a folder for each role below it.
+  returned: if RV(pushes) is true
+  type: str
+dataplane_first:
+  description: Hosts of the data plane that the control plane waits for, as in a rollback, in their order.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+controlplane:
+  description: Hosts that go in waves, in their order.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+waves:
+  description: How many hosts of RV(controlplane) are in each wave.
+  returned: if RV(pushes) is true
+  type: list
+  elements: int
+dataplane:
+  description: All other hosts that Ansible upgrades, in their order.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+validate:
+  description: The hosts that have not begun.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+resumed:
+  description: The hosts that an earlier run began to upgrade. They are not validated again.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+post_upgrade:
+  description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+complete:
+  description: Whether every host of the fleet is upgraded, as V(finished) found.
+  returned: if RV(pushes) is true
+  type: bool
+hosts:
+  description: Maps each host that Ansible upgrades to what its tasks need.
+  returned: if RV(pushes) is true
+  type: dict
+  contains:
+    tasks_folder:
+      description: The composed tasks of its role.
+      type: str
+    version_before:
+      description: Version that it comes from. Empty if it is not known.
+      type: str
+    checkpoints:
+      description: The checkpoints that are still before it on its upgrade path, such as C(nginx@2.4).
+      type: list
+      elements: str
+plays:
+  description: Plays with hosts that are waited for, hosts that upgrade themselves included.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+task_timeout:
+  description: The longest that a task of a host may take, in seconds, from C(health.progress_deadline) in the rules. 0 for no limit.
+  returned: if RV(pushes) is true
+  type: int
+providers:
+  description: Maps providers to the version that each comes from.
+  returned: if RV(pushes) is true
+  type: dict
+left_out:
+  description: Why the run leaves out some of its hosts, a sentence each.
+  returned: if RV(pushes) is true
+  type: list
+  elements: str
+failure:
+  description: What went wrong.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description: A stable word, such as C(forbidden_move), C(not_upgradable), C(stuck), C(timeout), C(no_watch) or C(unreachable).
+      type: str
+    message:
+      description: The message of the failure.
+      type: str
+    details:
+      description: The facts of the failure as data.
+      type: dict
+"""

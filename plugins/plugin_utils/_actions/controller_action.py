@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all actions that run on the controller share: their options, the fleet of the inventory, and a failure in place of an exception."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ansible.plugins.action import ActionBase
+
+from ...module_utils._common.errors import UpgradeError
+from .._compose.inventory_roles import fleet_of, plane_order
+from .._run.output import print_each_line_at_once
+
+# Ansible imports actions in its main process, which prints what they display while they run.
+print_each_line_at_once()
+
+
+# The ends of the names of inventories that are read from Consul.
+_DYNAMIC = ("consul_fleet.yml", "consul_fleet.yaml")
+# The option that names roles of the inventory, which an action turns into a fleet.
+ROLES = "upgrade_roles"
+
+
+class ControllerAction(ActionBase):
+    """An action without a module and without a connection to the host.
+
+    :cvar OPTIONS: the argument spec.
+    """
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    OPTIONS: ClassVar[Mapping[str, Mapping[str, Any]]]
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check the options, and return the result of :meth:`act` or its failure."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(self.OPTIONS)
+        try:
+            if "fleet" in self.OPTIONS and options.get(ROLES) is not None:
+                options |= fleet_options(options, task_vars or {}, self.OPTIONS)
+            return {**result, "changed": False, **self.act(options, task_vars or {})}
+        except UpgradeError as error:
+            return {**result, **error.as_result()}
+
+    @abstractmethod
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Do the work, and return its part of the result.
+
+        :param options: the checked options.
+        :param task_vars: the variables of the task.
+        :raises UpgradeError: which becomes the failure of the task.
+        """
+
+
+def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``fleet``, and ``role_order`` if the spec has it, for the roles of the inventory that a task names.
+
+    :raises UpgradeError: ``bad_options``, ``unread_inventory``, ``other_planner_host``, ``bad_upgrade_roles``.
+    """
+    if options.get("fleet"):
+        raise UpgradeError(
+            "bad_options", f"fleet and {ROLES} can't be combined, as both name the hosts. Leave one out."
+        )
+    groups = task_vars.get("groups") or {}
+    sources = [str(one) for one in task_vars.get("ansible_inventory_sources") or ()]
+    # Ansible continues without an inventory that it can't read. Without the roles there would be no order.
+    if not groups.get("all") and any(one.endswith(_DYNAMIC) for one in sources):
+        raise UpgradeError(
+            "unread_inventory",
+            f"The inventory {', '.join(sources)} gave no host: see the warning above. Nothing is done, because the fleet and its order are "
+            "unknown. Fix the inventory, and run the same command again.",
+        )
+    # Ansible selects the hosts of a play before it reads variables of the inventory.
+    wanted, here = task_vars.get("upgrade_planner_host"), task_vars.get("inventory_hostname")
+    if wanted and here and wanted != here:
+        raise UpgradeError(
+            "other_planner_host",
+            f"upgrade_planner_host is {wanted}, but this play runs on {here}, because an inventory can't set the host of a play. Nothing is "
+            f"done: name one host with -e upgrade_planner_host={wanted}.",
+        )
+    roles = options[ROLES]
+    order = {"role_order": plane_order(roles)} if "role_order" in spec and not options.get("role_order") else {}
+    return {"fleet": fleet_of(roles, groups), **order}
