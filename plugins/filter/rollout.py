@@ -11,7 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose import inventory_roles
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import status_text
 
 
 def _raising(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,8 +34,5 @@ class FilterModule:
             "plane_order": _raising(inventory_roles.plane_order),
             "roles_of_plane": _raising(inventory_roles.roles_of_plane),
             "composition_text": status_text.composition_lines,
-            "status_text": status_text.status_lines,
-            "plan_text": plan_text.plan_lines,
-            "story_text": status_text.host_lines,
             "mistakes_text": status_text.mistake_lines,
         }

@@ -238,17 +238,18 @@ def test_an_operators_role_goes_before_that_of_the_collection_and_the_first_fold
     for place in ("given", "roles"):
         names[place] = Roles(tmp_path / place)
         # The collection has a role of this name, which is no service.
-        names[place].add("status", f"- name: From {place}\n  ansible.builtin.debug:\n  tags: stop\n")
-    status = {"node": {"services": ["status"]}}
-    one = tmp_path / "one/node/services/status/tasks/step2_stop.yml"
-    run([compose(tmp_path / "one", names["given"], upgrade_roles=status)])
+        names[place].add("puppet_gate", f"- name: From {place}\n  ansible.builtin.debug:\n  tags: stop\n")
+    named = {"node": {"services": ["puppet_gate"]}}
+    one = tmp_path / "one/node/services/puppet_gate/tasks/step2_stop.yml"
+    run([compose(tmp_path / "one", names["given"], upgrade_roles=named)])
     assert "From given" in one.read_text()
-    run([compose(tmp_path / "one", names["given"], upgrade_roles=status, roles_path=[])])
+    run([compose(tmp_path / "one", names["given"], upgrade_roles=named, roles_path=[])])
     assert "From roles" in one.read_text()
-    full = {"node": {"services": ["convoy.upgrade.status"]}}
+    full = {"node": {"services": ["convoy.upgrade.puppet_gate"]}}
     (found,) = run([compose(tmp_path / "one", names["given"], upgrade_roles=full)])
     assert re.match(
-        r".*: the role 'convoy.upgrade.status' in .*/roles/status is not a service: it has neither", found["msg"]
+        r".*: the role 'convoy.upgrade.puppet_gate' in .*/roles/puppet_gate is not a service: it has neither",
+        found["msg"],
     )
 
 

@@ -17,7 +17,7 @@ from integration.support.fleet import names, seed
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
-from integration.support.push import WATCHED, composed, started, step, turn
+from integration.support.push import WATCHED, started, step, turn, without_services
 from integration.support.seen import LOOKUP, MODULES, documentation
 from integration.support.words import UNLIMITED
 from written_services import Roles
@@ -28,11 +28,8 @@ FILTERS = (
     "fleet",
     "mistakes_text",
     "newest_kernel",
-    "plan_text",
     "roles_of_plane",
     "plane_order",
-    "status_text",
-    "story_text",
 )
 PLUGINS = [
     *((name, "module") for name in (*MODULES, "show")),
@@ -41,19 +38,17 @@ PLUGINS = [
 ]
 
 
-def _for_a_run(_roles: Roles) -> list[Task]:
+def _for_a_run(roles: Roles) -> list[Task]:
     """Return what comes before a push daemon whose hosts upgrade themselves."""
     begun = plan(version="2.10", instructions=UNLIMITED, fleet={"web1": "web"}, limit=[])
-    nothing: Task = {"ansible.builtin.set_fact": {"composed": {"roles": {}, "run_folder": "/nowhere"}}}
-    planned: Task = {**plan(version="2.10", fleet={"web1": "web"}), "check_mode": True, "register": "plan"}
-    return [begun, nothing, planned]
+    return [begun, *without_services(roles, {"web1": "web"}, "2.10")]
 
 
 def _for_a_turn(roles: Roles) -> list[Task]:
     """Return what comes before a host's turn."""
     fleet = {"localhost": "web"}
     begun = plan(version="2.10", instructions=UNLIMITED, fleet=fleet, limit=[])
-    return [begun, *composed(roles, "nginx"), *started(fleet, version="2.10")]
+    return [begun, *started(roles, fleet, version="2.10")]
 
 
 def _for_a_step(roles: Roles) -> list[Task]:

@@ -12,7 +12,7 @@ import pytest
 from devkit.kv import RawKV
 from integration.support.fleet import gates, seed
 from integration.support.playbook import Played, Runner, Task, plan
-from integration.support.push import WATCHED, composed, prepared, push_run, started, step, stopped, turn
+from integration.support.push import WATCHED, prepared, push_run, started, step, stopped, turn
 from written_services import META, POST, TASKS, Roles
 
 HOST = "localhost"
@@ -29,10 +29,10 @@ def roles(run: Runner, consul: RawKV) -> Roles:
     return found
 
 
-def play(run: Runner, roles: Roles, starting: list[Task], *tasks: Task, begin: Task | None = None) -> Played:
+def play(run: Runner, starting: list[Task], *tasks: Task, begin: Task | None = None) -> Played:
     """Begin a rollout, start a run and run tasks; return the results from the last task that starts it on."""
     given = {"rolling_rules": {"global": 2}}
-    before = [begin or plan(version="v2", fleet=FLEET, instructions=given, limit=[]), *composed(roles, "nginx")]
+    before = [begin or plan(version="v2", fleet=FLEET, instructions=given, limit=[])]
     played = run([*before, *starting, *tasks, stopped()], environ=WATCHED)
     return Played(played[len(before) + len(starting) - 1 : -1], played.stdout, played.code)
 
@@ -45,8 +45,7 @@ def record(consul: RawKV, host: str = HOST) -> dict[str, Any]:
 def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles, consul: RawKV) -> None:
     played = play(
         run,
-        roles,
-        started(FLEET, [HOST]),
+        started(roles, FLEET, [HOST]),
         turn("begun"),
         step("stop/nginx", task_tags=[["step2", "stop", "nginx"]]),
         step("upgrade/nginx", task_tags=[["step3", "upgrade", "nginx"]]),
@@ -70,7 +69,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
     failing = [turn("begun"), step("stop/nginx"), turn("failed", error="no disk")]
-    played = play(run, roles, started(FLEET, [HOST]), *failing, push_run(state="settled", play="dataplane"))
+    played = play(run, started(roles, FLEET, [HOST]), *failing, push_run(state="settled", play="dataplane"))
     assert played[3]["error"] == "no disk"
     assert (record(consul)["state"], record(consul)["error"], record(consul)["step"]) == ("failed", "no disk", "stop")
     settled = played[4]
@@ -79,18 +78,18 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     assert settled["msg"] == f"[stuck] {settled['failure']['message']}"
 
     again = plan(version="v2", fleet=FLEET, limit=[])
-    played = play(run, roles, started(FLEET, [HOST], wait_timeout=2), turn("begun"), begin=again)
+    played = play(run, started(roles, FLEET, [HOST], wait_timeout=2), turn("begun"), begin=again)
     assert (played[1]["go"], played[1]["state"]) == (False, "failed")
     assert "no disk" in played[1]["reason"]
-    retried = started(FLEET, [HOST], retry_failed=True)
-    played = play(run, roles, retried, turn("begun"), step("stop/nginx"), begin=again)
+    retried = started(roles, FLEET, [HOST], retry_failed=True)
+    played = play(run, retried, turn("begun"), step("stop/nginx"), begin=again)
     assert (played[1]["go"], played[1]["done"]) == (True, [])
     # It was at this task_group when it failed, so this is where it goes on.
     assert played[2]["run"]
 
 
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
-    played = play(run, roles, started(FLEET, part="role", role="web"), turn("begun", hosts=list(FLEET)))
+    played = play(run, started(roles, FLEET, part="role", role="web"), turn("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}
     assert {host: gates(consul).get(f"host/{host}") for host in FLEET} == dict.fromkeys(FLEET, "True")
 
@@ -99,8 +98,7 @@ def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: R
 def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles: Roles) -> None:
     played = play(
         run,
-        roles,
-        started(FLEET, [HOST]),
+        started(roles, FLEET, [HOST]),
         step("stop/nginx"),
         turn("begun"),
         step("sleep/nginx"),
@@ -125,16 +123,9 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
     roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
     played = play(
         run,
-        roles,
-        prepared(FLEET, [HOST]),
+        prepared(roles, FLEET, [HOST]),
         {**plan(version="v2", fleet=FLEET, limit=[], since=0), "register": "passed"},
-        push_run(
-            state="finished",
-            plan="{{ passed }}",
-            composition="{{ composed }}",
-            upgrade_roles={"web": {}},
-            wait_timeout=60,
-        ),
+        push_run(state="finished", upgrade_roles={"web": {}}, wait_timeout=60),
         turn("begun"),
         step("post_upgrade/nginx"),
         turn("ended"),
@@ -170,15 +161,14 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
     played = run(
         [
             begin,
-            *composed(roles, "db", "cloud"),
-            *started(FLEET, [HOST], "2.6", provider_versions={"cloud": "2.2"}),
+            *started(roles, FLEET, [HOST], "2.6", services=["db", "cloud"], provider_versions={"cloud": "2.2"}),
             turn("begun"),
             *steps,
         ],
         environ=WATCHED,
     )
     assert [one["failed"] for one in played] == [False] * len(played), played.stdout
-    route = played[3]["hosts"][HOST]
+    route = played[2]["hosts"][HOST]
     assert route["version_before"] == "2.4"
     assert route["checkpoints"] == ["db@2.6", "cloud@2.4", "cloud@2.6"]
     answers = [one for one in played[5:] if "run" in one]
@@ -202,11 +192,11 @@ def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, ro
     midway = {"version": "2.4.1", "state": "failed", "origin": "2.2", "done": ["stop/db", "upgrade/db@2.4"]}
     consul.put(f"upgrade/hosts/{HOST}", json.dumps(midway))
     begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
-    starting = started(FLEET, [HOST], "2.6", retry_failed=True)
-    played = run([begin, *composed(roles, "db"), *starting, turn("begun"), step("upgrade/db")], environ=WATCHED)
+    starting = started(roles, FLEET, [HOST], "2.6", services=["db"], retry_failed=True)
+    played = run([begin, *starting, turn("begun"), step("upgrade/db")], environ=WATCHED)
     assert [one["failed"] for one in played] == [False] * len(played), played.stdout
-    assert played[3]["hosts"][HOST]["checkpoints"] == ["db@2.6"]
-    assert played[5]["done"] == ["upgrade/db@2.4"]
+    assert played[2]["hosts"][HOST]["checkpoints"] == ["db@2.6"]
+    assert played[4]["done"] == ["upgrade/db@2.4"]
     found = record(consul)
     assert (found["version"], found["origin"], found["done"]) == ("2.6", "2.2", ["upgrade/db@2.4"])
 
@@ -216,8 +206,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
 ) -> None:
     played = play(
         run,
-        roles,
-        prepared(FLEET),
+        prepared(roles, FLEET),
         push_run(state="validated"),
         turn("invalid", error="no disk"),
         push_run(state="validated"),
@@ -231,7 +220,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert f"{both}no disk | web2: it can't" in played[3]["msg"]
     assert not [key for key in consul.tree() if key.startswith(("upgrade/hosts/", "upgrade/drivers/"))]
 
-    played = play(run, roles, prepared(FLEET, [HOST]), turn("valid"), push_run(state="validated"))
+    played = play(run, prepared(roles, FLEET, [HOST]), turn("valid"), push_run(state="validated"))
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 
@@ -241,16 +230,8 @@ def test_a_host_that_may_not_go_there_keeps_the_run_from_being_prepared(
     consul.delete("running/versions/v1/", tree=True)
     seed(consul, FLEET, "2.4")
     roles.add("db", {TASKS: "- command: x\n  tags: upgrade\n", META: 'allowed_from: ">=2.6"\n'})
-    planned: Task = {
-        **plan(version="2.8", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}),
-        "check_mode": True,
-        "register": "planned",
-    }
-    given = {"version": "2.8", "fleet": FLEET, "plan": "{{ planned }}", "composition": "{{ composed }}"}
-    played = run(
-        [*composed(roles, "db"), planned, *(push_run(state=state, **given) for state in ("checked", "prepared"))],
-        environ=WATCHED,
-    )
-    for result in played[2:]:
+    given = {"instructions": {"rolling_rules": {"global": 2}}}
+    played = run(prepared(roles, FLEET, version="2.8", services=["db"], **given), environ=WATCHED)
+    for result in played[1:]:
         assert result["failure"]["code"] == "forbidden_move", played.stdout
         assert "2 of 2 hosts may not go to 2.8. localhost, web2 (2.4): db of the role web" in result["msg"]

@@ -18,10 +18,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
-from integration.support.push import WATCHED, push_run, stopped
+from integration.support.push import WATCHED, push_run, stopped, without_services
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 from integration.support.words import UNLIMITED
+from written_services import Roles
 
 pytestmark = pytest.mark.one_release
 
@@ -115,11 +116,8 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
     assert not noted[0]["failed"], noted.stdout
     assert b'"epoch": ' in (secure.agent.kv.get("upgrade/notified") or b"")
     by_options = run([info(**options), ask("compute1", **options)])
-    fleet = {"version": "1", "fleet": {"compute1": "compute"}}
-    nothing = {**fleet, "plan": "{{ planned }}", "composition": {"roles": {}}}
     tasks = [
-        {**plan(**fleet, **options), "check_mode": True, "register": "planned"},
-        push_run(state="prepared", **nothing),
+        *without_services(Roles(tmp_path / "roles"), {"compute1": "web"}, "1", options),
         push_run(state="started", **options),
         push_run(state="settled", play="dataplane"),
         stopped(),

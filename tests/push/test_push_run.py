@@ -13,17 +13,13 @@ import yaml
 from .site import PLAYBOOKS, Site
 
 SECRET = "not-to-be-seen"
-PREPARED = {"state": "prepared", "version": "v1"}
-NOTHING = {
-    "composition": {"roles": {}, "run_folder": "/nowhere"},
-    "plan": {"hosts": {}, "waves": [], "transitions": []},
-}
 
 
 def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
     """Prepare a run and start it, with a token and as many words as Ansible has; return what was printed."""
+    given = {"version": "v1", "folder": str(site.folder / "composed"), **options}
     tasks = [
-        {"convoy.upgrade.push_run": {**PREPARED, **options}},
+        {"convoy.upgrade.prepare_run": given},
         {"convoy.upgrade.push_run": {"state": "started", "timeout": 0.5}},
     ]
     defaults = {
@@ -49,17 +45,18 @@ def empty(site: Site) -> Site:
 
 
 @pytest.mark.thorough
-def test_without_a_composition_it_does_not_start(empty: Site) -> None:
-    assert "state: prepared requires the option composition." in drive(empty)
+def test_without_a_version_it_does_not_start(empty: Site) -> None:
+    assert "version is not given. Add -e version=X." in drive(empty, version="")
 
 
 @pytest.mark.thorough
 def test_without_consul_it_does_not_start(empty: Site) -> None:
-    shown = drive(empty, **NOTHING)
-    assert "Consul at http://127.0.0.1:1 can't be reached: Connection refused." in shown
+    assert "Consul at http://127.0.0.1:1 can't be reached: Connection refused." in drive(empty)
 
 
 def test_without_the_callback_it_does_not_start(empty: Site) -> None:
-    assert "The callback convoy_watch is not enabled, and only callbacks get the event" in drive(
-        empty, watched=False, **NOTHING
-    )
+    task = {"convoy.upgrade.push_run": {"state": "started"}}
+    file = empty.folder / "alone.yml"
+    file.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
+    shown = " ".join(empty.end(empty.start(file)).stdout.split())
+    assert "no_daemon" in shown or "no_watch" in shown

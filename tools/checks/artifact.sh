@@ -27,7 +27,7 @@ unwanted=$(grep -E '^(tests|tools|requirements/(locked/)?(test|docs|matrix)|exte
 [ -z "$unwanted" ] || die "$(printf 'holds what is not for users:\n%s' "$unwanted")"
 for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_planner/reconcile.py plugins/filter/fleet.yml \
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.yml.j2 \
-    playbooks/upgrade.yml playbooks/group_vars/all.yml roles/rollout/tasks/main.yml meta/runtime.yml LICENSE README.md \
+    playbooks/upgrade.yml playbooks/group_vars/all.yml roles/nginx/tasks/upgrade_tasks.yml meta/runtime.yml LICENSE README.md \
     schemas/instructions.json schemas/upgrade.json meta/execution-environment.yml requirements/runtime.txt requirements/locked/runtime.txt bindep.txt \
     docs/pictures/data_flow.svg; do
     grep -qx "$wanted" "$work/files" || die "lacks $wanted"

@@ -10,22 +10,11 @@ from typing import Any
 
 from written_services import Roles
 
-from .playbook import HERE, Task, plan
+from .playbook import HERE, Task
 
 _CALLBACKS = (HERE / "callback", HERE.parents[1] / "playbooks/callback_plugins")
 # What lets Ansible find the callback that the push daemon needs.
 WATCHED = {"ANSIBLE_CALLBACK_PLUGINS": ":".join(map(str, _CALLBACKS))}
-
-
-def composed(roles: Roles, *services: str, role: str = "web") -> list[Task]:
-    """Return a task that composes one role of services."""
-    options = {
-        "upgrade_roles": {role: {"services": list(services)}},
-        "folder": str(roles.folder.parent / "composed"),
-        "roles_path": [str(roles.folder)],
-        "for_run": True,
-    }
-    return [{"convoy.upgrade.compose_upgrade_tasks": options, "register": "composed"}]
 
 
 def push_run(**options: Any) -> Task:
@@ -33,26 +22,58 @@ def push_run(**options: Any) -> Task:
     return {"convoy.upgrade.push_run": options}
 
 
-def prepared(fleet: Mapping[str, str], limit: Sequence[str] = (), version: str = "v2", **options: Any) -> list[Task]:
-    """Return tasks that prepare a run of what was composed, for all hosts or some."""
+def in_groups(fleet: Mapping[str, str]) -> Task:
+    """Return a task that adds hosts to the inventory, each in the group of its role."""
+    added = {"name": "{{ item.key }}", "groups": ["{{ item.value }}"]}
+    return {"ansible.builtin.add_host": added, "loop": [{"key": host, "value": role} for host, role in fleet.items()]}
+
+
+def prepared(
+    roles: Roles,
+    fleet: Mapping[str, str],
+    limit: Sequence[str] = (),
+    version: str = "v2",
+    services: Sequence[str] = ("nginx",),
+    **options: Any,
+) -> list[Task]:
+    """Return tasks that prepare a run of these services, for all hosts or some."""
     given = {
         "version": version,
-        "fleet": dict(fleet),
-        "plan": "{{ planned }}",
-        "composition": "{{ composed }}",
-        "upgrade_roles": {"web": {"plane": "dataplane"}},
+        "upgrade_roles": {"web": {"plane": "dataplane", "services": list(services)}},
+        "folder": str(roles.folder.parent / "composed"),
+        "roles_path": [str(roles.folder)],
         "limit": list(limit),
         **options,
     }
-    planned = {**plan(version=version, fleet=dict(fleet)), "check_mode": True, "register": "planned"}
-    return [planned, {**push_run(state="prepared", **given), "register": "upgrade_run"}]
+    return [in_groups(fleet), {"convoy.upgrade.prepare_run": given, "register": "upgrade_run"}]
 
 
 def started(
-    fleet: Mapping[str, str], limit: Sequence[str] = (), version: str = "v2", wait_timeout: int = 60, **options: Any
+    roles: Roles,
+    fleet: Mapping[str, str],
+    limit: Sequence[str] = (),
+    version: str = "v2",
+    wait_timeout: int = 60,
+    **options: Any,
 ) -> list[Task]:
     """Return tasks that prepare a run and start it."""
-    return [*prepared(fleet, limit, version, **options), push_run(state="started", wait_timeout=wait_timeout)]
+    return [*prepared(roles, fleet, limit, version, **options), push_run(state="started", wait_timeout=wait_timeout)]
+
+
+def without_services(
+    roles: Roles, fleet: Mapping[str, str], version: str, connection: Mapping[str, Any] | None = None
+) -> list[Task]:
+    """Return tasks that prepare a push run in which hosts upgrade themselves. Another host has a service, and is not in the run."""
+    roles.simple("nginx", "stop")
+    options = {
+        "version": version,
+        "upgrade_roles": {"web": {"plane": "dataplane"}, "db": {"plane": "dataplane", "services": ["nginx"]}},
+        "folder": str(roles.folder.parent / "composed"),
+        "roles_path": [str(roles.folder)],
+        "limit": [*fleet],
+        **(connection or {}),
+    }
+    return [in_groups({**fleet, "localhost": "db"}), {"convoy.upgrade.prepare_run": options}]
 
 
 def stopped() -> Task:

@@ -28,6 +28,7 @@ CONNECTED = (
     "consul_upgrade_plan",
     "consul_upgrade_host_report",
     "consul_upgrade_schema",
+    "prepare_run",
     "push_run",
 )
 MODULES = (
