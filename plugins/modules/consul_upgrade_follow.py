@@ -30,7 +30,6 @@ attributes:
   platform:
     platforms: posix
     support: full
-options:
 notes:
   - It runs only on the controller, so Consul must be reachable from there.
 seealso:

@@ -63,8 +63,9 @@ class PassesByModule(Passes):
         def attempt() -> dict[str, Any]:
             found = self._call(options)
             if found.get("failed"):
-                # The change that it waited for has already happened.
-                options["wait_timeout"] = min(1, options.get("wait_timeout") or 1)
+                if "since" in options:
+                    # The change that it waited for has already happened.
+                    options["wait_timeout"] = 1
                 raise PassFailed(found)
             return found
 
