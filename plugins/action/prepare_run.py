@@ -95,7 +95,8 @@ class ActionModule(ControllerAction):
             return {"pushes": False}
         if self._task.check_mode:
             self._say(composition_lines(composition))
-        return self._keep(self._request(options, plan, composition), composition)
+        kept = self._keep(self._request(options, plan, composition), composition)
+        return {**kept, "changed": composition["changed"], "diff": composition["diff"]}
 
     def _keep(self, request: RunRequest, composition: Mapping[str, Any]) -> dict[str, Any]:
         """Prepare a push run and keep it in the daemon; return what the playbooks need of it."""

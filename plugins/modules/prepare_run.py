@@ -21,8 +21,8 @@ attributes:
     support: full
     details: It writes only the composed tasks, and not in check mode.
   diff_mode:
-    support: none
-    details: Nothing of the fleet is changed.
+    support: full
+    details: It shows the changes of the composed tasks.
   platform:
     platforms: posix
     support: full

@@ -277,7 +277,7 @@ def test_check_mode_shows_the_plan_checks_the_hosts_and_writes_nothing(fleet: Si
     assert "   2      1  controller3" in shown
     assert "upgrade of balancer" in shown
     # A fleet that Ansible upgrades is not also admitted as one that upgrades itself.
-    assert "TASK [convoy.upgrade.rollout" not in shown
+    assert "TASK [Admit hosts]" not in shown
     assert fleet.consul.tree() == {}
     assert not fleet.entries()
     assert not (fleet.folder / "composed").exists()

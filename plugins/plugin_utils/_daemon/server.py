@@ -127,7 +127,7 @@ class RunDaemon:
 
     def _prepared(self) -> PreparedRun:
         if self._run is None:
-            raise UpgradeError("no_push", "No run is prepared. Run push_run with state: prepared first.")
+            raise UpgradeError("no_push", "No run is prepared. Run prepare_run first.")
         return self._run
 
     def _keep_validation(self, message: ReportValidation) -> None:
