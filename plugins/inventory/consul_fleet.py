@@ -163,7 +163,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import did_you_mean, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import (
     FleetSurvey,
     InventoryOptions,
@@ -171,7 +171,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory 
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import plane_order
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.meta import PLANES
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.planes import PLANES
 
 UNPLACED = "unplaced"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import UPGRADED
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (

@@ -128,7 +128,8 @@ def test_a_name_that_is_given_and_empty_is_refused(
     before = consul.tree()
     refused = play(name, **given, **MORE)
     which = next(one for one, value in given.items() if isinstance(value, str) and not value.strip(" ,"))
-    assert refused.returncode == 2, refused.stdout
+    assert refused.returncode == 5, refused.stdout
+    assert f"-e {which}=NAME" in refused.stdout
     assert (
         f"{which} is empty, which usually means an unset variable. Nothing was done: give a name, or leave {which} out."
         in (words(refused.stdout))

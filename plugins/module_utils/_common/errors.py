@@ -37,6 +37,7 @@ Code = Literal[
     "daemon_fault",
     "data_plane_first",
     "denied",
+    "empty_variable",
     "failure_budget",
     "fleet_too_small",
     "forbidden_move",

@@ -18,17 +18,10 @@ from .._fleet.health_marks import HealthMark
 from .._fleet.holds import Hold
 from .._rules.health_rules import HealthRules
 from .soak import HealthState, health_state, silent_since
-
-UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
-STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
+from .state_names import BROKEN, FAILED, HELD, LOST, PENDING, TAKES_A_SLOT, UPGRADED, UPGRADING
 
 # Keeps the ledger far below the half megabyte that Consul takes.
 MOST_ADMITTED = 5000
-
-# The states in which a host is down, or may be: it takes a slot of every cap over it.
-TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
-# The states that an operator has to deal with.
-BROKEN = frozenset((FAILED, LOST))
 
 
 @dataclass(frozen=True, slots=True)

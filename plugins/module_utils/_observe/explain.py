@@ -13,8 +13,8 @@ from typing import Any
 from .._common.names import plural
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
-from .._host_states import states
-from .._planner import blockers, explanations, stage_progress
+from .._host_states import state_names
+from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
@@ -27,11 +27,11 @@ _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "An operator can change this: upgrade.yml -e version=X begins a rollout.",
     explanations.MAY_GO: "",
-    blockers.PAUSE: "An operator can change this: resume.yml.",
-    blockers.ABORT: "Only an operator can change this.",
-    blockers.BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
+    blocker_codes.PAUSE: "An operator can change this: resume.yml.",
+    blocker_codes.ABORT: "Only an operator can change this.",
+    blocker_codes.BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
     explanations.ROLE_BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
-    blockers.HOURS: _ORDER_AGAIN,
+    blocker_codes.HOURS: _ORDER_AGAIN,
     stage_progress.STAGE: _ORDER_AGAIN,
     stage_progress.SOAK: _ORDER_AGAIN,
     stage_progress.APPROVAL: "An operator can change this: approve.yml.",
@@ -118,21 +118,21 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     record, ledger = snapshot.records.get(host), snapshot.ledger
     current = snapshot.current_version
     times = record.times if record is not None and record.version == current else {}
-    if view.state == states.HELD:
+    if view.state == state_names.HELD:
         hold = _hold(host, view, snapshot)
         return (hold.at, "the hold was set") if hold is not None and hold.at else None
-    if view.state == states.FAILED and record is not None and record.state == FAILED and FAILED in times:
+    if view.state == state_names.FAILED and record is not None and record.state == FAILED and FAILED in times:
         return times[FAILED], "it reported the failure"
-    if view.state in (states.UPGRADED, states.UPGRADING) and view.version == current and UPGRADED in times:
+    if view.state in (state_names.UPGRADED, state_names.UPGRADING) and view.version == current and UPGRADED in times:
         return times[UPGRADED], "it reported the version"
-    if view.state == states.UPGRADING and view.started and record is not None and STARTED in record.times:
+    if view.state == state_names.UPGRADING and view.started and record is not None and STARTED in record.times:
         return record.times[STARTED], "it reported its start"
     gate = snapshot.gates.hosts.get(host) or snapshot.gates.roles.get(view.role)
-    if view.state == states.UPGRADING and gate is not None and gate.at:
+    if view.state == state_names.UPGRADING and gate is not None and gate.at:
         return gate.at, "its gate was opened"
-    if view.state == states.PENDING and record is not None and record.state == RETRIED and RETRIED in times:
+    if view.state == state_names.PENDING and record is not None and record.state == RETRIED and RETRIED in times:
         return times[RETRIED], "an operator retried it"
-    if view.state == states.PENDING and ledger is not None and ledger.version == current and ledger.since:
+    if view.state == state_names.PENDING and ledger is not None and ledger.version == current and ledger.since:
         return ledger.since, f"the rollout to {current} began"
     return None
 
@@ -142,7 +142,7 @@ def _hold(host: str, view: HostView, snapshot: Snapshot) -> Hold | None:
 
 
 def _why(view: HostView) -> str:
-    if view.state == states.UPGRADED:
+    if view.state == state_names.UPGRADED:
         return ""
     reason = view.reason.rstrip()
     return f"Why: {reason}" if reason.endswith((".", "?", "!")) else f"Why: {reason}."
@@ -164,14 +164,14 @@ def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]
 
 
 def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
-    if view.state == states.PENDING:
+    if view.state == state_names.PENDING:
         return _CHANGES.get(view.cause, "").format(rule=view.rule)
     hold = _hold(host, view, snapshot)
-    if hold is not None and view.state != states.UPGRADED:
+    if hold is not None and view.state != state_names.UPGRADED:
         return f"An operator can change this: unhold.yml{_held_by(hold, snapshot)}."
-    if view.state in (states.FAILED, states.LOST):
+    if view.state in (state_names.FAILED, state_names.LOST):
         return f"An operator can change this: fix the host, then retry.yml -e host={host}."
-    if view.state == states.UPGRADING and not view.soaking:
+    if view.state == state_names.UPGRADING and not view.soaking:
         if view.done and host not in snapshot.leases:
             return "No rule keeps it waiting, but no Ansible run upgrades it now: run the command of its rollout again."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
@@ -189,18 +189,18 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
 
 
 def _next(host: str, view: HostView, plan: Plan) -> str:
-    if view.state == states.UPGRADED:
+    if view.state == state_names.UPGRADED:
         return "It is done."
-    if view.state == states.UPGRADING:
+    if view.state == state_names.UPGRADING:
         if view.soaking:
             return "Next: once that is over, it counts as upgraded, and its slot is free."
         if view.held and not view.started:
             return "Next: nothing until then. It keeps its slot, because it was admitted."
         report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
         return f"Next: it {report}. Until then it keeps its slot."
-    if view.state in (states.FAILED, states.LOST):
+    if view.state in (state_names.FAILED, state_names.LOST):
         return "Next: nothing until then. It keeps its slot, so that failures do not spread."
-    if view.state == states.HELD:
+    if view.state == state_names.HELD:
         return "Next: nothing until then. It takes no slot."
     if plan.missing:
         return "Next: nothing until the whole fleet is given: " + "; ".join(plan.missing) + "."

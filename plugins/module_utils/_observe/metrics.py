@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._fleet.fleet import Snapshot
-from .._host_states.states import BROKEN, STATES, UPGRADING
-from .._planner.blockers import ABORT, APPROVAL, BUDGET, HOURS, PAUSE, SOAK
+from .._host_states.state_names import BROKEN, STATES, UPGRADING
+from .._planner.blocker_codes import ABORT, APPROVAL, BUDGET, HOURS, PAUSE, SOAK
 from .._planner.plan import HostView, Plan
 from .openmetrics import Gauge
 

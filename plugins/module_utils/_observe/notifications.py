@@ -14,7 +14,7 @@ from .._common.names import listing, plural
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE, Ledger, is_count
-from .._host_states.states import BROKEN, STATES, UPGRADED, UPGRADING
+from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.plan import HostView, Plan
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"

@@ -11,8 +11,8 @@ from typing import Any
 
 from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE
-from .._host_states.states import BROKEN, FAILED, UPGRADED, UPGRADING
-from .._planner.blockers import BUDGET
+from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING
+from .._planner.blocker_codes import BUDGET
 from .._planner.plan import HostView, Plan
 from .time_left import admitted_at, seconds_left
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.names import in_order
 from .._fleet.holds import Hold
-from .._host_states.states import FAILED, HELD, LOST, PENDING, STATES, UPGRADED, UPGRADING
+from .._host_states.state_names import FAILED, HELD, LOST, PENDING, STATES, UPGRADED, UPGRADING
 from .._planner.explanations import LIMIT
 from .._planner.plan import HostView, Plan
 

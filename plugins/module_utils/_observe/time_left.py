@@ -10,7 +10,7 @@ from statistics import median
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import STARTED, HostRecord, Snapshot
-from .._host_states.states import UPGRADED, UPGRADING
+from .._host_states.state_names import UPGRADED, UPGRADING
 from .._planner.plan import Plan
 
 

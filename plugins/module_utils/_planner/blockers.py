@@ -13,10 +13,9 @@ from .._fleet.ledger import ABORTED, PAUSED, Ledger
 from .._host_states.failure_budgets import ExhaustedBudget, ExhaustedBudgets, exhausted_budgets
 from .._rules.instructions import Instructions
 from .._rules.windows import outside_hours
+from .blocker_codes import ABORT, BUDGET, HOURS, PAUSE
 from .fleet_state import FleetState
 from .stage_progress import StageProgress, stage_progress
-
-PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "failure_budget", "hours", "approval", "soak"
 
 
 @dataclass(frozen=True, slots=True)

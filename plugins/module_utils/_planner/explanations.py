@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from .._common.lazy import LazyMapping
 from .._common.names import listing, plural
 from .._fleet.checkpoints import is_checkpoint_group
-from .._host_states import states
+from .._host_states import state_names
 from .._host_states.states import HostState
 from .admission import Position, Wave
 from .blockers import Blockers
@@ -56,7 +56,7 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         return waiting[role]
 
     def reason(one: HostState) -> Reason:
-        if one.state != states.PENDING:
+        if one.state != state_names.PENDING:
             return Reason(state_reason(one, version))
         if one.host in admitted:
             found = Reason("can be admitted now", MAY_GO)
@@ -187,15 +187,15 @@ def state_reason(host: HostState, version: str | None) -> str:
 
 
 def _of_state(host: HostState, version: str | None) -> str:
-    if host.state == states.UPGRADED:
+    if host.state == state_names.UPGRADED:
         return f"runs {version}"
     if host.trouble:
         return host.trouble
-    if host.state == states.FAILED and host.record is not None:
+    if host.state == state_names.FAILED and host.record is not None:
         error = host.record.error or "no error was given"
         tries = f" (attempt {host.record.attempt})" if host.record.attempt > 1 else ""
         return f"failed{host.record.where()}{tries}: {error}"
-    if host.state == states.HELD and host.hold is not None:
+    if host.state == state_names.HELD and host.hold is not None:
         return host.hold.text()
     return _upgrading(host, version)
 
@@ -222,7 +222,7 @@ def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
     record = one.record
     if record is None or not record.done:
         return ()
-    if record.version == version and one.state != states.UPGRADED:
+    if record.version == version and one.state != state_names.UPGRADED:
         return record.done
     return tuple(filter(is_checkpoint_group, record.done))
 

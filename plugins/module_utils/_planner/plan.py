@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.names import listing
 from .._fleet.health_marks import HealthMark
-from .._host_states import states
+from .._host_states import state_names
 from .._host_states.failure_budgets import ExhaustedBudget
 from .blockers import RolloutBlocker
 from .fleet_state import FleetState
@@ -131,7 +131,7 @@ class Plan:
 
     def status(self) -> dict[str, list[str]]:
         """Return state -> hosts in natural order, for all six states."""
-        found: dict[str, list[str]] = {state: [] for state in states.STATES}
+        found: dict[str, list[str]] = {state: [] for state in state_names.STATES}
         for host, view in self.hosts.items():
             found[view.state].append(host)
         return found

@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._consul.client import MOST_OPERATIONS
 from .._fleet.fleet import Snapshot, find_members
-from .._host_states.states import PENDING
+from .._host_states.state_names import PENDING
 from .._observe.explain import explain
 from .._planner.plan import Plan
 from .._planner.reconcile import make_plan

@@ -19,7 +19,7 @@ from .._fleet.fleet import UPGRADED, HostRecord, Snapshot
 from .._fleet.health_marks import HealthMark
 from .._fleet.ledger import Ledger
 from .._host_states.states import reported_version
-from .._planner.blockers import BUDGET
+from .._planner.blocker_codes import BUDGET
 from .._planner.plan import Plan
 from .._rules.instructions import Instructions
 from .._state.keys import Keys

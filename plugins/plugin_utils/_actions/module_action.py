@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from ansible import constants
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -23,6 +24,9 @@ from ...module_utils._consul.settings import read_settings
 from ...module_utils._module import ModuleCall
 from ...module_utils._state.store import Store
 from .controller_action import ROLES, fleet_options
+
+# auto, auto_silent and the like: Ansible looks for a Python.
+_AUTO = "auto"
 
 
 class ModuleAction(ActionBase):
@@ -129,8 +133,16 @@ class ModuleAction(ActionBase):
         if self._connection.transport != "local" or self._play_context.become or task.delegate_to or task.async_val:
             return False
         # Variables of the environment are for the process of the module.
-        interpreter = self._templar.template(task_vars.get("ansible_python_interpreter") or "")
-        return not any(task.environment or ()) and interpreter == sys.executable
+        return not any(task.environment or ()) and self._interpreter(task_vars) in (sys.executable, _AUTO)
+
+    def _interpreter(self, task_vars: Mapping[str, Any]) -> str:
+        """Return the Python that is set for modules; ``auto`` if Ansible would look for one.
+
+        On this machine it might find one without the libraries that are beside Ansible.
+        """
+        given = self._templar.template(task_vars.get("ansible_python_interpreter") or "")
+        wanted = str(given or constants.config.get_config_value("INTERPRETER_PYTHON"))
+        return _AUTO if wanted.startswith(_AUTO) else wanted
 
 
 class _LocalCall:

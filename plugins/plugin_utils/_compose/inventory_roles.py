@@ -10,7 +10,7 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, in_order, listing
-from .._services.meta import PLANES
+from .._services.planes import CONTROL_PLANE, DATA_PLANE, PLANES
 
 _KEYS = ("plane", "services")
 
@@ -49,9 +49,9 @@ def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
     check_roles(upgrade_roles)
-    first = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == PLANES[0]]
+    first = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == CONTROL_PLANE]
     return {
-        name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("plane") == PLANES[1]
+        name: list(first) for name, what in upgrade_roles.items() if first and (what or {}).get("plane") == DATA_PLANE
     }
 
 
@@ -61,8 +61,8 @@ def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
     check_roles(upgrade_roles)
-    control = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == PLANES[0]]
-    return control if plane == PLANES[0] else [name for name in upgrade_roles if name not in control]
+    control = [name for name, what in upgrade_roles.items() if (what or {}).get("plane") == CONTROL_PLANE]
+    return control if plane == CONTROL_PLANE else [name for name in upgrade_roles if name not in control]
 
 
 def pushed_roles(upgrade_roles: Mapping[str, Any]) -> list[str]:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import in_order, listing
 from .._services.steps import tags_of
-from .composition import Composition
+
+if TYPE_CHECKING:
+    from .composition import Composition
 
 
 def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:

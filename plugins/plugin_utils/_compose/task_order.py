@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...module_utils._common.errors import UpgradeError
-from .._services.meta import PLANES
+from .._services.planes import PLANES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import traceback
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._host_states.states import BROKEN
+from ...module_utils._host_states.state_names import BROKEN
 from ...module_utils._observe.notifications import SentNotifications
 from ...module_utils._queries.notifications import (
     RolloutView,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._host_states.states import UPGRADING
+from ...module_utils._host_states.state_names import UPGRADING
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.plan import HostView
 

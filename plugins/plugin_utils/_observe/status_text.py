@@ -12,7 +12,7 @@ from typing import Any
 
 from ...module_utils._common.names import in_order, listing, plural
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
-from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
 
 # The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".

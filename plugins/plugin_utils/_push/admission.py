@@ -12,7 +12,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._host_states import states
+from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ...module_utils._planner.plan import Plan, blocked_hosts
@@ -125,7 +125,7 @@ class RunAdmission:
         """
         with self._lock:
             latest = self._make_pass(self._pulled)
-            unfinished = [host for host in hosts if latest.hosts[host].state != states.UPGRADED]
+            unfinished = [host for host in hosts if latest.hosts[host].state != state_names.UPGRADED]
             if not unfinished or not self._can_move(latest, ()):
                 return not unfinished, False, latest
         self._wait(latest, seconds)
@@ -141,9 +141,9 @@ class RunAdmission:
             view = plan.hosts[host]
             if host in leases and host not in self._remaining:
                 return f"{view.reason}; another run holds its lease"
-            if view.state == states.PENDING and (later := self._why_later(host)):
+            if view.state == state_names.PENDING and (later := self._why_later(host)):
                 return later
-            if view.state == states.PENDING and host in admissible:
+            if view.state == state_names.PENDING and host in admissible:
                 return f"{view.reason}, but no run holds its lease; run the same command again"
             return view.reason
 
@@ -184,7 +184,7 @@ class RunAdmission:
                 if not self._changed.wait(timeout=left) and runtime.monotonic() >= deadline:
                     self._waiting[leased[0]] = Decision(
                         admitted=False,
-                        state=states.PENDING,
+                        state=state_names.PENDING,
                         reason=f"it was not admitted within {self._run.wait_timeout:.0f} s (upgrade_wait_timeout)",
                     )
             for host in leased:
@@ -315,8 +315,11 @@ class RunAdmission:
         first = [
             f"{mate} ({view.state})"
             for mate, view in mates.items()
-            if (view.state in states.BROKEN and view.blocks)
-            or ((mate in self._remaining or mate in self._dropped) and view.state in (states.PENDING, states.UPGRADING))
+            if (view.state in state_names.BROKEN and view.blocks)
+            or (
+                (mate in self._remaining or mate in self._dropped)
+                and view.state in (state_names.PENDING, state_names.UPGRADING)
+            )
         ]
         return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
 
@@ -403,7 +406,7 @@ class RunAdmission:
         except Exception as error:
             for host, decision in self._waiting.items():
                 if decision is None:
-                    self._waiting[host] = Decision(admitted=False, state=states.PENDING, reason=str(error))
+                    self._waiting[host] = Decision(admitted=False, state=state_names.PENDING, reason=str(error))
             self._changed.notify_all()
 
     def _wait(self, latest: PassView | None, seconds: float) -> None:

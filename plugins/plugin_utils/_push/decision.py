@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...module_utils._fleet.ledger import ABORTED
-from ...module_utils._host_states import states
+from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassResult
-from ...module_utils._planner.blockers import BUDGET
+from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from .resume_point import interrupted_at
@@ -54,7 +54,7 @@ class PassView:
     @property
     def upgrading(self) -> list[str]:
         """Return the hosts that are upgrading."""
-        return [host for host, view in self.hosts.items() if view.state == states.UPGRADING]
+        return [host for host, view in self.hosts.items() if view.state == state_names.UPGRADING]
 
     def plan_for(self, limit: Collection[str] | None) -> Plan:
         """Return what another pass on the same keys would admit.
@@ -94,14 +94,14 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
     if view.soaking:
         return Decision(admitted=False, state=view.state, reason=view.reason)
     # A held host does not resume an upgrade that was interrupted. The run that upgrades it has asked before.
-    if view.state == states.UPGRADING and not view.held and not view.unadmitted:
+    if view.state == state_names.UPGRADING and not view.held and not view.unadmitted:
         return Decision(admitted=True, state=view.state, reason=view.reason)
     # A broken host still has its slot, so only a blocker of the whole rollout keeps it from a retry. It may have exhausted the failure
     # budget itself, so that one does not.
-    if view.state in states.BROKEN and run.retry_failed and not view.held:
+    if view.state in state_names.BROKEN and run.retry_failed and not view.held:
         is_blocked = blocker is not None and blocker.code != BUDGET
         return None if is_blocked else Decision(admitted=True, state=view.state, reason=view.reason)
-    if view.state == states.PENDING:
+    if view.state == state_names.PENDING:
         return None
-    hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state == states.FAILED else ""
+    hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state == state_names.FAILED else ""
     return Decision(admitted=False, state=view.state, reason=f"{view.reason}{hint}")

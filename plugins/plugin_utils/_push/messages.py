@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .._daemon_client.messages import Message
-from .prepared_run import PreparedRun
-from .run import PushRun
+
+if TYPE_CHECKING:
+    # Only the daemon needs them at run time.
+    from .prepared_run import PreparedRun
+    from .run import PushRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class KeepRun(Message[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetRun(Message[PreparedRun]):
+class GetRun(Message["PreparedRun"]):
     """Return the prepared run."""
 
 

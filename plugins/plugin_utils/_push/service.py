@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
-from ...module_utils._host_states.states import PENDING, UPGRADED
+from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
 from .admission import RunAdmission
 from .connections import StorePool

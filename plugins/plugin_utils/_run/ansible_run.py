@@ -23,12 +23,11 @@ from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
-from .known_variables import refuse_unknown_variables
+from .known_variables import refuse_empty_names, refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
 from .next_step import MOVES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
-from .partial_tags import TAG_OPTIONS
-from .task_options import refuse_task_options
+from .task_options import TAG_OPTIONS, refuse_task_options
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's exit code for invalid options.
@@ -157,10 +156,16 @@ class PlaybookRun:
             refuse_task_options(self._command.name, context.CLIARGS)
             if self._command.name not in _UNATTENDED:
                 refuse_unknown_variables(self._command.name, extra_vars)
+                refuse_empty_names(extra_vars)
         except UpgradeError as error:
             details = error.details
             without = (details["option"],) if "option" in details else ()
-            again = self._command.again(instead=details.get("instead"), renamed=details.get("renamed"), without=without)
+            again = self._command.again(
+                details.get("variables"),
+                instead=details.get("instead"),
+                renamed=details.get("renamed"),
+                without=without,
+            )
             self._refuse(error, again)
 
     def check_limit(self, play: Any) -> None:

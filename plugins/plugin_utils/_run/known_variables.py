@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse misspelled extra variables: Ansible would ignore ``-e instruction_file=rules.yml``."""
+"""Refuse misspelled extra variables, which Ansible would ignore (``-e instruction_file=rules.yml``), and empty names (``-e host=$HOST``)."""
 
 from __future__ import annotations
 
@@ -79,6 +79,8 @@ _PREFIX = "upgrade_"
 _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
+# Variables that name something. An empty one must not mean everything.
+_NAMES = ("host", "role", "stage")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
@@ -110,6 +112,21 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 f"If it is a variable of your own, mark it with -e {OWN}={sanitize(name)}.",
                 name=name,
                 renamed={name: meant},
+            )
+
+
+def refuse_empty_names(given: Mapping[str, Any]) -> None:
+    """Raise an error for a name that is given and empty, usually an unset variable of the shell.
+
+    :param given: the extra variables as Ansible reads them.
+    :raises UpgradeError: ``empty_variable``. ``variables`` in its details has the name with a value to replace.
+    """
+    for name in _NAMES:
+        if name in given and not str(given[name] or "").replace(",", " ").strip():
+            raise UpgradeError(
+                "empty_variable",
+                f"{name} is empty, which usually means an unset variable. Nothing was done: give a name, or leave {name} out.",
+                variables={name: "NAME"},
             )
 
 

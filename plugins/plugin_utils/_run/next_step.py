@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._host_states.states import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._planner.blockers import ABORT, PAUSE
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
+from ...module_utils._planner.blocker_codes import ABORT, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")

@@ -14,9 +14,7 @@ from ...module_utils._common.names import in_order, listing
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._compose.tag_selection import is_selected
 from .._services.steps import POST, REPLACEMENT, STEPS, tags_of
-
-# Options of ansible-playbook that select tasks.
-TAG_OPTIONS = ["--tags", "--skip-tags"]
+from .task_options import TAG_OPTIONS
 
 # What --skip-tags leaves out counts as done, so it must not be one of these.
 _NEEDED = ("upgrade", "start")

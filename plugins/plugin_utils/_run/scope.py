@@ -13,12 +13,11 @@ from typing import Any
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._fleet.host_patterns import select_hosts
-from ...module_utils._host_states.states import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
-from .._services.meta import PLANES
+from .._services.planes import CONTROL_PLANE
 from .._services.steps import POST
 
-_CONTROL = PLANES[0]
 # The plays of a run, as its playbooks name them.
 FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
 
@@ -126,7 +125,7 @@ def run_scope(
             "unknown_role",
             f"role: no host has the role {role!r}{did_you_mean(role, roles) or '.'} The roles are {listing(sorted(roles), 10) or 'none'}.",
         )
-    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
+    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == CONTROL_PLANE}
     members = {host: view["role"] for host, view in hosts.items()}
     of_role = {view["role"]: view["group"] for view in hosts.values() if view["group"]}
     scope = select_hosts(limit, members, of_role) if limit else members
@@ -274,7 +273,7 @@ def _without_blocked(
             f"upgrade_limit: {listing(waiting, 3)} can't be upgraded before hosts that the limit leaves out: {listing(unfinished, 3)}. "
             "Nothing was done: include these hosts, or upgrade them first.",
         )
-    if part == _CONTROL:
+    if part == CONTROL_PLANE:
         raise UpgradeError(
             "data_plane_first",
             f"The control plane waits for hosts of the data plane that are not upgraded: {listing(unfinished)}. Run "
@@ -291,7 +290,7 @@ def post_upgrade_hosts(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the hosts that have tasks after the upgrade, ordered by plane."""
-    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == _CONTROL}
+    control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == CONTROL_PLANE}
     roles = {
         name for name, data in composition["roles"].items() if any(one["step"] == POST for one in data["task_groups"])
     }
@@ -305,4 +304,4 @@ def _is_in_part(view: Mapping[str, Any], control: Collection[str], part: str, ro
         return False
     if part == "role":
         return bool(view["role"] == role)
-    return part == "all" or (view["role"] in control) == (part == _CONTROL)
+    return part == "all" or (view["role"] in control) == (part == CONTROL_PLANE)

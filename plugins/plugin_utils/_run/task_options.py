@@ -11,6 +11,7 @@ from typing import Any
 from ...module_utils._common.errors import UpgradeError
 from .next_step import MOVES
 
+TAG_OPTIONS = ["--tags", "--skip-tags"]
 # Option of ansible-playbook -> its key in context.CLIARGS, and why it is refused.
 _REFUSED = {
     "--step": ("step", "hosts are upgraded independently of each other, so Ansible would not ask before their tasks"),

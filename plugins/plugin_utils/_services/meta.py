@@ -15,11 +15,11 @@ import yaml
 from ...module_utils._common.names import did_you_mean
 from ...module_utils._rules.allowed_versions import VersionRules
 from .path_key import read_versions
+from .planes import PLANES
 from .refusal import refusal
 from .steps import POST, STEPS, step_of_tag
 from .version_keys import WAY_KEYS, read_version_rules
 
-PLANES = ("controlplane", "dataplane")
 KEYS = ("requires", "once", "stop_together", "plane", "upgrade_path", "provider", *WAY_KEYS)
 
 

@@ -17,7 +17,7 @@ from ..._consul.operations import Change, compare, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.gates import CLOSED, OPEN, GateValue
 from ..._fleet.ledger import ABORTED, PAUSED, RUNNING, Ledger
-from ..._host_states import states
+from ..._host_states import state_names, states
 from ..._state.keys import Keys
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.store import Store
@@ -105,7 +105,7 @@ def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
     nothing on it: it reports the start first, and only if the gate is still open.
     """
     found = states.read_states(snapshot, members)
-    ended = (states.UPGRADED, states.FAILED)
+    ended = (state_names.UPGRADED, state_names.FAILED)
     return {host for host, one in found.items() if one.has_started or one.state in ended}
 
 

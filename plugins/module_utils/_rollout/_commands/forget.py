@@ -17,7 +17,7 @@ from ..._consul.operations import Change, compare, compare_and_put, net_changes,
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.ledger import Ledger
-from ..._host_states import states
+from ..._host_states import state_names, states
 from ..._rules.instructions import parse
 from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
@@ -129,9 +129,9 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
     for host, one in found.items():
         if host in snapshot.leases:
             why = "an Ansible run has a lease on it"
-        elif one.record is not None and one.record.state == STARTED and one.state not in states.BROKEN:
+        elif one.record is not None and one.record.state == STARTED and one.state not in state_names.BROKEN:
             why = f"it has begun its upgrade to {one.record.version} and not finished it"
-        elif one.state == states.UPGRADING:
+        elif one.state == state_names.UPGRADING:
             why = f"it {one.trouble or 'was admitted'}"
         else:
             continue

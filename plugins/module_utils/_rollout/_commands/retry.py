@@ -21,7 +21,7 @@ from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED
 from ..._fleet.ledger import PAUSED, RUNNING, Ledger
 from ..._fleet.step_trail import extended_trail
-from ..._host_states import states
+from ..._host_states import state_names, states
 from ..._planner.plan import HostView, Plan
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.store import Store
@@ -53,7 +53,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         chosen = [
             host
             for host, view in plan.hosts.items()
-            if host in asked and (view.state in states.BROKEN or (host in named and _is_midway(snapshot, host, view)))
+            if host in asked
+            and (view.state in state_names.BROKEN or (host in named and _is_midway(snapshot, host, view)))
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
         fields = command_fields(command.plain())
@@ -101,7 +102,7 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
     if record is None or host in snapshot.leases:
         return False
     elsewhere = record.version != snapshot.current_version
-    return view.state == states.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
+    return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:

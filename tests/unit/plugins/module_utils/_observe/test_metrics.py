@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.metrics import AdmissionCounts, fleet_gauges
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetrics import Gauge, gauges_as_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import strategies
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES, TAKES_A_SLOT
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import parse_cap
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse

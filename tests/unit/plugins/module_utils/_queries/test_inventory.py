@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import STATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import (
     FleetSurvey,
     InventoryOptions,

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variables import (
     VARIABLES,
+    refuse_empty_names,
     refuse_unknown_variables,
 )
 from devkit.agent import ROOT
@@ -99,3 +100,17 @@ def test_control_characters_are_not_printed() -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse_unknown_variables("upgrade", given)
     assert refused.value.message.isprintable()
+
+
+@pytest.mark.parametrize("value", ["", " , ", None])
+@pytest.mark.parametrize("name", ["host", "role", "stage"])
+def test_an_empty_name_is_refused(name: str, value: str | None) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_empty_names({"version": "", name: value})
+    assert refused.value.code == "empty_variable"
+    assert refused.value.message.startswith(f"{name} is empty")
+    assert refused.value.details["variables"] == {name: "NAME"}
+
+
+def test_names_and_other_empty_variables_are_accepted() -> None:
+    refuse_empty_names({"host": "compute1,compute2", "role": ["compute"], "stage": 1, "reason": ""})

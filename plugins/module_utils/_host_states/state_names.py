@@ -1,0 +1,14 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The names of the six states of a host."""
+
+from __future__ import annotations
+
+UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING = "upgraded", "failed", "lost", "upgrading", "held", "pending"
+# In the order in which they are tested.
+STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
+# The states in which a host is down, or may be: it takes a slot of every cap over it.
+TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
+# The states that an operator has to deal with.
+BROKEN = frozenset((FAILED, LOST))
