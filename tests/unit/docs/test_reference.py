@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet import fleet, ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states import states
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states import state_names
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
@@ -92,7 +92,7 @@ def test_every_key_of_the_instructions_is_named_and_no_other() -> None:
 
 
 def test_every_state_is_named() -> None:
-    assert named("States of a host") == set(states.STATES)
+    assert named("States of a host") == set(state_names.STATES)
 
 
 def test_every_field_of_the_ledger_and_of_records_is_named() -> None:
