@@ -40,8 +40,9 @@ class Mutation:
     new: str
 
 
-_WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py", "_rollout/planner_pass.py"
-_STATES, _SLOTS, _PLAN = "_host_states/states.py", "_planner/slots.py", "_planner/admission.py"
+_WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py", "_passes/planner_pass.py"
+_STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
+_SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
 _HOLD = "_rollout/_commands/hold.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
@@ -92,10 +93,10 @@ MUTATIONS = (
         "pass",
     ),
     Mutation(
-        "failed hosts take no slot", _STATES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((LOST, UPGRADING))"
+        "failed hosts take no slot", _NAMES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((LOST, UPGRADING))"
     ),
     Mutation(
-        "lost hosts take no slot", _STATES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((FAILED, UPGRADING))"
+        "lost hosts take no slot", _NAMES, "frozenset((FAILED, LOST, UPGRADING))", "frozenset((FAILED, UPGRADING))"
     ),
     Mutation(
         "a host that started takes no slot behind a closed gate",
@@ -183,14 +184,14 @@ MUTATIONS = (
     ),
     Mutation("a start is not checked", _START, "    _refuse_unless_admitted(store, request, entries.values())\n", ""),
     Mutation(
-        "a planner goes on after a restore", "_rollout/restored_consul.py", "    if found < epoch:\n", "    if False:\n"
+        "a planner goes on after a restore", "_passes/restored_consul.py", "    if found < epoch:\n", "    if False:\n"
     ),
     Mutation("hosts never get their gate back", _STATES, "and self.hold is None and self.was_admitted", "and False"),
     Mutation(
         "a retry leaves hosts failed",
         "_rollout/_commands/retry.py",
-        "host in asked and (view.state in states.BROKEN or",
-        "host in asked and (False or",
+        "and (view.state in state_names.BROKEN or (",
+        "and (False or (",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
 )
