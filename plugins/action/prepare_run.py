@@ -30,7 +30,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     prepare_run,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import resumed_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import forks_lines, resumed_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -110,7 +110,10 @@ class ActionModule(ControllerAction):
         run = replace(run, scope=run.scope.without(early)) if early else run
         ensure_daemon()
         ask(KeepRun(run))
-        self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early)])
+        forks = forks_lines(request.plan, run.scope, self.forks)
+        self._say(
+            [*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early), *forks]
+        )
         return run.as_result()
 
     def _check(self, options: Mapping[str, Any]) -> dict[str, Any]:

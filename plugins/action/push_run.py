@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
@@ -143,7 +142,7 @@ class ActionModule(ControllerAction):
             providers=run.routes.providers,
             retry_failed=run.retry_failed,
             wait_timeout=options["wait_timeout"],
-            forks=int(context.CLIARGS.get("forks") or 1),
+            forks=self.forks,
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))

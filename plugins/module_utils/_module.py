@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
+from ._common.errors import needs_memory
 from ._consul.operations import Change, as_diff
 from ._consul.settings import DEFAULT_PASS_LIMIT, DEFAULT_TIMEOUT, read_settings
 from ._result import end
@@ -57,10 +58,16 @@ class ModuleCall(Protocol):
 def run(module: AnsibleModule, act: Callable[[Store], dict[str, Any]]) -> None:
     """Connect to Consul, call ``act``, and exit the module with its result or its failure."""
 
-    def connected() -> dict[str, Any]:
-        return act(Store(read_settings(module.params.get, os.environ)))
+    end(module, lambda: connected(module.params, act))
 
-    end(module, connected)
+
+def connected(params: Mapping[str, Any], act: Callable[[Store], dict[str, Any]]) -> dict[str, Any]:
+    """Connect to Consul with a module's options, call ``act``, and return its result.
+
+    :raises UpgradeError: ``bad_connection``, ``out_of_memory``, and what ``act`` raises.
+    """
+    with needs_memory("the result was made", lambda: "What was written before it obeys the rules."):
+        return act(Store(read_settings(params.get, os.environ)))
 
 
 def changed(changes: Iterable[Change]) -> dict[str, Any]:

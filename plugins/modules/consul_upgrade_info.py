@@ -433,6 +433,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import needs_memory
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,
     FLEET_OPTIONS,
@@ -494,19 +495,20 @@ def as_result(view: FleetView, name: str | None, wanted: Sequence[str] = ()) -> 
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     """Read the state of the fleet; return it as the result.
 
-    :raises UpgradeError: what :func:`read_fleet` raises.
+    :raises UpgradeError: ``out_of_memory``, and what :func:`read_fleet` raises.
     """
     options = call.params
-    view = read_fleet(
-        store,
-        fleet=options["fleet"],
-        role_pattern=options["role_pattern"],
-        history=max(0, options["history"]),
-        name=options["name"],
-    )
-    for warning in view.warnings:
-        call.warn(warning)
-    return as_result(view, options["name"], options["hosts"])
+    with needs_memory("the fleet was read"):
+        view = read_fleet(
+            store,
+            fleet=options["fleet"],
+            role_pattern=options["role_pattern"],
+            history=max(0, options["history"]),
+            name=options["name"],
+        )
+        for warning in view.warnings:
+            call.warn(warning)
+        return as_result(view, options["name"], options["hosts"])
 
 
 def main() -> None:

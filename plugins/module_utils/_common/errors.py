@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 # Every code has its section in docs/errors.md.
@@ -82,6 +84,7 @@ Code = Literal[
     "once_gone",
     "other_machine",
     "other_planner_host",
+    "out_of_memory",
     "overtaken",
     "partial_tags",
     "post_upgrade_pending",
@@ -120,6 +123,7 @@ Code = Literal[
     "unreadable_gate",
     "unreadable_ledger",
     "unreadable_provider",
+    "unreadable_result",
     "unreadable_schema",
     "unreadable_version",
     "unwritten_token",
@@ -154,3 +158,24 @@ class UpgradeError(Exception):
     def as_failure(self) -> dict[str, Any]:
         """Return the ``failure`` value of a module: code, message and details."""
         return {"code": self.code, "message": self.message, "details": self.details}
+
+
+@contextmanager
+def needs_memory(what: str, written: Callable[[], str] = lambda: "Nothing was written.") -> Iterator[None]:
+    """Turn a lack of memory within the block into a failure.
+
+    :param what: what was done, such as ``the fleet was planned``.
+    :param written: returns a sentence on what was written before.
+    :raises UpgradeError: ``out_of_memory``.
+    """
+    try:
+        yield
+        return
+    except MemoryError:
+        # The failure is raised below, where the error no longer holds what filled the memory.
+        pass
+    raise UpgradeError(
+        "out_of_memory",
+        f"Memory ran out while {what}. {written()} Give the process more memory (ulimit -v, MemoryMax of a service, the limit of a "
+        "container): 100,000 hosts need 400 MiB. Then run the same command again.",
+    )

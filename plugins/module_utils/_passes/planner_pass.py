@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .._common import runtime
-from .._common.errors import UpgradeError
+from .._common.errors import UpgradeError, needs_memory
 from .._common.lazy import LazyMapping
 from .._common.names import check_version
 from .._consul.errors import Conflict
@@ -102,7 +102,7 @@ def make_pass(
     :param dry: write nothing, and return what would be done.
     :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
     :param before: an earlier pass of this process, which saves time.
-    :raises UpgradeError: ``too_slow``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
+    :raises UpgradeError: ``too_slow``, ``out_of_memory``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
     if request.version is not None:
         check_version(request.version, "version")
@@ -140,12 +140,16 @@ def make_pass(
             )
         return outcome
 
-    return retry_on_conflict(
-        attempt,
-        lambda: store.keys.ledger,
-        "Too many planners may be running. Run the same command again.",
-        tries=TRIES_OF_LEDGER,
-    )
+    def written() -> str:
+        return "What was written before it obeys the rules." if outcome.changes and not dry else "Nothing was written."
+
+    with needs_memory("the fleet was read and planned", written):
+        return retry_on_conflict(
+            attempt,
+            lambda: store.keys.ledger,
+            "Too many planners may be running. Run the same command again.",
+            tries=TRIES_OF_LEDGER,
+        )
 
 
 def _try_once(

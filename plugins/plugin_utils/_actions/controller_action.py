@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ansible import context
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
@@ -46,6 +47,11 @@ class ControllerAction(ActionBase):
             return {**result, "changed": False, **self.act(options, task_vars or {})}
         except UpgradeError as error:
             return {**result, **error.as_result()}
+
+    @property
+    def forks(self) -> int:
+        """Return how many hosts Ansible works on at the same time."""
+        return int(context.CLIARGS.get("forks") or 1)
 
     @abstractmethod
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._consul.settings import read_settings
-from ...module_utils._module import ModuleCall
+from ...module_utils._module import ModuleCall, connected
 from ...module_utils._state.store import Store
 from .controller_action import ROLES, fleet_options
 
 # auto, auto_silent and the like: Ansible looks for a Python.
 _AUTO = "auto"
+# How much of a module's errors a message shows (characters).
+_MOST_OUTPUT = 500
 
 
 class ModuleAction(ActionBase):
@@ -78,7 +79,10 @@ class ModuleAction(ActionBase):
         return {name: value for name, value in {**options, **found}.items() if name != ROLES}
 
     def call(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Call the module; return its result."""
+        """Call the module; return its result.
+
+        :raises UpgradeError: ``unreadable_result``.
+        """
         params = self.checked_here(options, task_vars)
         if params is not None:
             return self.as_module_result(self._call_here(params), params)
@@ -88,6 +92,9 @@ class ModuleAction(ActionBase):
             task_vars=task_vars,
             wrap_async=bool(self._task.async_val) and not self._connection.has_native_async,
         )
+        # What Ansible returns in place of a result that is no JSON.
+        if "module_stdout" in found:
+            raise _unreadable(self.MODULE, found, is_dry=bool(self._task.check_mode))
         return found
 
     def checked_here(self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -123,7 +130,7 @@ class ModuleAction(ActionBase):
         call = _LocalCall(params, check_mode=bool(self._task.check_mode))
         try:
             with self.in_base_folder():
-                result = type(self).ACT(call, Store(read_settings(params.get, os.environ)))
+                result = connected(params, lambda store: type(self).ACT(call, store))
         except UpgradeError as error:
             result = error.as_result()
         return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
@@ -143,6 +150,26 @@ class ModuleAction(ActionBase):
         given = self._templar.template(task_vars.get("ansible_python_interpreter") or "")
         wanted = str(given or constants.config.get_config_value("INTERPRETER_PYTHON"))
         return _AUTO if wanted.startswith(_AUTO) else wanted
+
+
+def _unreadable(module: str, found: Mapping[str, Any], *, is_dry: bool) -> UpgradeError:
+    """Return the failure for a module that ended without a result, or whose result was cut off."""
+    output = str(found.get("module_stdout") or "").lstrip()
+    errors = str(found.get("module_stderr") or "").strip()
+    name = module.rpartition(".")[2]
+    what = (
+        f"its result is cut off or damaged after {len(output):,} characters"
+        if output.startswith("{")
+        else "it ended without a result"
+    )
+    written = "Nothing was written." if is_dry else "What it had written until then obeys the rules."
+    reason = errors or ("" if output.startswith("{") else output.rstrip())
+    return UpgradeError(
+        "unreadable_result",
+        f"{name}: {what} (exit code {found.get('rc')}){': ' + reason[-_MOST_OUTPUT:] if reason else '.'} {written} If memory or disk ran out, or the "
+        "connection broke, remedy that on the machine where the planner runs; then run the same command again.",
+        rc=found.get("rc"),
+    )
 
 
 class _LocalCall:

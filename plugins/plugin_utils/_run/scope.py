@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import did_you_mean, listing
+from ...module_utils._common.names import did_you_mean, listing, plural
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
@@ -180,6 +180,23 @@ def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
     return [
         f"An earlier run began the upgrade of {listing(hosts, 5)} and did not finish it; this one continues {where}."
         for where, hosts in found.items()
+    ]
+
+
+def forks_lines(plan: Mapping[str, Any], scope: RunScope, forks: int) -> list[str]:
+    """Return a sentence if Ansible has fewer forks than hosts may be upgraded at the same time; none otherwise.
+
+    :param plan: a result of ``consul_upgrade_plan`` with all hosts.
+    :param forks: how many hosts Ansible works on at the same time.
+    """
+    pushed, begun = set(scope.pushed_hosts), len(scope.resumed)
+    waves = [sum(host in pushed for host in wave) for wave in plan["waves"]]
+    most = max([begun + sum(waves[:1]), *waves[1:]])
+    if most <= forks:
+        return []
+    return [
+        f"The rules allow {plural(most, 'host')} at the same time, but Ansible has {plural(forks, 'fork')} (-f) and upgrades no more hosts than "
+        f"that. To use all slots: -f {most}."
     ]
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import RunScope, post_upgrade_hosts, run_scope
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
+    RunScope,
+    forks_lines,
+    post_upgrade_hosts,
+    run_scope,
+)
 
 ROLES: dict[str, Any] = {"control": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}, "puppet": None}
 COMPOSITION = {
@@ -221,3 +226,22 @@ def test_a_wave_with_a_host_that_goes_last_and_others_of_its_role_becomes_two() 
     assert (found.waves, found.pushed["controlplane"]) == ((3, 1), ("a2", "a3", "b1", "a1"))
     found = scope_of((4,), "a1 a2 b1 a3", "").with_last({"a1"}, fleet)
     assert (found.waves, found.pushed["controlplane"]) == ((3, 1), ("a2", "a3", "b1", "a1"))
+
+
+def test_too_few_forks_are_told_with_the_number_that_uses_all_slots() -> None:
+    found = plan(
+        [["compute2", "puppet1"], ["compute3", "compute4"]],
+        **dict.fromkeys(("compute2", "compute3", "compute4"), "pending"),
+    )
+    found["hosts"]["compute1"] = {"role": "compute", "group": "all", "state": "upgrading", "version": "1"}
+    scope = run_scope(found, ROLES, COMPOSITION)
+    # compute1 has begun, and puppet1 upgrades itself.
+    assert forks_lines(found, scope, 1) == [
+        "The rules allow 2 hosts at the same time, but Ansible has 1 fork (-f) and upgrades no more hosts than that. To use all slots: -f 2."
+    ]
+    assert forks_lines(found, scope, 2) == []
+
+
+def test_no_forks_are_needed_without_a_wave() -> None:
+    found = plan(compute1="upgraded")
+    assert forks_lines(found, run_scope(found, ROLES, COMPOSITION), 1) == []
