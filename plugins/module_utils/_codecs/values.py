@@ -27,7 +27,9 @@ from .._fleet.ledger import Ledger
 _DEEPEST = 40
 # All times and counts are below this.
 MOST = 2**53
-_LEDGER_LISTS = ("broken", "stopped", "post_upgrade")
+# Fields that are left out with these values.
+_LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1))
+_LEDGER_LISTS = ("broken", "stopped", "post_upgrade", "rollouts")
 # The name for an approval without one, and the values that do not approve.
 UNKNOWN_OPERATOR = "an unknown operator"
 _NO = ("", "no", "false", "0", "null", "none")
@@ -134,7 +136,7 @@ def encode_ledger(ledger: Ledger) -> str:
     data = {
         name: value
         for name, value in asdict(ledger).items()
-        if value is not None and value is not False and value not in ({}, ()) and (name, value) != ("commit", "")
+        if value is not None and value is not False and value not in ({}, ()) and (name, value) not in _LEDGER_DEFAULTS
     }
     return json.dumps(data, sort_keys=True)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .._common.clock import is_time
@@ -19,6 +20,10 @@ PAUSED = "paused"
 ABORTED = "aborted"
 COMPLETE = "complete"
 STATES = (RUNNING, PAUSED, ABORTED, COMPLETE)
+# The kinds of history entries with which a rollout begins.
+BEGINNINGS = ("begin", "adopt")
+# The kinds of those that set the rules of a rollout.
+WITH_RULES = (*BEGINNINGS, "rules")
 # The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 
@@ -48,6 +53,9 @@ class Ledger:
     :param begun_index: Consul's index when the rollout began, None if it was not stored. A host's report with a lower index is
         older than the rollout.
     :param post_upgrade: roles whose tasks after the upgrade are part of the rollout, until the gates of all are opened.
+    :param rollouts: the epochs at which the rollouts began that the history keeps, in ascending order; the last one is the current
+        rollout. Entries before the first of these are removed.
+    :param history_from: the oldest epoch of the history. Older entries have been removed.
     :param who: who began the rollout.
     :param since: when it began (unix seconds).
     """
@@ -69,7 +77,10 @@ class Ledger:
     begun_index: int | None = None
     admitted: Mapping[str, int] = field(default_factory=dict)
     post_upgrade: tuple[str, ...] = ()
+    # What a write does besides its purpose is no reason for another write.
     commit: str = field(default="", compare=False)
+    rollouts: tuple[int, ...] = field(default=(), compare=False)
+    history_from: int = field(default=1, compare=False)
 
     def __post_init__(self) -> None:
         """Check the fields, because they may come from Consul.
@@ -94,6 +105,10 @@ class Ledger:
             "stopped": _are_texts(self.stopped),
             "admitted": isinstance(self.admitted, Mapping) and all(map(is_count, self.admitted.values())),
             "post_upgrade": _are_texts(self.post_upgrade),
+            "rollouts": isinstance(self.rollouts, tuple)
+            and all(map(is_count, self.rollouts))
+            and all(one < other for one, other in pairwise(self.rollouts)),
+            "history_from": is_count(self.history_from) and self.history_from > 0,
             "stage": isinstance(self.stage, Mapping) and all(is_time(value) for value in self.stage.values()),
         }
         for name, fits in checks.items():

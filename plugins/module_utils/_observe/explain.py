@@ -13,14 +13,12 @@ from typing import Any
 from .._common.names import plural
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
+from .._fleet.ledger import WITH_RULES
 from .._host_states import state_names
 from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
-
-# Entries of the history that set the rules of a rollout.
-_RULES_GIVEN = ("begin", "adopt", "rules")
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
@@ -155,7 +153,7 @@ def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]
     if not line:
         return ""
     for event in events:
-        if event.get("what") in _RULES_GIVEN:
+        if event.get("what") in WITH_RULES:
             who, at = event.get("by") or event.get("who"), event.get("at")
             given = f" by {who}" if who else ""
             given += f" at {_when(at, snapshot.now)}" if isinstance(at, (int, float)) else ""

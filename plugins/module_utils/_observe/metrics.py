@@ -71,6 +71,10 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
     if ledger is not None:
         yield _one("rollout_begun_timestamp_seconds", "When the rollout began.", ledger.since)
         yield _one("planner_writes", "Writes of planners so far, the epoch of the ledger.", ledger.epoch)
+        entries = ledger.epoch + 1 - ledger.history_from
+        yield _one(
+            "history_entries", "Entries of the history. Those of rollouts that are not kept are removed.", entries
+        )
     yield _one("complete", "Whether every host is upgraded.", plan.complete)
     yield _one(
         "can_move",

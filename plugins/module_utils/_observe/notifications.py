@@ -13,7 +13,7 @@ from typing import Any
 from .._common.names import listing, plural
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import Snapshot
-from .._fleet.ledger import ABORTED, COMPLETE, Ledger, is_count
+from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.plan import HostView, Plan
 
@@ -26,7 +26,6 @@ MOST_FAILURES = 50
 _MOST_IN_TEXT = 3
 _MOST_ERROR = 1000
 
-_BEGINS = ("begin", "adopt")
 _ENDS = ("complete", "converge", "abort")
 
 
@@ -114,7 +113,7 @@ def caught_up(ledger: Ledger | None, entries: Sequence[Mapping[str, Any]]) -> Se
 
     :param entries: the entries that were not sent, the oldest first.
     """
-    begun = [at for at, entry in enumerate(entries) if entry.get("what") in _BEGINS]
+    begun = [at for at, entry in enumerate(entries) if entry.get("what") in BEGINNINGS]
     if not begun:
         return entries
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
@@ -167,7 +166,7 @@ def pending_notifications(
 def _forgotten(sent: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
     """Return what was sent, without what has to be sent again after an entry."""
     what = entry.get("what")
-    if what in _BEGINS:
+    if what in BEGINNINGS:
         return SentNotifications(sent.epoch)
     if what in ("retry", "forget"):
         hosts = entry.get("hosts")
@@ -182,7 +181,7 @@ def _of_entry(entry: Mapping[str, Any], sent: SentNotifications) -> Notification
     plain = Notification(
         "", float(entry.get("at") or 0), str(entry.get("version") or ""), sent, by=_who(entry), reason=reason
     )
-    if what in _BEGINS:
+    if what in BEGINNINGS:
         return replace(plain, event=BEGIN)
     if what == "stage" and (stage := str(entry.get("stage") or "")) not in ("", sent.stage):
         return replace(plain, event=STAGE, stage=stage, reason="", after=replace(sent, stage=stage))

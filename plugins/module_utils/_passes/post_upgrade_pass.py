@@ -17,7 +17,7 @@ from .._consul.operations import Change, compare_and_put, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, find_members
 from .._fleet.former_rollouts import with_former_rollout
-from .._fleet.ledger import Ledger
+from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host_states.states import read_states
 from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
@@ -116,10 +116,10 @@ def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> set[str]:
     One request for each 64 entries since the oldest of these admissions; none if ``begun`` is empty.
     """
     missing = set(begun)
-    for event in store.history(ledger.epoch) if missing else ():
+    for event in store.history(ledger) if missing else ():
         if event["what"] == "after":
             missing -= event.get("hosts", {}).keys()
-        if not missing or event["what"] in ("begin", "adopt"):
+        if not missing or event["what"] in BEGINNINGS:
             break
     return set(begun) - missing
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .._common.errors import UpgradeError
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
+from .._rollout.desired_ledger import other_rollout
 from .._state.keys import Keys
 from .._state.store import Store
 
@@ -26,7 +27,7 @@ class RepeatedRead:
     def read(self, store: Store) -> Snapshot:
         """Return the snapshot. One request.
 
-        :raises UpgradeError: ``went_back``, and what :meth:`Store.snapshot` raises.
+        :raises UpgradeError: ``went_back``, ``overtaken``, and what :meth:`Store.snapshot` raises.
         """
         snapshot = _checked(store, self._epoch, self._commit)
         self.note(snapshot.ledger)
@@ -48,6 +49,9 @@ def _checked(store: Store, epoch: int, commit: str) -> Snapshot:
             epoch,
             f"is at epoch {found}, but this run has read epoch {epoch}: Consul was restored to an",
         )
+    if commit and snapshot.ledger is not None and epoch < snapshot.ledger.history_from:
+        # The history keeps the current rollout and the one before, so at least two have begun since.
+        raise other_rollout(snapshot)
     if commit and snapshot.commits.get(epoch) != commit:
         # After a restore, a planner that continues uses the same epochs again.
         raise _went_back(

@@ -14,6 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._consul.client import MOST_OPERATIONS
 from .._fleet.fleet import Snapshot, find_members
+from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host_states.state_names import PENDING
 from .._observe.explain import explain
 from .._planner.plan import Plan
@@ -33,7 +34,7 @@ class FleetView:
 
     :param history: entries, the newest first.
     :param story: for the requested host: its record, its explanation in sentences, the entries on it in the current rollout and shortly
-        before that, and whether the history has older ones. None if no host was requested.
+        before that, and whether the history has or had older ones. None if no host was requested.
     """
 
     snapshot: Snapshot
@@ -70,14 +71,11 @@ def read_fleet(
             "unknown_host",
             f"name: {name!r} is unknown: it is neither in fleet nor in a report{did_you_mean(name, members) or '.'}",
         )
-    newest = 0
-    if history or name is not None:
-        newest = ledger.epoch if ledger is not None else max(store.epochs(), default=0)
-    events = list(islice(store.history(newest, min(history, MOST_OPERATIONS)), history)) if history else []
+    events = list(islice(store.history(ledger, min(history, MOST_OPERATIONS)), history)) if history else []
     story = None
     if name is not None:
         record = snapshot.records.get(name)
-        found, has_older = _current(store, newest)
+        found, has_older = _current(store, ledger)
         story = {
             "record": record.plain() if record else None,
             "explanation": explain(name, plan, snapshot, found),
@@ -126,16 +124,16 @@ def _no_plan(
     return replace(plan, hosts=hosts, admissions=(), role_gates=(), host_gates=(), waves=(), wave_seconds=()), [warning]
 
 
-def _current(store: Store, newest: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return the entries of the current rollout and some older ones, and whether there are more."""
+def _current(store: Store, ledger: Ledger | None) -> tuple[list[dict[str, Any]], bool]:
+    """Return the entries of the current rollout and some older ones, and whether there are or were more."""
     events: list[dict[str, Any]] = []
     earlier = None
-    for event in store.history(newest):
+    for event in store.history(ledger):
         if earlier == MOST_EARLIER:
             return events, True
         events.append(event)
         if earlier is not None:
             earlier += 1
-        elif event.get("what") in ("begin", "adopt"):
+        elif event.get("what") in BEGINNINGS:
             earlier = 0
-    return events, False
+    return events, ledger is not None and ledger.history_from > 1

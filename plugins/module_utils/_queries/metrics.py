@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from .._fleet.ledger import BEGINNINGS
 from .._observe.metrics import AdmissionCounts, fleet_gauges
 from .._observe.openmetrics import gauges_as_text
 from .._state.store import Store
@@ -18,8 +19,8 @@ def metrics_text(store: Store, view: FleetView) -> str:
     """
     admissions = AdmissionCounts()
     ledger = view.snapshot.ledger
-    for event in store.history(ledger.epoch if ledger is not None else 0):
+    for event in store.history(ledger) if ledger is not None else ():
         admissions.add(event)
-        if event.get("what") in ("begin", "adopt"):
+        if event.get("what") in BEGINNINGS:
             break
     return gauges_as_text(fleet_gauges(view.snapshot, view.plan, admissions, len(view.warnings)))

@@ -85,7 +85,7 @@ def new_notifications(
 
 
 def _entries(store: Store, rollout: RolloutView, sent: SentNotifications) -> list[dict[str, Any]]:
-    return store.events_after(sent.epoch, rollout.epoch)
+    return store.events_after(sent.epoch, rollout.view.snapshot.ledger)
 
 
 def initial_state(store: Store, rollout: RolloutView, *, dry: bool = False) -> SentNotifications:

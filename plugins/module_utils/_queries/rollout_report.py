@@ -11,7 +11,8 @@ from typing import Any
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._fleet.fleet import find_members
-from .._rollout_report.rollout import BEGINS, at_of, rollout_report
+from .._fleet.ledger import BEGINNINGS, Ledger
+from .._rollout_report.rollout import at_of, rollout_report
 from .._state.store import Store
 
 
@@ -30,9 +31,9 @@ def read_rollout_report(
     members = find_members(fleet, snapshot, pattern).members
     events: list[dict[str, Any]] = []
     versions, is_newest, until = [], True, int(snapshot.now)
-    for event in store.history(ledger.epoch if ledger is not None else max(store.epochs(), default=0)):
+    for event in store.history(ledger):
         events.append(event)
-        if event.get("what") not in BEGINS:
+        if event.get("what") not in BEGINNINGS:
             continue
         found = str(event.get("version", ""))
         if version in (None, found):
@@ -49,9 +50,19 @@ def read_rollout_report(
         versions.append(found)
         events, is_newest, until = [], False, at_of(event)
     if not versions:
-        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout to report.")
+        raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout to report.{_removed(ledger)}")
     raise UpgradeError(
         "no_rollout",
         f"version: the history has no rollout to {version!r}{did_you_mean(version or '', versions) or '.'} "
-        f"It has rollouts to {', '.join(dict.fromkeys(versions))}.",
+        f"It has rollouts to {', '.join(dict.fromkeys(versions))}.{_removed(ledger)}",
+    )
+
+
+def _removed(ledger: Ledger | None) -> str:
+    """Return a sentence on entries of the history that are not kept; empty if there are none."""
+    if ledger is None or ledger.history_from == 1:
+        return ""
+    return (
+        f" Entries before epoch {ledger.history_from} were removed; history.keep_rollouts in the rules sets how many rollouts are "
+        "kept."
     )

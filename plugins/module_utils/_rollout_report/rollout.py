@@ -19,7 +19,6 @@ from .._rules.role_order import resolve
 from .host import host_report
 from .statistics import concurrency, durations, step_durations
 
-BEGINS = ("begin", "adopt")
 _ENDS = ("complete", "converge")
 _UNKNOWN = "unknown"
 

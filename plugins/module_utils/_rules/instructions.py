@@ -15,6 +15,7 @@ from .._common.strict_values import invalid_value, parse_boolean, parse_mapping,
 from .caps import Cap, parse_cap
 from .failure_rules import FailureRules, parse_failure_rules
 from .health_rules import HealthRules, parse_health_rules
+from .history_rules import HistoryRules, parse_history_rules
 from .stages import Stage, parse_stages
 from .windows import Freeze, Window, parse_freezes, parse_windows
 
@@ -24,7 +25,7 @@ ROLLBACK_ORDER = "rollback_order"
 REVERSED, FORWARD = "reversed", "forward"
 KEYS = (
     *("rolling_rules", "group_mappings", *ORDER_KEYS, ROLLBACK_ORDER),
-    *("failure_rules", "health", "stages", "windows", "freezes", "optional_names"),
+    *("failure_rules", "health", "stages", "windows", "freezes", "history", "optional_names"),
 )
 _ROLLING_KEYS = ("global", "roles", "fleet", "complete_sets")
 
@@ -44,6 +45,7 @@ class Instructions:
     :param stages: parts of the fleet that are upgraded one after the other; empty for the whole fleet at once.
     :param windows: when hosts may be admitted; empty for always.
     :param freezes: when no host may be admitted.
+    :param history: what the history keeps.
     :param optional_names: roles, groups and hosts that the rules may name even if the fleet has none of them.
     :param forward_rollback: whether a rollback keeps the order of roles and stages instead of reversing it.
     """
@@ -59,6 +61,7 @@ class Instructions:
     stages: tuple[Stage, ...] = ()
     windows: tuple[Window, ...] = ()
     freezes: tuple[Freeze, ...] = ()
+    history: HistoryRules = field(default_factory=HistoryRules)
     optional_names: tuple[str, ...] = ()
     forward_rollback: bool = False
 
@@ -85,6 +88,7 @@ class Instructions:
             "stages": [one.plain() for one in self.stages],
             "windows": [one.plain() for one in self.windows],
             "freezes": [one.plain() for one in self.freezes],
+            "history": self.history.plain(),
             "optional_names": list(self.optional_names),
         }
         return plain | {name: value for name, value in more.items() if value}
@@ -145,6 +149,7 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
         stages=parse_stages(raw.get("stages")),
         windows=parse_windows(raw.get("windows")),
         freezes=parse_freezes(raw.get("freezes")),
+        history=parse_history_rules(raw.get("history")),
         optional_names=parse_texts(raw["optional_names"], "optional_names")
         if raw.get("optional_names") not in (None, [])
         else (),

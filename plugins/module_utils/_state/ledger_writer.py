@@ -14,10 +14,11 @@ from .._codecs.values import decode_ledger, encode_ledger
 from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
-from .._consul.operations import Change, compare, compare_and_put, put
+from .._consul.operations import Change, compare, compare_and_put, put, remove
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
 from .gate_copies import GateCopies
+from .history_retention import removable_epochs, with_kept_rollouts
 from .store import Store
 
 # Besides gates, a transaction has the ledger, a check of current_version, and the entry of the history.
@@ -71,9 +72,9 @@ class LedgerWriter:
         operations: Sequence[Operation] = (),
         changes: Sequence[Change] = (),
     ) -> None:
-        """Write a ledger, its entry in the history and further operations, all or nothing.
+        """Write a ledger, its entry in the history and further operations, all or nothing; remove entries that are not kept.
 
-        :param ledger: the new ledger; its epoch and its commit are set here.
+        :param ledger: the new ledger; its epoch, its commit and what the history keeps are set here.
         :param event: what happened and why, for the history.
         :param changes: the changes of ``operations``, for diff mode.
         :raises Conflict: if another process wrote the ledger or ``current_version``.
@@ -82,8 +83,11 @@ class LedgerWriter:
         operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
         ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else runtime.new_id())
+        ledger = with_kept_rollouts(before, ledger, str(event["what"]))
+        old = removable_epochs(ledger, MOST_GATES - len(operations))
+        ledger = replace(ledger, history_from=old.stop)
         if not self.dry:
-            self._send(ledger, event, operations)
+            self._send(ledger, event, [*operations, *(remove(self.store.keys.event(epoch)) for epoch in old)])
         self.ledger = ledger
         self.changes.append(Change(key, ledger_for_diff(before) if before else None, ledger_for_diff(ledger)))
         self.changes.extend(self._mirror.changes(changes))

@@ -161,13 +161,15 @@ class Store:
             return ledger.epoch + 1
         return max((epoch for epoch in self.epochs() if epoch < MOST_EPOCH), default=0) + 1
 
-    def history(self, newest: int, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
-        """Yield the entries of the history from an epoch back to the first: one request per block, sent when it is needed.
+    def history(self, ledger: Ledger | None, block: int = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the history, the newest first: one request per block, sent when it is needed.
 
-        Epochs have no gaps, so the entries are read by number. If entries were deleted, the remaining keys are listed. Entries
-        that can't be read are left out.
+        Epochs have no gaps, so the entries are read by number. If there is no ledger, or entries were deleted by hand, the
+        existing keys are listed. Entries that can't be read are left out.
         """
-        epochs: Sequence[int] = range(newest, 0, -1)
+        epochs: Sequence[int] = (
+            range(ledger.epoch, ledger.history_from - 1, -1) if ledger is not None else self.epochs()
+        )
         is_whole = True
         while epochs:
             chunk = epochs[:block]
@@ -181,11 +183,14 @@ class Store:
                 yield from self.events(chunk)
             epochs = epochs[block:]
 
-    def events_after(self, epoch: int, newest: int) -> list[dict[str, Any]]:
-        """Return the entries of the history after an epoch up to ``newest``, the oldest first: one request for each 64.
+    def events_after(self, epoch: int, ledger: Ledger | None) -> list[dict[str, Any]]:
+        """Return the entries of the history after an epoch, the oldest first: one request for each 64.
 
         Epochs have no gaps, so the entries are read by number; for very many, the existing keys are listed first.
         """
+        if ledger is None:
+            return []
+        epoch, newest = max(epoch, ledger.history_from - 1), ledger.epoch
         if newest - epoch <= _MOST_WITHOUT_A_GAP:
             return self.events(range(epoch + 1, newest + 1))
         return self.events([one for one in reversed(self.epochs()) if epoch < one <= newest])

@@ -99,17 +99,20 @@ GOOD = some(
         ),
         max_size=2,
     ),
+    history=NONE | some(keep_rollouts=NONE | st.sampled_from((2, 50, 1000, "2", " 99 ", "0100", "000000001000"))),
     optional_names=NONE | TEXTS | st.just([]),
 )
 
 # What somebody may write in the wrong place, and half of it is right in another one. No 5.0, as JSON takes it for 5.
 ODD: st.SearchStrategy[Any] = st.sampled_from(
-    (None, True, False, -1, 0, 1, 22, 1320, 1441, 1.5, 10**12, "", " ", "x", "a/b", "-1", "0", "00%", "5", "10%", "101%",
+    (None, True, False, -1, 0, 1, 2, 22, 1000, 1001, 1320, 1441, 1.5, 10**12, "", " ", "x", "a/b", "-1", "0", "00%", "5", "10%", "101%",
      "5%%", "15m", "0s", "1y", "9999d", "22:00", "7:5", "26:00", "24:01", "mon", "mo", "mon-", "mon-fri", "foo",
      "tomorrow", "2026-12-20", "2026-13-45", "UTC", "Mars/Olympus", "(", 'say "x"', "a\nb", " a",
      [], {}, [[]], [""], ["x"], [1], ["mon", 1], {"x": 1}, {"x": "y"}, {"x": None}, {"": "y"}, date(2026, 12, 20))
 )  # fmt: skip
-FIELDS = st.sampled_from((*KEYS, "global", "roles", "fleet", "soak", "name", "from", "rolles", "$schema", ""))
+FIELDS = st.sampled_from(
+    (*KEYS, "global", "roles", "fleet", "soak", "name", "from", "keep_rollouts", "rolles", "$schema", "")
+)
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

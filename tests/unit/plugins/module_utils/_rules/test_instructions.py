@@ -94,25 +94,25 @@ def test_a_name_that_occurs_twice_in_a_list_counts_once() -> None:
             {"rolling_rule": {"global": 1}},
             "instructions: rolling_rule: unknown key; did you mean 'rolling_rules'? "
             "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
-            "windows, freezes, optional_names.",
+            "windows, freezes, history, optional_names.",
         ),
         (
             {"roleorder": {"compute": "controller"}},
             "instructions: roleorder: unknown key; did you mean 'role_order'? "
             "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
-            "windows, freezes, optional_names.",
+            "windows, freezes, history, optional_names.",
         ),
         (
             {"zebra": 1},
             "instructions: zebra: unknown key. "
             "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
-            "windows, freezes, optional_names.",
+            "windows, freezes, history, optional_names.",
         ),
         (
             {1: 2},
             "instructions: 1: unknown key. "
             "Known are: rolling_rules, group_mappings, role_order, role_dependencies, rollback_order, failure_rules, health, stages, "
-            "windows, freezes, optional_names.",
+            "windows, freezes, history, optional_names.",
         ),
         (
             {"rolling_rules": {"globel": 1}},
