@@ -100,7 +100,7 @@ class Judge:
         found += [f"{host} stands under no version" for host in FLEET if host not in reports]
         ledger = data_of(step.after.get(LEDGER))
         epochs = {int(key[len(HISTORY) :]) for key in step.after if key.startswith(HISTORY)}
-        if epochs != set(range(1, ledger.get("epoch", 0) + 1)):
+        if epochs != set(range(ledger.get("history_from", 1), ledger.get("epoch", 0) + 1)):
             found.append(f"the ledger is at epoch {ledger.get('epoch')}, and the history has {sorted(epochs)}")
         if ledger and ledger["version"] != step.after[CURRENT].value:
             found.append(f"the ledger goes to {ledger['version']}, and current_version is {step.after[CURRENT].value}")
@@ -117,7 +117,7 @@ class Judge:
             found = [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
             return found + self._of_starts(step)
         before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
-        new = [key for key in changed if key.startswith(HISTORY)]
+        new = [key for key, (_was, now) in changed.items() if key.startswith(HISTORY) and now is not None]
         if new != [f"{HISTORY}{after['epoch']}"] or new[0] in step.before:
             return [f"{write.who} wrote epoch {after['epoch']}, and of the history {new}"]
         event = data_of(step.after[new[0]])
@@ -131,6 +131,7 @@ class Judge:
         state = with_own_word(step.before, self._told(write)) if write.reading is not None else step.before
         facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write), self._steady)
         found += _of_ledger(event, before, after, changed)
+        found += _of_history(step, after.get("instructions", {}), changed)
         found += _of_gates(event, step, facts)
         found += self._of_marks(event, write, step, rules)
         if event["what"] == "open":
@@ -300,6 +301,19 @@ def _of_ledger(
     if what == "rules":
         found += _of_other_rules(before, after, changed)
     return found
+
+
+def _of_history(step: Step, rules: Mapping[str, Any], changed: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with entries that were removed: the rollouts that the rules keep are whole."""
+    gone = sorted(
+        int(key[len(HISTORY) :]) for key, (_was, now) in changed.items() if key.startswith(HISTORY) and now is None
+    )
+    if not gone:
+        return []
+    kept = rules.get("history", {}).get("keep_rollouts", 50)
+    left = (data_of(entry)["what"] for key, entry in step.after.items() if key.startswith(HISTORY))
+    begun = sum(what in ("begin", "adopt") for what in left)
+    return [f"the entries {gone} were removed, and {begun} of {kept} rollouts are left"] if begun < kept else []
 
 
 def _of_other_rules(before: Mapping[str, Any], after: Mapping[str, Any], changed: Mapping[str, Any]) -> list[str]:

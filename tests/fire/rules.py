@@ -18,7 +18,12 @@ from typing import Any
 
 from .fleet import ALL, DATA
 
-_ORDER = {"role_order": {"data": "controller"}, "group_mappings": {"data": ["compute$", "storage$"]}}
+_ORDER = {
+    "role_order": {"data": "controller"},
+    "group_mappings": {"data": ["compute$", "storage$"]},
+    # A run that aborts and begins again removes entries of the history.
+    "history": {"keep_rollouts": 2},
+}
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ MUTATIONS = (
     ),
     Mutation("history has another epoch", _WRITER, "put(keys.event(ledger.epoch)", "put(keys.event(ledger.epoch + 1)"),
     Mutation(
+        "the history keeps one rollout too few",
+        "_state/history_retention.py",
+        ".keep_rollouts :]",
+        ".keep_rollouts + 1 :]",
+    ),
+    Mutation(
         "caps are one too high",
         _SLOTS,
         "limit.slots - taken.get(limit.what, 0) for",

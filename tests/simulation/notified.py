@@ -52,7 +52,12 @@ class Hook:
         history = {int(key[len(HISTORY) :]): data_of(entry) for key, entry in state.items() if key.startswith(HISTORY)}
         told = {(event["epoch"], event["event"]) for event in self.told}
         for epoch, name in sorted(told):
-            if name in _TOLD and history.get(epoch, {}).get("what") not in _TOLD[name]:
+            # Entries of rollouts that are not kept are gone.
+            if (
+                epoch >= min(history, default=0)
+                and name in _TOLD
+                and history.get(epoch, {}).get("what") not in _TOLD[name]
+            ):
                 yield f"{name} of epoch {epoch} was told, and the history has {history.get(epoch, {}).get('what')}"
         for epoch, event in sorted(history.items()):
             if every and event["what"] in _TOLD and (epoch, event["what"]) not in told:
