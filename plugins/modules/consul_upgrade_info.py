@@ -410,7 +410,8 @@ host:
       type: list
       elements: dict
     older_events:
-      description: Whether the history has older entries that were not read. Use O(history) to read more.
+      description:
+        - Whether there are older entries, which O(history) reads, or were some that the history no longer keeps.
       type: bool
 failure:
   description: Details of the failure, for use in conditions.

@@ -155,6 +155,7 @@ options:
     description:
       - RV(commit) that came with O(epoch). If this epoch has another commit now, or is missing in the history, Consul was restored and another
         planner has written since. The call then fails too.
+      - The call also fails if that epoch belongs to a rollout that the history no longer keeps.
     type: str
     default: ""
 seealso:

@@ -106,7 +106,7 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     assert found["oldest_upgrading_timestamp_seconds", "compute"] == started["started"]
     assert found["rollout_info", "2", "1", "running"] == 1
     assert found["rollout_begun_timestamp_seconds",] == ledger(consul)["since"]
-    assert found["planner_writes",] == ledger(consul)["epoch"]
+    assert found["planner_writes",] == found["history_entries",] == ledger(consul)["epoch"]
     assert (found["complete",], found["can_move",], found["needs_approval",]) == (0, 1, 0)
     documented = (ROOT / "docs/watching.md").read_text()
     assert [name for name, *_labels in found if f"`{name}`" not in documented] == []

@@ -222,7 +222,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         events.append((event["at"], _place(event["what"]), what))
     timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(events, key=lambda one: one[:2])]
     if host.get("older_events"):
-        timeline.insert(0, "  older history entries, of earlier rollouts, are left out")
+        timeline.insert(0, "  older history entries, of earlier rollouts, are left out or no longer kept")
     return [*lines, "", *timeline] if timeline else lines
 
 
