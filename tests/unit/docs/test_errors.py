@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from typing import get_args
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code
@@ -27,14 +28,14 @@ def test_every_code_has_a_section_and_no_other_has() -> None:
 
 
 def test_every_code_is_used() -> None:
-    texts = {
+    texts = Counter(
         node.value
-        for path, tree in trees().items()
-        if path.name != "errors.py"
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    assert set(get_args(Code)) - texts == set()
+    )
+    # Once in the list of codes.
+    assert [code for code in get_args(Code) if texts[code] < 2] == []
 
 
 def test_each_section_has_a_message_and_says_what_to_do() -> None:
