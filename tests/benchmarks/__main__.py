@@ -1,153 +1,74 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make bench`: what one pass costs over fleets of different sizes.
+"""`make bench`: measure convoy.upgrade, with its peers in the same run.
 
-    python tests/benchmarks [--hosts N ...] [--write FILE]
+    python tests/benchmarks [--quick] [--sizes N ...] [--rounds N] [--write FILE] [PART ...]
+    python tests/benchmarks --list
 
-For every size a real Consul is filled with a fleet in the middle of a rollout. Then one pass admits 61 hosts, and
-requests, seconds and memory are taken. The last column is seconds per host against the smallest fleet: what stays about 1 is
-linear.
+All parts run one after the other, and print Markdown tables. No time decides whether a run fails: only numbers of requests do, because they are the same
+on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+# In place of this folder, whose files have names of packages in tests.
+sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from devkit.agent import Agent
+from benchmarks import growth, outage, playbooks, push, rollout, turn
+from benchmarks.options import Options
+from benchmarks.tables import Report
 
-SIZES = [100, 1_000, 10_000, 100_000]
-ADMISSIONS = 61
-ASKED = 99
-PASSES = 3
-OLD_KEYS = ", with both layouts"
-HEAD = ["hosts", "operation", "requests", "seconds", "MiB", "per host against the smallest fleet"]
-
-
-def fleet(size: int) -> Iterator[tuple[str, str]]:
-    """Return the keys of a fleet in which a tenth is upgraded and the rest waits."""
-    for number in range(1, size + 1):
-        version = "v2" if number <= size // 10 else "v1"
-        yield f"running/versions/{version}/compute{number}", "1789000000"
-    yield "config_state/enable_puppet/global", "False"
-    yield "current_version", "v1"
-
-
-def legacy_keys(size: int) -> Iterator[tuple[str, str]]:
-    """Return what JioCloud's code has in the old places of such a fleet, with as many gates as it can have."""
-    for number in range(1, size + 1):
-        yield f"running_version/v1/compute{number}", "1788999999"
-        yield f"config_state/host/compute{number}/enable_puppet", "true"
-    yield "config_state/global/enable_puppet", "true"
-    yield "upgrade/schema", "1"
-    yield "upgrade/migration", '{"state": "kept", "from": 0, "to": 1}'
-
-
-def measure(agent: Agent, size: int) -> Iterator[tuple[str, int, float, float, int]]:
-    """Return operation, requests, seconds, MiB and the hosts that it was for."""
-    settings = Settings(port=agent.http_port, timeout=120)
-    make_pass(Store(settings), PassRequest(version="v2", rules={"rolling_rules": {"global": ADMISSIONS}}))
-    yield "pass that admits nothing", *_passes(settings, admits=0), size
-    yield f"pass that admits {ADMISSIONS}", *_passes(settings, admits=ADMISSIONS), size
-    store = Store(settings)
-    began = time.perf_counter()
-    ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
-    yield f"lookup for {ASKED} hosts", store.client.requests, time.perf_counter() - began, _memory(), size
-    write_report(Store(settings), HostReport("compute1", "v2", "upgraded"))
-    store = Store(settings)
-    began = time.perf_counter()
-    write_report(store, HostReport("compute1", "v3", "upgraded"))
-    yield "one report", store.client.requests, time.perf_counter() - began, _memory(), size
-    agent.kv.load(legacy_keys(size))
-    yield f"pass that admits nothing{OLD_KEYS}", *_passes(settings, admits=0), size
-    store = Store(settings)
-    began = time.perf_counter()
-    ask_gate(store, {f"compute{number}": "compute" for number in range(1, ASKED + 1)})
-    lookup = f"lookup for {ASKED} hosts{OLD_KEYS}"
-    yield lookup, store.client.requests, time.perf_counter() - began, _memory(), size
-
-
-def _passes(settings: Settings, admits: int) -> tuple[int, float, float]:
-    """Return requests, seconds and MiB of the quickest of some passes that open so many hosts."""
-    times = []
-    for _each in range(PASSES):
-        if admits:
-            reset_gates(Store(settings))
-        store = Store(settings)
-        began = time.perf_counter()
-        outcome = make_pass(store, PassRequest())
-        times.append((time.perf_counter() - began, store.client.requests))
-        if len(outcome.admissions) != admits:
-            raise RuntimeError(f"a pass admitted {len(outcome.admissions)} hosts instead of {admits}")
-    seconds, requests = min(times)
-    return requests, seconds, _memory()
-
-
-def _memory() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def in_a_process_of_its_own(agent: Agent, size: int) -> list[tuple[str, int, float, float, int]]:
-    """Measure one size, with the memory of that size alone."""
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        os.close(reading)
-        with os.fdopen(writing, "w") as out:
-            for operation, requests, seconds, memory, hosts in measure(agent, size):
-                out.write(f"{operation}\t{requests}\t{seconds}\t{memory}\t{hosts}\n")
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        rows = [line.rstrip("\n").split("\t") for line in lines]
-    _pid, status = os.wait()
-    if status:
-        sys.exit(f"The benchmark of {size} hosts failed.")
-    return [(row[0], int(row[1]), float(row[2]), float(row[3]), int(row[4])) for row in rows]
+PARTS: Mapping[str, ModuleType] = {one.NAME: one for one in (growth, rollout, playbooks, push, outage, turn)}
 
 
 def main() -> int:
-    """Measure, show, and fail if a pass needs more than one request to read and one to write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hosts", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--write", type=Path, help="a file for the table, in Markdown")
-    options = parser.parse_args()
-    lines = [f"| {' | '.join(HEAD)} |", "| ---: | :--- | ---: | ---: | ---: | ---: |"]
-    first: dict[str, float] = {}
-    wrong = []
-    print("\n".join(lines), flush=True)
-    for size in options.hosts:
-        with Agent() as agent:
-            agent.kv.load(fleet(size))
-            for operation, requests, seconds, memory, hosts in in_a_process_of_its_own(agent, size):
-                share = seconds / hosts / first.setdefault(operation, seconds / hosts)
-                linear = f"{share:.2f}" if "pass" in operation else ""
-                lines.append(f"| {hosts:,} | {operation} | {requests:,} | {seconds:.3f} | {memory:.0f} | {linear} |")
-                print(lines[-1], flush=True)
-                name = operation.removesuffix(OLD_KEYS)
-                lookup = f"lookup for {ASKED} hosts"
-                allowed = {"pass that admits nothing": 1, f"pass that admits {ADMISSIONS}": 2, lookup: 1}.get(name)
-                if allowed is not None and requests != allowed:
-                    wrong.append(f"{name} over {hosts} hosts took {requests} requests instead of {allowed}")
-    if options.write:
-        options.write.write_text("\n".join(lines) + "\n")
-    for sentence in wrong:
+    """Run parts; return 1 if an operation took other requests than promised, 2 if a part is unknown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="a part to run; all parts if none is given")
+    parser.add_argument("--list", action="store_true", help="list the parts")
+    parser.add_argument("--quick", action="store_true", help="small fleets, once, without the lab: less than two minutes")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[], metavar="N", help="numbers of hosts")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="how often each way is run")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="a file for the tables, in Markdown")
+    given = parser.parse_args()
+    if given.list:
+        for name, part in PARTS.items():
+            print(f"{name:12}{part.ABOUT}")
+        return 0
+    unknown = [name for name in given.parts if name not in PARTS]
+    if unknown:
+        print(f"There is no part {unknown[0]!r}. Next: .venv/bin/python tests/benchmarks --list", file=sys.stderr)
+        return 2
+    report = Report(given.write)
+    options = Options(given.quick, given.rounds, tuple(sorted(set(given.sizes))))
+    for name in given.parts or PARTS:
+        part = PARTS[name]
+        reason = _why_not(part, options, is_asked_for=bool(given.parts))
+        if reason:
+            report.say(f"\nPart {name} is skipped: {reason}.")
+        else:
+            part.run(options, report)
+    for sentence in report.mistakes:
         print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if report.mistakes else 0
+
+
+def _why_not(part: ModuleType, options: Options, *, is_asked_for: bool) -> str | None:
+    """Return why a part is skipped, None if it is not."""
+    if not part.NEEDS_LAB:
+        return None
+    if options.quick and not is_asked_for:
+        return "it needs the lab of nodes, which --quick leaves out"
+    return None
 
 
 if __name__ == "__main__":
