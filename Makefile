@@ -23,7 +23,7 @@ test-all: ## Run all checks
 	@tools/test.sh
 
 .PHONY: bench
-bench: setup ## Measure passes over fleets of up to 100,000 hosts
+bench: setup ## Measure everything beside its peers, with fleets of up to 100,000 hosts
 	@.venv/bin/python tests/benchmarks
 
 .PHONY: lock

@@ -13,7 +13,6 @@ on every machine.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "tests")]
 from benchmarks import growth, outage, playbooks, push, rollout, turn
 from benchmarks.options import Options
 from benchmarks.tables import Report
+from lab.lab import obstacle
 
 PARTS: Mapping[str, ModuleType] = {one.NAME: one for one in (growth, rollout, playbooks, push, outage, turn)}
 
@@ -35,7 +35,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help="a part to run; all parts if none is given")
     parser.add_argument("--list", action="store_true", help="list the parts")
-    parser.add_argument("--quick", action="store_true", help="small fleets, once, without the lab: less than two minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="small fleets, once, without the lab: less than two minutes"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[], metavar="N", help="numbers of hosts")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="how often each way is run")
     parser.add_argument("--write", type=Path, metavar="FILE", help="a file for the tables, in Markdown")
@@ -68,7 +70,7 @@ def _why_not(part: ModuleType, options: Options, *, is_asked_for: bool) -> str |
         return None
     if options.quick and not is_asked_for:
         return "it needs the lab of nodes, which --quick leaves out"
-    return None
+    return obstacle() or None
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ class _Growth:
         share = times(each, self.smallest.setdefault(operation, each))
         self.table.add(operation, size, requests or NOTHING, f"{seconds:.3f}", f"{memory:.0f}", share)
         if promised is not None and requests != promised:
-            self.report.mistakes.append(f"{operation} over {size:,} hosts took {requests} requests instead of {promised}.")
+            self.report.mistakes.append(
+                f"{operation} over {size:,} hosts took {requests} requests instead of {promised}."
+            )
 
 
 def run(options: Options, report: Report) -> None:
@@ -107,9 +109,7 @@ def run(options: Options, report: Report) -> None:
     stored = _Growth(report.table(title, _head("hosts", "host")), report, rounds)
     for size in sizes:
         _stored(stored, size)
-    title = (
-        f"Reads of the history. Each {ENTRIES_OF_ROLLOUT} entries are a rollout of {_HOSTS_OF_HISTORY:,} hosts, and all of them are over."
-    )
+    title = f"Reads of the history. Each {ENTRIES_OF_ROLLOUT} entries are a rollout of {_HOSTS_OF_HISTORY:,} hosts, and all of them are over."
     history = _Growth(report.table(title, _head("entries", "entry")), report, rounds)
     for size in sizes:
         _history(history, max(ENTRIES_OF_ROLLOUT, size // _HOSTS_PER_ENTRY))
@@ -165,7 +165,12 @@ def _stored(growth: _Growth, size: int) -> None:
         growth.measure("pass that admits none, fleet in memory", size, lambda: _pass_in_memory(settings))
         started = HostReport(host, NEW, "started")
         upgraded = replace(started, state="upgraded")
-        measure("one host report", lambda store: write_report(store, upgraded), 2, lambda store: _reported(store, upgraded, started))
+        measure(
+            "one host report",
+            lambda store: write_report(store, upgraded),
+            2,
+            lambda store: _reported(store, upgraded, started),
+        )
         agent.kv.load(legacy_keys(size))
         measure("pass that admits none, both layouts", lambda store: _pass(store, 0), 1)
         measure(f"{_QUESTION}, both layouts", _ask, 1)

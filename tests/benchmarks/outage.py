@@ -3,14 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How long Redis and PostgreSQL take no writes during an upgrade: the longest gap between successful writes, in a lab.
 
-    python tests/benchmarks/outage.py
-
 Compares the services of this collection with a plain ``apt-get install``, and of a primary with a replica with a switch-over by hand.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import threading
 import time
@@ -20,15 +17,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-
+from benchmarks.options import Options
+from benchmarks.tables import Report, Table
 from lab.guard import guarded
 from lab.lab import Lab
 from lab.node import Node
 from services.snapshots import point, publish
 from services.steps import STEPS, Steps
 
+NAME = "outage"
+ABOUT = "how long Redis and PostgreSQL take no writes during an upgrade, in the lab"
+NEEDS_LAB = True
+
+HEAD = ["what", "longest gap between writes", "duration", "writes"]
 REDIS = ["redis-server", "redis-tools"]
 POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
 KEYS = 200_000
@@ -72,14 +73,11 @@ def longest(times: list[float]) -> float:
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def measure(what: str, write: Write, act: Callable[[], Any]) -> None:
-    """Print the longest gap while something is done."""
+def measure(table: Table, what: str, write: Write, act: Callable[[], Any]) -> None:
+    """Add a row with the longest gap while something is done."""
     with writes(write) as times:
         act()
-    print(
-        f"{what}: {longest(times):.2f} s without a write, of {times[-1] - times[0]:.0f} s with {len(times)} writes",
-        flush=True,
-    )
+    table.add(what, f"{longest(times):.2f} s", f"{times[-1] - times[0]:.0f} s", len(times))
 
 
 def install(node: Node, packages: list[str]) -> None:
@@ -104,7 +102,7 @@ def redis_write(*nodes: Node) -> Write:
     return write
 
 
-def redis(lab: Lab, steps: Steps) -> None:
+def redis(table: Table, lab: Lab, steps: Steps) -> None:
     """Measure a primary alone, and one with a replica."""
     primary, replica = lab.nodes["redis1"], lab.nodes["redis2"]
     for node in (primary, replica):
@@ -113,9 +111,10 @@ def redis(lab: Lab, steps: Steps) -> None:
         node.wait(6379)
     primary.run("redis-cli", "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
     point(primary, "v2")
-    measure("redis, a primary alone, by apt-get", redis_write(primary), lambda: install(primary, REDIS))
+    measure(table, "redis, a primary alone, by apt-get", redis_write(primary), lambda: install(primary, REDIS))
     point(primary, "v3")
     measure(
+        table,
         "redis, a primary alone, by the service",
         redis_write(primary),
         lambda: steps.run("redis", STEPS, ["redis1"], {}),
@@ -123,7 +122,7 @@ def redis(lab: Lab, steps: Steps) -> None:
     replica.run("redis-cli", "REPLICAOF", primary.address, "6379")
     time.sleep(10)
     both = redis_write(primary, replica)
-    measure("redis with a replica, a switch-over by hand", both, lambda: primary.run("redis-cli", "FAILOVER"))
+    measure(table, "redis with a replica, a switch-over by hand", both, lambda: primary.run("redis-cli", "FAILOVER"))
     time.sleep(5)
     replica.run("redis-cli", "FAILOVER")
     time.sleep(5)
@@ -131,13 +130,14 @@ def redis(lab: Lab, steps: Steps) -> None:
     for name in ("redis2", "redis1"):
         point(lab.nodes[name], "v4")
         measure(
+            table,
             f"redis with a replica, {name} by the service",
             both,
             lambda name=name: steps.run("redis", STEPS, [name], settings),
         )
 
 
-def postgresql(lab: Lab, steps: Steps) -> None:
+def postgresql(table: Table, lab: Lab, steps: Steps) -> None:
     """Measure a primary alone."""
     node = lab.nodes["db1"]
     node.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
@@ -150,15 +150,18 @@ def postgresql(lab: Lab, steps: Steps) -> None:
         return not node.run(*psql, "INSERT INTO written VALUES (0)", check=False).returncode
 
     point(node, "v2")
-    measure("postgresql, a primary alone, by apt-get", write, lambda: install(node, POSTGRESQL))
+    measure(table, "postgresql, a primary alone, by apt-get", write, lambda: install(node, POSTGRESQL))
     point(node, "v3")
     settings = {"postgresql_major": 15}
     measure(
-        "postgresql, a primary alone, by the service", write, lambda: steps.run("postgresql", STEPS, ["db1"], settings)
+        table,
+        "postgresql, a primary alone, by the service",
+        write,
+        lambda: steps.run("postgresql", STEPS, ["db1"], settings),
     )
 
 
-def standby(lab: Lab, steps: Steps) -> None:
+def standby(table: Table, lab: Lab, steps: Steps) -> None:
     """Measure a primary with a standby."""
     nodes = [lab.nodes["db1"], lab.nodes["db2"]]
     for node, other in zip(nodes, reversed(nodes), strict=True):
@@ -182,7 +185,7 @@ def standby(lab: Lab, steps: Steps) -> None:
         return not lab.nodes["app1"].run(*command, check=False).returncode
 
     what = "postgresql with a standby"
-    measure(f"{what}, a switch-over by hand", write, lambda: primary.run("/usr/local/sbin/switch"))
+    measure(table, f"{what}, a switch-over by hand", write, lambda: primary.run("/usr/local/sbin/switch"))
     time.sleep(5)
     follower.run("/usr/local/sbin/switch")
     time.sleep(5)
@@ -190,12 +193,17 @@ def standby(lab: Lab, steps: Steps) -> None:
     for name in ("db2", "db1"):
         point(lab.nodes[name], "v2")
         measure(
-            f"{what}, {name} by the service", write, lambda name=name: steps.run("postgresql", STEPS, [name], settings)
+            table,
+            f"{what}, {name} by the service",
+            write,
+            lambda name=name: steps.run("postgresql", STEPS, [name], settings),
         )
 
 
-def main() -> None:
+def run(_options: Options, report: Report) -> None:
     """Measure all."""
+    title = f"No writes during an upgrade: Redis with {KEYS:,} keys, PostgreSQL with a million rows."
+    table = report.table(title, HEAD)
     with tempfile.TemporaryDirectory() as folder:
         for name, roles, packages, act in (
             ("redis", {"redis1": "cache", "redis2": "cache"}, REDIS, redis),
@@ -206,8 +214,4 @@ def main() -> None:
                 lab.up(roles, packages=[packages[0]])
                 for version in ("v2", "v3", "v4"):
                     publish(lab, packages, version)
-                act(lab, Steps(lab, Path(folder) / name))
-
-
-if __name__ == "__main__":
-    main()
+                act(table, lab, Steps(lab, Path(folder) / name))

@@ -1,159 +1,192 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A push run beside plain playbooks with ``strategy: host_pinned`` and ``serial``, on the same hosts with the same tasks.
+"""A push run beside plain playbooks that run the same tasks on the same hosts, which are this machine under several names.
 
-    python tests/benchmarks/playbooks.py [--hosts N ...] [--rounds N]
-
-First with hosts whose upgrades take 2 to 16 s, three at once: the time from the first task to the last, and that of the whole run. Then with
-five tasks that do nothing: the processor time of all processes, beside plain playbooks that gather the facts that an upgrade gathers, and none.
-The hosts are this machine under several names.
+The first table has hosts whose upgrades take 1 to 3 s: the time from the first task to the last, beside that of a sliding window. The second one has five
+tasks that do nothing: the processor time of all processes, beside plain playbooks that gather the facts that an upgrade gathers, or none.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-import os
-import resource
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-
+import yaml
+from benchmarks.options import Options
+from benchmarks.processes import Cost, interleaved, operator_folder, run_playbook
+from benchmarks.rollout import uneven_hosts
+from benchmarks.simulated_nodes import ideal_seconds
+from benchmarks.tables import Report, median, times
 from devkit.agent import Agent
 from devkit.wipe import wipe
-from push.site import Site
 
+NAME = "push"
+ABOUT = "push runs beside plain playbooks: linear, serial, free with throttle, host_pinned"
+NEEDS_LAB = False
+
+SIZES, QUICK_SIZES = (10, 50, 200), (4,)
+CAP, QUICK_CAP = 10, 2
+OURS = "convoy.upgrade"
 STEPS = ("prepare", "stop", "upgrade", "start", "verify")
-# Not sorted, because durations are unknown before an upgrade.
-SECONDS = (5, 12, 3, 9, 16, 2, 8, 14, 4, 10, 7, 6)
-CAP, FORKS = 3, 5
-PINNED, SERIAL = "strategy: ansible.builtin.host_pinned", f"serial: {CAP}"
-_SET_CHILD_SUBREAPER = 36
+_ROLE = "web"
 _TASK = "- name: {step}\n  ansible.builtin.command: {command}\n  changed_when: false\n  tags: [{step}]\n"
-_PLAY = "---\n- hosts: web\n  {facts}\n  {how}\n  tasks:\n    - ansible.builtin.import_tasks: roles/app/tasks/upgrade_tasks.yml\n"
-NO_FACTS = "gather_facts: false"
+_PLAY = """\
+- hosts: web
+  {facts}
+  {how}
+  tasks:
+    - ansible.builtin.import_tasks: roles/app/tasks/upgrade_tasks.yml
+"""
+_LOG = "times"
+# From this size on, each way is run once.
+_LARGE = 100
+_SAME = "host_pinned with the same facts"
+_NO_FACTS = "gather_facts: false"
 # As upgrade_fact_subset in playbooks/group_vars.
-SAME_FACTS = "gather_subset: ['!all', '!min', distribution, pkg_mgr, service_mgr, platform]"
+_SAME_FACTS = "gather_subset: ['!all', '!min', distribution, pkg_mgr, service_mgr, platform]"
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a run took.
+class _Peer:
+    """A plain playbook.
 
-    :param seconds: its duration.
-    :param busy: the processor time of all its processes (seconds).
-    :param output: what it printed.
+    :param how: keywords of the play.
+    :param throttle: whether each task has ``throttle``.
+    :param forks: forks for each place under the cap.
     """
 
-    seconds: float
-    busy: float
-    output: str
+    how: str = ""
+    throttle: bool = False
+    forks: int = 1
 
 
-def site_of(folder: str, agent: Agent, hosts: Sequence[str], tasks: str, each: Sequence[float] = ()) -> Site:
-    """Return a folder with one service, whose tasks a plain playbook can run too."""
-    wipe(agent.kv)
-    site = Site(Path(folder), agent)
-    (site.folder / "roles/app/tasks").mkdir(parents=True)
-    (site.folder / "roles/app/tasks/upgrade_tasks.yml").write_text(f"---\n{tasks}")
-    variables = {host: {"seconds": seconds} for host, seconds in zip(hosts, each, strict=False)}
-    site.inventory({"web": {"services": ["app"]}}, {"web": hosts}, **variables)
-    return site
+_PEERS: Mapping[str, _Peer] = {
+    "linear, forks at the cap": _Peer(),
+    "serial": _Peer("serial: {cap}"),
+    "free with throttle": _Peer("strategy: ansible.builtin.free", throttle=True, forks=2),
+    "host_pinned": _Peer("strategy: ansible.builtin.host_pinned"),
+}
 
 
-def run(site: Site, how: str, forks: int, cap: int, facts: str = NO_FACTS) -> Cost:
-    """Run the tasks by a plain playbook, or by an upgrade if ``how`` is empty."""
-    others = _children()
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    if how:
-        play = site.folder / "plain.yml"
-        play.write_text(_PLAY.format(how=how, facts=facts))
-        ended = site.end(site.start(play, forks=forks), 3600)
-    else:
-        rules = {"rolling_rules": {"global": cap}}
-        ended = site.end(site.start("upgrade", forks=forks, version="v2", instructions=rules), 3600)
-    seconds = time.monotonic() - began
-    if ended.code:
-        sys.exit(ended.stdout)
-    # The daemon of a run is adopted by this process, and ends with the run.
-    for child in _children() - others:
-        os.waitpid(child, 0)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, ended.stdout)
+def run(options: Options, report: Report) -> None:
+    """Measure wall clock and processor time at each size."""
+    sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
+    cap = QUICK_CAP if options.quick else CAP
+    _wall(report, sizes, cap, options)
+    _processor(report, sizes, cap, options)
 
 
-def _children() -> set[int]:
-    return {
-        int(child) for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
-    }
+def _rounds(options: Options, size: int) -> int:
+    """Return how often each way is run; large fleets vary less and take longer."""
+    return options.repeated(3 if size < _LARGE else 1)
 
 
-def uneven(rounds: int) -> None:
-    """Print how long hosts of uneven speed take each way."""
-    hosts = [f"web{number}" for number in range(1, len(SECONDS) + 1)]
-    log = "{{ inventory_dir }}/times"
+def _wall(report: Report, sizes: Sequence[int], cap: int, options: Options) -> None:
+    head = ["hosts", "way", "first to last task", "over ideal", "whole run", "processor"]
+    title = "Hosts of uneven speed, one task of 1 to 3 s each. The ideal is a sliding window."
+    table = report.table(title, head, texts=2)
+    log = f"{{{{ inventory_dir }}}}/{_LOG}"
     shell = f"sh -c 'date +%s.%N >>{log}; sleep {{{{ seconds }}}}; date +%s.%N >>{log}'"
-    ideal = sum(SECONDS) / CAP
-    print(f"{len(hosts)} uneven hosts, {CAP} at once, {FORKS} forks; the ideal is {ideal:.0f} s:")
-    for name, how, forks in (("convoy.upgrade", "", FORKS), ("host_pinned", PINNED, CAP), (SERIAL, SERIAL, FORKS)):
-        work, whole = [], []
-        for _round in range(rounds):
-            with tempfile.TemporaryDirectory() as folder, Agent() as agent:
-                site = site_of(folder, agent, hosts, _TASK.format(step="upgrade", command=shell), SECONDS)
-                whole.append(run(site, how, forks, CAP).seconds)
-                times = sorted(map(float, (site.folder / "times").read_text().split()))
-                work.append(times[-1] - times[0])
-        tasks = statistics.median(work)
-        print(
-            f"  {name:15} {tasks:5.1f} s, {tasks / ideal:.2f} of the ideal; {statistics.median(whole):5.1f} s as a whole",
-            flush=True,
-        )
+    for size in sizes:
+        hosts = uneven_hosts(size, cap, [_ROLE])
+        # With fewer hosts than places, nothing has to wait.
+        at_once = min(cap, max(1, size // 2))
+        ideal = ideal_seconds(list(hosts.seconds.values()), at_once)
+        spans: dict[str, list[float]] = {}
+        with tempfile.TemporaryDirectory() as name, Agent() as agent:
+            folder = Path(name)
+
+            _write(folder, hosts.seconds, _TASK.format(step="upgrade", command=shell), at_once)
+            ways = {
+                name: _timed(act, folder / _LOG, spans.setdefault(name, []))
+                for name, act in _ways(folder, agent, at_once, _PEERS, _NO_FACTS).items()
+            }
+            found = interleaved(ways, _rounds(options, size))
+        for name, costs in found.items():
+            span = median(spans[name])
+            whole, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
+            table.add(
+                f"{size:,}, {at_once} at once",
+                name,
+                f"{span:.1f} s",
+                times(span, ideal),
+                f"{whole:.1f} s",
+                f"{busy:.1f} s",
+            )
 
 
-def cost(size: int, rounds: int) -> None:
-    """Print the processor time of both for a fleet of some size, and their ratios."""
-    hosts = [f"web{number}" for number in range(1, size + 1)]
+def _timed(act: Callable[[], Cost], log: Path, spans: list[float]) -> Callable[[], Cost]:
+    """Return a way that also notes the seconds from its first task to its last."""
+
+    def run_timed() -> Cost:
+        log.write_text("")
+        cost = act()
+        at = sorted(map(float, log.read_text().split()))
+        spans.append(at[-1] - at[0])
+        return cost
+
+    return run_timed
+
+
+def _processor(report: Report, sizes: Sequence[int], cap: int, options: Options) -> None:
+    head = ["hosts", "way", "processor", "convoy.upgrade over it", "per host and step", "whole run"]
+    title = f"Processor time of {len(STEPS)} tasks that do nothing, with {cap} places under the cap."
+    table = report.table(title, head, texts=2)
     tasks = "".join(_TASK.format(step=step, command="'true'") for step in STEPS)
-    ours: list[float] = []
-    plain: dict[str, list[float]] = {SAME_FACTS: [], NO_FACTS: []}
-    for _round in range(rounds):
-        with tempfile.TemporaryDirectory() as folder, Agent() as agent:
-            site = site_of(folder, agent, hosts, tasks)
-            for facts, found in plain.items():
-                found.append(run(site, PINNED, FORKS, FORKS, facts).busy)
-            ours.append(run(site, "", FORKS, FORKS).busy)
-    same, none = (
-        f"{statistics.median(found):6.1f} s ({statistics.median(mine / other for mine, other in zip(ours, found, strict=True)):.2f} times)"
-        for found in plain.values()
-    )
-    print(
-        f"{size:5} hosts with {len(STEPS)} tasks: {statistics.median(ours):6.1f} s of processor; host_pinned with the same facts {same}, "
-        f"without facts {none}",
-        flush=True,
-    )
+    for size in sizes:
+        hosts = uneven_hosts(size, cap, [_ROLE])
+        with tempfile.TemporaryDirectory() as name, Agent() as agent:
+            _write(Path(name), hosts.seconds, tasks, cap)
+            pinned = {"host_pinned": _PEERS["host_pinned"]}
+            bare = _ways(Path(name), agent, cap, pinned if options.quick else _PEERS, _NO_FACTS)
+            same = {} if options.quick else {_SAME: _ways(Path(name), agent, cap, pinned, _SAME_FACTS)["host_pinned"]}
+            ways = {**bare, **same}
+            found = interleaved(ways, _rounds(options, size))
+        mine = found[OURS]
+        for way, costs in found.items():
+            busy = median(one.busy for one in costs)
+            ratio = median(one.busy / other.busy for one, other in zip(mine, costs, strict=True))
+            each = busy / size / len(STEPS) * 1000
+            whole = median(one.seconds for one in costs)
+            table.add(f"{size:,}", way, f"{busy:.1f} s", f"{ratio:.2f}", f"{each:.0f} ms", f"{whole:.1f} s")
 
 
-def main() -> None:
-    """Compare both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[10, 50, 200])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", choices=["uneven", "cost"])
-    given = parser.parse_args()
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if given.only != "cost":
-        uneven(given.rounds)
-    for size in () if given.only == "uneven" else given.hosts:
-        cost(size, given.rounds)
+def _write(folder: Path, seconds: Mapping[str, float], tasks: str, cap: int) -> None:
+    """Write an operator's folder with one service, whose tasks plain playbooks run too.
+
+    :param seconds: host -> how long its upgrade takes.
+    """
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    variables = {**local, "upgrade_roles": {_ROLE: {"services": ["app"]}}}
+    hosts = {host: {"seconds": one} for host, one in seconds.items()}
+    inventory = yaml.safe_dump({"all": {"vars": variables, "children": {_ROLE: {"hosts": hosts}}}}, sort_keys=False)
+    operator_folder(folder, inventory, {})
+    place = folder / "roles/app/tasks"
+    place.mkdir(parents=True)
+    (place / "upgrade_tasks.yml").write_text(f"---\n{tasks}")
+    limited = tasks.replace("  tags:", f"  throttle: {cap}\n  tags:")
+    (place / "limited_tasks.yml").write_text(f"---\n{limited}")
 
 
-if __name__ == "__main__":
-    main()
+def _ways(
+    folder: Path, agent: Agent, cap: int, peers: Mapping[str, _Peer], facts: str
+) -> dict[str, Callable[[], Cost]]:
+    """Return the ways to run the tasks: ours, and the peers."""
+
+    def ours() -> Cost:
+        wipe(agent.kv)
+        rules: dict[str, Any] = {"rolling_rules": {"global": cap}}
+        return run_playbook("upgrade", folder, agent, forks=cap, version="v2", instructions=rules)
+
+    def plain(name: str, peer: _Peer) -> Callable[[], Cost]:
+        play = folder / f"{name.replace(' ', '-').replace(',', '')}-{len(facts)}.yml"
+        text = _PLAY.format(facts=facts, how=peer.how.format(cap=cap))
+        play.write_text(text.replace("upgrade_tasks", "limited_tasks") if peer.throttle else text)
+        return lambda: run_playbook(play, folder, agent, forks=cap * peer.forks)
+
+    return {OURS: ours, **{name: plain(name, peer) for name, peer in peers.items()}}

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,16 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 
 NAME = "rollout"
-ABOUT = "a rollout of 200 simulated nodes beside python-jiocloud's loop and plain playbooks; from a report to the next gate"
+ABOUT = (
+    "a rollout of 200 simulated nodes beside python-jiocloud's loop and plain playbooks; from a report to the next gate"
+)
 NEEDS_LAB = False
 
 OLD, NEW = "v1", "v2"
 ROLES = ("api", "cache", "db", "web")
 EMPTY = "- hosts: localhost\n  gather_facts: false\n  tasks: []\n"
 # Seconds without a change after which a planner that is measured ends.
-_QUIET = 3.0
+_QUIET = 2.0
 _LIMIT = 1800.0
 _FURTHER = "other"
 _COUNTER = re.compile(r"^consul_http_(?!GET_v1_agent_metrics)\w+_count (\d+)", re.MULTILINE)
@@ -109,14 +111,14 @@ def uneven_hosts(count: int, cap: int, roles: Sequence[str] = ROLES) -> Hosts:
 
 def run(options: Options, report: Report) -> None:
     """Measure rollouts, the latency from a report to the next gate, and plain playbooks."""
-    count, cap = (24, 3) if options.quick else (200, 10)
+    count, cap = (16, 2) if options.quick else (200, 10)
     if options.sizes:
         count = options.sizes[0]
-    sleep = 3.0 if options.quick else SLEEP
+    sleep = 1.0 if options.quick else SLEEP
     hosts = uneven_hosts(count, cap)
     _rollouts(report, hosts, sleep, options.repeated(3))
     _latency(report, options, sleep)
-    _plain(report, Hosts(hosts.roles, hosts.seconds, cap))
+    _plain(report, replace(hosts, cap=8) if options.quick else hosts)
 
 
 def _rollouts(report: Report, hosts: Hosts, sleep: float, rounds: int) -> None:
@@ -125,7 +127,9 @@ def _rollouts(report: Report, hosts: Hosts, sleep: float, rounds: int) -> None:
     original = f"python-jiocloud's loop, sleep {sleep:g} s"
     ways: Mapping[str, Callable[[Path, Agent], tuple[Outcome, Cost]]] = {
         "convoy.upgrade, upgrade.yml": lambda folder, agent: _by_playbook(folder, agent, hosts, rules),
-        "convoy.upgrade, passes in one process": lambda _folder, agent: _here(agent, hosts, lambda: _passes(agent, rules)),
+        "convoy.upgrade, passes in one process": lambda _folder, agent: _here(
+            agent, hosts, lambda: _passes(agent, rules)
+        ),
         original: lambda _folder, agent: _loop(agent, hosts, sleep),
     }
     found: dict[str, list[tuple[Outcome, Cost]]] = {name: [] for name in ways}
@@ -227,10 +231,18 @@ def _fleet(roles: Mapping[str, str]) -> Iterator[Agent]:
 
 def _latency(report: Report, options: Options, sleep: float) -> None:
     """Measure the latency with one slot, so that every report admits exactly one host."""
-    size, further, samples, passes = (100, 1_000, 10, 4) if options.quick else (1_000, 20_000, 100, 6)
+    size, further, samples, passes = (100, 1_000, 6, 4) if options.quick else (1_000, 20_000, 100, 6)
     table = report.table(
         f"From a report to the next gate: one slot, {size:,} hosts, upgrades of 0.2 s.",
-        ["way", "further hosts that wait", "samples", "p50", "p95", "processor per admission", "requests per admission"],
+        [
+            "way",
+            "further hosts that wait",
+            "samples",
+            "p50",
+            "p95",
+            "processor per admission",
+            "requests per admission",
+        ],
     )
     for more in (0, further):
         web = {f"web{number}": "web" for number in range(1, size + 1)}
@@ -239,7 +251,9 @@ def _latency(report: Report, options: Options, sleep: float) -> None:
         order = {_FURTHER: "web"} if more else {}
         with _fleet({**web, **waiting}) as agent:
             hosts = Hosts(web, dict.fromkeys(list(web)[:samples], 0.2), 1)
-            outcome, _empty = _here(agent, hosts, lambda agent=agent, rules=rules: _passes(agent, rules, until_quiet=True))
+            outcome, _empty = _here(
+                agent, hosts, lambda agent=agent, rules=rules: _passes(agent, rules, until_quiet=True)
+            )
         _add_latency(table.add, "convoy.upgrade, passes in one process", more, outcome, samples)
         with _fleet({**web, **waiting}) as agent:
             # It takes hosts in the order of their names as texts.

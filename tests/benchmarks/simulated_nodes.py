@@ -35,7 +35,9 @@ class SimulatedNodes:
     :ivar reported: host -> when Consul had its report that it is upgraded.
     """
 
-    def __init__(self, agent: Agent, seconds: Mapping[str, float], roles: Mapping[str, str], reporter: Callable[[], Report]) -> None:
+    def __init__(
+        self, agent: Agent, seconds: Mapping[str, float], roles: Mapping[str, str], reporter: Callable[[], Report]
+    ) -> None:
         """Start them.
 
         :param seconds: host -> how long its upgrade takes. Other hosts never begin.

@@ -62,7 +62,9 @@ def under_way(size: int) -> Pairs:
             yield KEYS.gate("host", host), "True"
     yield KEYS.gate("global"), "False"
     yield KEYS.current_version, NEW
-    yield from _history_of(1, NEW, OLD, [host_name(number) for number in range(1, done + 1)], -(-done // ADMISSIONS) + 1)
+    yield from _history_of(
+        1, NEW, OLD, [host_name(number) for number in range(1, done + 1)], -(-done // ADMISSIONS) + 1
+    )
     yield KEYS.ledger, encode_ledger(_ledger(-(-done // ADMISSIONS) + 1))
 
 

@@ -1,30 +1,29 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node's turn costs, on a node of the lab, beside what Ansible and Puppet alone cost there.
+"""What an agent run costs, on a node of the lab, beside what Ansible and Puppet alone cost there.
 
-    python tests/benchmarks/turn.py [--runs N]
-
-It needs root. All is measured in the same run, on the same node, which is otherwise at rest.
+All is measured in the same run, on the same node, which is otherwise at rest.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-
+from benchmarks.options import Options
+from benchmarks.tables import Report
 from lab.guard import guarded
 from lab.node import Node
 from nodes.fleet import RUNTIME, Fleet, wait_for
+
+NAME = "turn"
+ABOUT = "an agent run on a node of the lab, beside Ansible and Puppet alone"
+NEEDS_LAB = True
 
 NODE = "compute1"
 HEAD = ["what", "seconds", "of them on the processor"]
@@ -40,12 +39,12 @@ def measure(fleet: Fleet, runs: int) -> Iterator[tuple[str, float, float]]:
     fleet.consul.put(gate, "False")
     yield "ansible-playbook with an empty play", *median(node, [*ansible, "/root/empty.yml"], runs)
     bare = ["convoy-node", "-e", '{"puppet_gate_health": false}']
-    yield "a turn, gate closed, without health", *median(node, bare, runs)
-    yield "a turn, gate closed", *median(node, ["convoy-node"], runs)
+    yield "an agent run, gate closed, without health", *median(node, bare, runs)
+    yield "an agent run, gate closed", *median(node, ["convoy-node"], runs)
     fleet.consul.put(gate, "True")
     apply = ["puppet", "apply", "--detailed-exitcodes", "/usr/share/fleet/manifests/site.pp"]
     yield "puppet apply alone", *median(node, apply, runs)
-    yield "a turn, gate open, nothing to upgrade", *median(node, ["convoy-node"], runs)
+    yield "an agent run, gate open, nothing to upgrade", *median(node, ["convoy-node"], runs)
 
 
 def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]:
@@ -61,11 +60,8 @@ def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]
     return statistics.median(seconds[1:]), statistics.median(busy[1:])
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=9)
-    runs = parser.parse_args().runs
+def run(options: Options, report: Report) -> None:
+    """Measure agent runs on one node."""
     with tempfile.TemporaryDirectory() as folder, guarded("bench-turn") as lab:
         lab.up({NODE: "compute"})
         fleet = Fleet(lab, Path(folder))
@@ -77,10 +73,6 @@ def main() -> None:
         wait_for(
             lambda: node.run("systemctl", "is-active", "convoy-node", check=False).stdout != "activating\n", "rest"
         )
-        print(f"| {' | '.join(HEAD)} |\n| :--- | ---: | ---: |")
-        for what, seconds, busy in measure(fleet, runs):
-            print(f"| {what} | {seconds:.2f} | {busy:.2f} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        table = report.table("Agent runs on one node, the median.", HEAD)
+        for what, seconds, busy in measure(fleet, options.repeated(9)):
+            table.add(what, f"{seconds:.2f}", f"{busy:.2f}")

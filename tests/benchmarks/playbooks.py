@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator's commands take beside an empty playbook: seconds, processor time, memory and task banners, on fleets that upgrade themselves.
+
+Rounds are interleaved, so that the load of the machine meets all of them alike. Each column is the median.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from benchmarks.options import Options
+from benchmarks.processes import Cost, interleaved, operator_folder, run_playbook, start_playbook
+from benchmarks.rollout import EMPTY
+from benchmarks.simulated_nodes import KEYS, SimulatedNodes, agents
+from benchmarks.stored_fleets import NEW, OLD, host_name, waiting
+from benchmarks.tables import Report, median
+from devkit.agent import Agent
+
+NAME = "playbooks"
+ABOUT = "status.yml, a pass, upgrade.yml --check and a trivial rollout beside an empty playbook"
+NEEDS_LAB = False
+
+SIZE, QUICK_SIZE = 5_000, 500
+# status.yml and upgrade.yml --check also run at this size.
+LARGEST, QUICK_LARGEST = 100_000, 1_000
+_EMPTY = "empty playbook"
+_RULES: dict[str, Any] = {"rolling_rules": {"global": 10}}
+_INVENTORY = "all: {hosts: {localhost: {ansible_connection: local}}}\n"
+_PASS = f"""\
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - convoy.upgrade.consul_upgrade_plan: {{version: {NEW}, instructions: {{rolling_rules: {{global: 10}}}}}}
+"""
+_HEAD = ["command", "seconds", "beyond empty", "processor", "beyond empty", "MiB", "task banners", "characters printed"]
+_NODE_SECONDS = 0.5
+_LIMIT = 600.0
+
+
+def run(options: Options, report: Report) -> None:
+    """Measure the commands at one size, a trivial rollout, and those for all hosts at a large size."""
+    rounds = options.repeated(5)
+    size, largest = (QUICK_SIZE, QUICK_LARGEST) if options.quick else (SIZE, LARGEST)
+    if options.sizes:
+        size, largest = options.sizes[0], options.sizes[-1]
+    for hosts, times in ((size, rounds), (largest, min(rounds, 3))):
+        with tempfile.TemporaryDirectory() as folder, Agent() as agent:
+            operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS})
+            agent.kv.load(waiting(hosts))
+            _add(
+                report,
+                f"{hosts:,} hosts that Consul knows, {times} rounds.",
+                interleaved(_ways(Path(folder), agent), times),
+            )
+    ways = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
+    _add(report, f"A trivial rollout, {rounds} rounds.", interleaved(ways, rounds))
+
+
+def _ways(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
+    given = {"version": NEW, "instructions": _RULES}
+
+    def again() -> None:
+        """Return to the state before the rollout, which the commands that write begin."""
+        agent.kv.delete(KEYS.upgrade, tree=True)
+        agent.kv.delete(KEYS.gates, tree=True)
+        agent.kv.put(KEYS.gate("global"), "False")
+        agent.kv.put(KEYS.current_version, OLD)
+
+    def play(name: str | Path, *arguments: str, **more: Any) -> Cost:
+        again()
+        return run_playbook(name, folder, agent, *arguments, **more)
+
+    return {
+        _EMPTY: lambda: play(folder / "empty.yml"),
+        "status.yml": lambda: play("status"),
+        "one pass as a task": lambda: play(folder / "pass.yml"),
+        "upgrade.yml --check": lambda: play("upgrade", "--check", **given),
+        "upgrade.yml -e once=true": lambda: play("upgrade", **given, once=True),
+    }
+
+
+def _empty_beside_trivial() -> Cost:
+    with tempfile.TemporaryDirectory() as folder, Agent() as agent:
+        _trivial_folder(Path(folder))
+        return run_playbook(Path(folder) / "empty.yml", Path(folder), agent)
+
+
+def _trivial() -> Cost:
+    """Return what a rollout of one host takes."""
+    host = host_name(1)
+    roles = {host: host.rstrip("1")}
+    with tempfile.TemporaryDirectory() as name, Agent() as agent:
+        folder = Path(name)
+        _trivial_folder(folder)
+        agent.kv.load(waiting(1))
+        planner = start_playbook("upgrade", folder, agent, version=NEW, instructions=_RULES)
+        nodes = SimulatedNodes(agent, {host: _NODE_SECONDS}, roles, agents(agent, NEW, roles))
+        nodes.wait(_LIMIT, planner.is_running)
+        return planner.end()
+
+
+def _trivial_folder(folder: Path) -> None:
+    host = host_name(1)
+    role = host.rstrip("1")
+    variables = {"upgrade_roles": {role: {"plane": "dataplane"}}}
+    inventory = yaml.safe_dump({"all": {"vars": variables, "children": {role: {"hosts": {host: None}}}}})
+    operator_folder(folder, inventory, {"empty": EMPTY})
+
+
+def _add(report: Report, title: str, found: Mapping[str, list[Cost]]) -> None:
+    """Add a table with the medians of each command."""
+    table = report.table(title, _HEAD)
+    empty = found[_EMPTY]
+    for name, costs in found.items():
+        seconds, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
+        beyond = [
+            median(getattr(one, what) - getattr(other, what) for one, other in zip(costs, empty, strict=True))
+            for what in ("seconds", "busy")
+        ]
+        last = costs[-1]
+        table.add(
+            name,
+            f"{seconds:.2f} s",
+            f"{beyond[0]:.2f} s",
+            f"{busy:.2f} s",
+            f"{beyond[1]:.2f} s",
+            f"{median(one.memory for one in costs):.0f}",
+            last.banners,
+            len(last.output),
+        )
