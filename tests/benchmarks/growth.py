@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store import CachedStore
@@ -103,8 +104,8 @@ def run(options: Options, report: Report) -> None:
     title = "Planning without IO: a tenth is upgraded, and the rest waits."
     planning = _Growth(report.table(title, _head("hosts", "host")), report, rounds)
     for size in sorted({*sizes, *largest}):
-        planning.measure("plan", size, lambda size=size: _plan(size))
-        planning.measure("plan again after one report", size, lambda size=size: _plan_again(size))
+        planning.measure("plan", size, partial(_plan, size))
+        planning.measure("plan again after one report", size, partial(_plan_again, size))
     title = "Operations on Consul, in the middle of a rollout."
     stored = _Growth(report.table(title, _head("hosts", "host")), report, rounds)
     for size in sizes:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def redis(table: Table, lab: Lab, steps: Steps) -> None:
             table,
             f"redis with a replica, {name} by the service",
             both,
-            lambda name=name: steps.run("redis", STEPS, [name], settings),
+            partial(steps.run, "redis", STEPS, [name], settings),
         )
 
 
@@ -196,7 +197,7 @@ def standby(table: Table, lab: Lab, steps: Steps) -> None:
             table,
             f"{what}, {name} by the service",
             write,
-            lambda name=name: steps.run("postgresql", STEPS, [name], settings),
+            partial(steps.run, "postgresql", STEPS, [name], settings),
         )
 
 

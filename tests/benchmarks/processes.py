@@ -49,7 +49,7 @@ class Cost:
 
     @property
     def found(self) -> Any:
-        """What a function of :func:`start_function` returned."""
+        """What a function of :class:`Measured` returned."""
         return json.loads(self.output.splitlines()[-1])
 
 
@@ -90,7 +90,8 @@ class Measured:
             output, costs = out.read(), used.read()
         if status or not costs:
             raise RuntimeError(f"A process to measure ended with {status}:\n{output[-_MOST_OUTPUT:]}")
-        return Cost(*json.loads(costs), output)
+        seconds, busy, memory = json.loads(costs)
+        return Cost(seconds, busy, memory, output)
 
     def _between(self, act: Callable[[], object], folder: Path | None) -> NoReturn:
         code = 1
@@ -124,6 +125,8 @@ class Measured:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(self._out.fileno(), 1)
             os.dup2(self._out.fileno(), 2)
+            # Those of this process may be something else than its first files.
+            sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)
             found = act()
             print(json.dumps(found), flush=True)
             code = 0
@@ -131,7 +134,6 @@ class Measured:
             traceback.print_exc()
         finally:
             sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(code)
 
 

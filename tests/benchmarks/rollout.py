@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +143,26 @@ def _rollouts(report: Report, hosts: Hosts, sleep: float, rounds: int) -> None:
         "Processor time is the planner's, without what an empty playbook takes.",
         ["way", "seconds", "over ideal", "processor", "of an empty playbook", "requests", "report to gate, p50", "p95"],
     )
+    least: dict[str, dict[str, float]] = {"seconds": {}, "processor": {}, "requests": {}}
     for name, outcomes in found.items():
         seconds = median(one.seconds for one, _empty in outcomes)
         empty = median(empty.busy for _one, empty in outcomes)
         busy = median(one.cost.busy for one, _empty in outcomes) - empty
+        requests = median(one.requests for one, _empty in outcomes)
         waits = [wait for one, _empty in outcomes for wait in one.latencies]
+        for what, value in zip(least, (seconds, busy, requests), strict=True):
+            least[what][name] = value
         table.add(
             name,
             f"{seconds:.1f}",
             times(seconds, ideal),
             f"{busy:.2f} s",
             f"{empty:.2f} s" if empty else NOTHING,
-            round(median(one.requests for one, _empty in outcomes)),
+            round(requests),
             f"{percentile(waits, 50) * 1000:.0f} ms",
             f"{percentile(waits, 95) * 1000:.0f} ms",
         )
+    report.least(least)
 
 
 _NOTHING_ELSE = Cost(0, 0, 0, "")
@@ -247,19 +253,17 @@ def _latency(report: Report, options: Options, sleep: float) -> None:
     for more in (0, further):
         web = {f"web{number}": "web" for number in range(1, size + 1)}
         waiting = {f"{_FURTHER}{number}": _FURTHER for number in range(1, more + 1)}
-        rules = {"rolling_rules": {"global": 1}, **({"role_order": {_FURTHER: "web"}} if more else {})}
         order = {_FURTHER: "web"} if more else {}
+        rules: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": order}
         with _fleet({**web, **waiting}) as agent:
             hosts = Hosts(web, dict.fromkeys(list(web)[:samples], 0.2), 1)
-            outcome, _empty = _here(
-                agent, hosts, lambda agent=agent, rules=rules: _passes(agent, rules, until_quiet=True)
-            )
+            outcome, _empty = _here(agent, hosts, partial(_passes, agent, rules, until_quiet=True))
         _add_latency(table.add, "convoy.upgrade, passes in one process", more, outcome, samples)
         with _fleet({**web, **waiting}) as agent:
             # It takes hosts in the order of their names as texts.
             hosts = Hosts(web, dict.fromkeys(sorted(web)[: passes - 1], 0.2), 1)
             loop = OriginalLoop(agent.http_port, NEW, 1, order, sleep)
-            planner = Measured(lambda loop=loop, passes=passes: loop.run(passes))
+            planner = Measured(partial(loop.run, passes))
             outcome = _with_nodes(agent, hosts, planner, bare_reports(agent, OLD, NEW))
         _add_latency(table.add, f"python-jiocloud's loop, sleep {sleep:g} s", more, outcome, passes - 1)
 
@@ -293,6 +297,12 @@ def _plain(report: Report, hosts: Hosts) -> None:
             found[name] = _by_plain(Path(folder), agent, hosts, how, more, factor)
     for name, (seconds, busy) in found.items():
         table.add(name, f"{seconds:.1f}", times(seconds, ideal), f"{busy:.1f} s")
+    report.least(
+        {
+            "seconds": {name: seconds for name, (seconds, _busy) in found.items()},
+            "processor": {name: busy for name, (_seconds, busy) in found.items()},
+        }
+    )
 
 
 def _by_plain(folder: Path, agent: Agent, hosts: Hosts, how: str, more: str, factor: int) -> tuple[float, float]:

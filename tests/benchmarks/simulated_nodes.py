@@ -145,8 +145,8 @@ def agents(agent: Agent, version: str, roles: Mapping[str, str]) -> Callable[[],
 
         def report(host: str, state: str) -> int:
             before = store.client.requests
-            starts = {"role": roles[host], "default": False} if state == "started" else {}
-            write_report(store, HostReport(host, version, state, **starts))
+            role = roles[host] if state == "started" else None
+            write_report(store, HostReport(host, version, state, role=role, default=False))
             return store.client.requests - before
 
         return report

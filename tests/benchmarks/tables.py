@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # An empty cell, for what is not measured or has nothing to be compared with.
@@ -35,6 +35,14 @@ class Report:
         if self._file is not None:
             with self._file.open("a") as out:
                 out.write(text + "\n")
+
+    def least(self, found: Mapping[str, Mapping[str, float]]) -> None:
+        """Print which way has the least of each measure, whichever that is.
+
+        :param found: measure -> way -> its value.
+        """
+        best = [f"{what}: {min(values, key=values.__getitem__)}" for what, values in found.items()]
+        self.say(f"\nLeast {'; '.join(best)}.")
 
     def table(self, title: str, head: Sequence[str], texts: int = 1) -> Table:
         """Begin a table.

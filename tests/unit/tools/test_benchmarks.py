@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The arithmetic of the benchmarks, and the fleets that they store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.processes import Measured
+from benchmarks.simulated_nodes import ideal_seconds, latencies
+from benchmarks.stored_fleets import ENTRIES_OF_ROLLOUT, KEYS, former_rollouts, under_way
+from benchmarks.tables import Report, percentile
+from devkit.agent import ROOT
+
+pytestmark = pytest.mark.one_release
+
+
+def test_the_ideal_is_a_sliding_window() -> None:
+    assert ideal_seconds([3, 1, 1, 1, 2], 2) == 5
+    assert ideal_seconds([3, 1, 1, 1, 2], 9) == 3
+    assert ideal_seconds([3, 1, 1, 1, 2], 1) == 8
+
+
+def test_a_latency_is_from_a_report_to_the_gate_that_it_frees() -> None:
+    # Two places: the third gate waits for the first report, and the last two reports free no gate.
+    assert latencies([0, 0, 5.5, 7], [5, 6, 9, 9], 2) == [0.5, 1]
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert [percentile([4, 1, 3, 2], percent) for percent in (1, 50, 95, 100)] == [1, 2, 4, 4]
+
+
+def test_a_history_of_former_rollouts_has_every_entry_once() -> None:
+    stored = dict(former_rollouts(3 * ENTRIES_OF_ROLLOUT, 100))
+    entries = [json.loads(text) for key, text in stored.items() if key.startswith(KEYS.history)]
+    assert [one["epoch"] for one in entries] == list(range(1, 3 * ENTRIES_OF_ROLLOUT + 1))
+    assert [one["what"] for one in entries].count("begin") == 3
+    admitted = [host for one in entries[:ENTRIES_OF_ROLLOUT] for host in one.get("hosts", ())]
+    assert len(set(admitted)) == len(admitted) == 100
+    assert json.loads(stored[KEYS.ledger])["epoch"] == len(entries)
+
+
+def test_the_history_of_a_fleet_under_way_admits_the_upgraded_hosts() -> None:
+    stored = dict(under_way(1000))
+    entries = [json.loads(text) for key, text in stored.items() if key.startswith(KEYS.history)]
+    admitted = {host for one in entries for host in one.get("hosts", ())}
+    assert admitted == {
+        key.removeprefix(KEYS.report("v2", "")) for key in stored if key.startswith(KEYS.report("v2", ""))
+    }
+    assert json.loads(stored[KEYS.ledger])["epoch"] == len(entries)
+
+
+def test_processor_time_includes_what_a_process_leaves_behind() -> None:
+    orphan = "import os, time\nif os.fork() == 0 and os.fork() == 0:\n    while time.process_time() < 0.3: pass\n"
+    cost = Measured(lambda: subprocess.run([sys.executable, "-c", orphan], check=True).returncode).end()
+    assert cost.found == 0
+    assert cost.busy >= 0.3
+
+
+def test_a_process_that_fails_shows_its_output() -> None:
+    with pytest.raises(RuntimeError, match="the reason"):
+        Measured(lambda: sys.exit("the reason")).end()
+
+
+def test_a_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report(tmp_path / "tables.md")
+    report.table("What it takes.", ["way", "hosts", "seconds"]).add("a pass", 1000)
+    report.least({"seconds": {"ours": 2, "theirs": 1}})
+    wanted = "\nWhat it takes.\n\n| way | hosts | seconds |\n| :--- | ---: | ---: |\n| a pass | 1,000 |  |\n\nLeast seconds: theirs.\n"
+    assert capsys.readouterr().out == wanted == (tmp_path / "tables.md").read_text()
+
+
+def test_an_unknown_part_is_refused() -> None:
+    command = [sys.executable, ROOT / "tests/benchmarks", "grwoth"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "There is no part 'grwoth'. Next: .venv/bin/python tests/benchmarks --list\n"
