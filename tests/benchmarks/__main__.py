@@ -35,9 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help="a part to run; all parts if none is given")
     parser.add_argument("--list", action="store_true", help="list the parts")
-    parser.add_argument(
-        "--quick", action="store_true", help="small fleets, once, without the lab: less than two minutes"
-    )
+    parser.add_argument("--quick", action="store_true", help="small fleets, each way once, without the lab")
     parser.add_argument("--sizes", type=int, nargs="+", default=[], metavar="N", help="numbers of hosts")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="how often each way is run")
     parser.add_argument("--write", type=Path, metavar="FILE", help="a file for the tables, in Markdown")

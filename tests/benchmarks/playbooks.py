@@ -29,7 +29,8 @@ NEEDS_LAB = False
 SIZE, QUICK_SIZE = 5_000, 500
 # status.yml and upgrade.yml --check also run at this size.
 LARGEST, QUICK_LARGEST = 100_000, 1_000
-_EMPTY = "empty playbook"
+_EMPTY, _STATUS, _CHECK = "empty playbook", "status.yml", "upgrade.yml --check"
+_AT_LARGEST = (_EMPTY, _STATUS, _CHECK)
 _RULES: dict[str, Any] = {"rolling_rules": {"global": 10}}
 _INVENTORY = "all: {hosts: {localhost: {ansible_connection: local}}}\n"
 _PASS = f"""\
@@ -49,17 +50,15 @@ def run(options: Options, report: Report) -> None:
     size, largest = (QUICK_SIZE, QUICK_LARGEST) if options.quick else (SIZE, LARGEST)
     if options.sizes:
         size, largest = options.sizes[0], options.sizes[-1]
-    for hosts, times in ((size, rounds), (largest, min(rounds, 3))):
+    for hosts, times, names in ((size, rounds, None), (largest, min(rounds, 3), _AT_LARGEST)):
         with tempfile.TemporaryDirectory() as folder, Agent() as agent:
             operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS})
             agent.kv.load(waiting(hosts))
-            _add(
-                report,
-                f"{hosts:,} hosts that Consul knows, {times} rounds.",
-                interleaved(_ways(Path(folder), agent), times),
-            )
-    ways = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
-    _add(report, f"A trivial rollout, {rounds} rounds.", interleaved(ways, rounds))
+            ways = _ways(Path(folder), agent)
+            wanted = {name: ways[name] for name in names or ways}
+            _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {times}.", interleaved(wanted, times))
+    trivial = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
+    _add(report, f"A trivial rollout. Rounds: {rounds}.", interleaved(trivial, rounds))
 
 
 def _ways(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
@@ -78,9 +77,9 @@ def _ways(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
 
     return {
         _EMPTY: lambda: play(folder / "empty.yml"),
-        "status.yml": lambda: play("status"),
+        _STATUS: lambda: play("status"),
         "one pass as a task": lambda: play(folder / "pass.yml"),
-        "upgrade.yml --check": lambda: play("upgrade", "--check", **given),
+        _CHECK: lambda: play("upgrade", "--check", **given),
         "upgrade.yml -e once=true": lambda: play("upgrade", **given, once=True),
     }
 

@@ -92,6 +92,7 @@ def _wall(report: Report, sizes: Sequence[int], cap: int, options: Options) -> N
     table = report.table(title, head, texts=2)
     log = f"{{{{ inventory_dir }}}}/{_LOG}"
     shell = f"sh -c 'date +%s.%N >>{log}; sleep {{{{ seconds }}}}; date +%s.%N >>{log}'"
+    least: dict[str, dict[str, float]] = {}
     for size in sizes:
         hosts = uneven_hosts(size, cap, [_ROLE])
         # With fewer hosts than places, nothing has to wait.
@@ -100,13 +101,13 @@ def _wall(report: Report, sizes: Sequence[int], cap: int, options: Options) -> N
         spans: dict[str, list[float]] = {}
         with tempfile.TemporaryDirectory() as name, Agent() as agent:
             folder = Path(name)
-
             _write(folder, hosts.seconds, _TASK.format(step="upgrade", command=shell), at_once)
             ways = {
                 name: _timed(act, folder / _LOG, spans.setdefault(name, []))
                 for name, act in _ways(folder, agent, at_once, _PEERS, _NO_FACTS).items()
             }
             found = interleaved(ways, _rounds(options, size))
+        least[f"seconds with {size:,} hosts"] = {way: median(found_spans) for way, found_spans in spans.items()}
         for name, costs in found.items():
             span = median(spans[name])
             whole, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
@@ -118,6 +119,7 @@ def _wall(report: Report, sizes: Sequence[int], cap: int, options: Options) -> N
                 f"{whole:.1f} s",
                 f"{busy:.1f} s",
             )
+    report.least(least)
 
 
 def _timed(act: Callable[[], Cost], log: Path, spans: list[float]) -> Callable[[], Cost]:
@@ -137,6 +139,7 @@ def _processor(report: Report, sizes: Sequence[int], cap: int, options: Options)
     head = ["hosts", "way", "processor", "convoy.upgrade over it", "per host and step", "whole run"]
     title = f"Processor time of {len(STEPS)} tasks that do nothing, with {cap} places under the cap."
     table = report.table(title, head, texts=2)
+    least: dict[str, dict[str, float]] = {}
     tasks = "".join(_TASK.format(step=step, command="'true'") for step in STEPS)
     for size in sizes:
         hosts = uneven_hosts(size, cap, [_ROLE])
@@ -148,12 +151,16 @@ def _processor(report: Report, sizes: Sequence[int], cap: int, options: Options)
             ways = {**bare, **same}
             found = interleaved(ways, _rounds(options, size))
         mine = found[OURS]
+        least[f"processor with {size:,} hosts"] = {
+            way: median(one.busy for one in costs) for way, costs in found.items()
+        }
         for way, costs in found.items():
             busy = median(one.busy for one in costs)
             ratio = median(one.busy / other.busy for one, other in zip(mine, costs, strict=True))
             each = busy / size / len(STEPS) * 1000
             whole = median(one.seconds for one in costs)
             table.add(f"{size:,}", way, f"{busy:.1f} s", f"{ratio:.2f}", f"{each:.0f} ms", f"{whole:.1f} s")
+    report.least(least)
 
 
 def _write(folder: Path, seconds: Mapping[str, float], tasks: str, cap: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import MOST_PASS_LIMIT, Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.repeated_passes import RepeatedPasses
 from benchmarks.options import Options
@@ -207,7 +207,7 @@ def _with_nodes(agent: Agent, hosts: Hosts, planner: Measured, reporter: Callabl
 
 def _passes(agent: Agent, rules: Mapping[str, Any], *, until_quiet: bool = False) -> None:
     """Make passes until all hosts are upgraded, or until nothing changes any more."""
-    passes = RepeatedPasses(Settings(port=agent.http_port))
+    passes = RepeatedPasses(Settings(port=agent.http_port, pass_limit=MOST_PASS_LIMIT))
     latest = passes.first(PassRequest(version=NEW, rules=rules))
     while not latest.plan.scope_done:
         if passes.wait(_QUIET if until_quiet else _LIMIT):
