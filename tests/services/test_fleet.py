@@ -179,7 +179,7 @@ def test_no_request_fails_while_the_whole_fleet_is_upgraded(fleet: Fleet) -> Non
     nodes = fleet.lab.nodes
     with Traffic(nodes["controller1"].address) as one, Traffic(nodes["controller2"].address) as other:
         process = fleet.upgrade(instructions=RULES)
-        shown, _nothing = process.communicate(timeout=540)
+        shown, _nothing = process.communicate(timeout=1800)
     assert process.returncode == 0, shown
     assert one.failures == []
     assert other.failures == []
@@ -215,6 +215,6 @@ def test_no_request_fails_while_the_whole_fleet_is_upgraded(fleet: Fleet) -> Non
 
     # And again: nothing to do.
     process = fleet.upgrade()
-    shown, _nothing = process.communicate(timeout=120)
+    shown, _nothing = process.communicate(timeout=600)
     assert process.returncode == 0, shown
     assert {host: fleet.shop(host) for host in WEB} == logs
