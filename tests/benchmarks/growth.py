@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import MOST_PASS_LIMIT, Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.transport import Transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import VersionReport, roles_of_hosts
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import fleet_summary
@@ -251,6 +252,6 @@ def _history(growth: _Growth, entries: int) -> None:
 
 
 def _all(store: Store, entries: int) -> None:
-    found = len(list(store.history(entries)))
+    found = len(list(store.history(Ledger(entries, NEW))))
     if found != entries:
         raise RuntimeError(f"{found} entries were read instead of {entries}")
