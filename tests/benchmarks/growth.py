@@ -31,6 +31,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics im
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import LedgerWriter
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from benchmarks.options import Options
 from benchmarks.processes import Measured
@@ -92,9 +93,7 @@ class _Growth:
         share = times(each, self.smallest.setdefault(operation, each))
         self.table.add(operation, size, requests or NOTHING, f"{seconds:.3f}", f"{memory:.0f}", share)
         if promised is not None and requests != promised:
-            self.report.mistakes.append(
-                f"{operation} over {size:,} hosts took {requests} requests instead of {promised}."
-            )
+            self.report.mistakes.append(f"{operation} at size {size:,} took {requests} requests instead of {promised}.")
 
 
 def run(options: Options, report: Report) -> None:
@@ -249,6 +248,19 @@ def _history(growth: _Growth, entries: int) -> None:
         measure("report on the oldest rollout", lambda store: read_rollout_report(store, OLDER))
         measure("report on the newest rollout", read_rollout_report)
         measure("status with 10 entries", lambda store: read_fleet(store, history=10))
+        growth.measure(
+            "planner write that removes old entries", entries, lambda: _on_consul(settings, _remove_entries), 2
+        )
+
+
+def _remove_entries(store: Store) -> None:
+    """Read and write as a planner whose history keeps the last rollout only."""
+    snapshot = store.snapshot()
+    if snapshot.ledger is None:
+        raise RuntimeError("there is no ledger")
+    ledger = replace(snapshot.ledger, rollouts=(max(1, snapshot.ledger.epoch - ENTRIES_OF_ROLLOUT),))
+    writer = LedgerWriter(store, replace(snapshot, ledger=ledger), "benchmark", int(time.time()))
+    writer.write(ledger, {"what": "open", "hosts": {}, "roles": {}})
 
 
 def _all(store: Store, entries: int) -> None:
