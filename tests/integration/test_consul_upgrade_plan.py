@@ -75,6 +75,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
     assert ledger(consul) == {
         "epoch": 2, "version": "2", "previous_version": "1", "state": "running",
         "instructions": stored, "who": who, "since": since, "commit": opening["commit"], "begun_index": seen_before,
+        "rollouts": [1],
     }  # fmt: skip
     assert begin | {"commit": ""} == {
         "epoch": 1, "at": since, "who": who, "commit": "", "version": "2", "what": "begin", "from": "1",

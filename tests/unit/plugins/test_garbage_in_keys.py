@@ -57,6 +57,8 @@ _LEDGER = {
     "commit": "c6",
     "members": {"web": 4, "db": 2},
     "begun_index": 3,
+    "rollouts": [1, 4],
+    "history_from": 1,
     "broken": ["db1"],
     "stopped": [],
     "rollback": False,
@@ -70,6 +72,7 @@ _LEDGER = {
         "failure_rules": {"global": 1},
         "health": {"soak": 60, "progress_deadline": 3600, "consul_checks": ["serfHealth"]},
         "stages": [{"name": "canary", "hosts": 1, "approve": True}],
+        "history": {"keep_rollouts": 5},
     },
 }
 _RECORD = {
