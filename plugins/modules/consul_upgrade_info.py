@@ -434,6 +434,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import sanitize_all
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import needs_memory
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,
@@ -485,7 +486,7 @@ def as_result(view: FleetView, name: str | None, wanted: Sequence[str] = ()) -> 
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
         "blockers": blocked_hosts(plan, plan.hosts),
-        "ledger": asdict(ledger) if ledger else {},
+        "ledger": sanitize_all(asdict(ledger)) if ledger else {},
         "history": view.history,
     }
     if name is not None and view.story is not None:
