@@ -233,10 +233,14 @@ class KeyCache:
         of_part: dict[Partition, dict[str, KVEntry]] = {part: {} for part in due}
         # A key belongs to the partition with the longest prefix.
         parts = sorted(due, key=lambda part: (part.is_key, len(part.prefix)), reverse=True)
+        # Keys are sorted, so the next one mostly belongs to the same partition, unless that has others within.
+        has_others = {part for part in parts if any(one.prefix.startswith(part.prefix) for one in parts if one != part)}
+        last: Partition | None = None
         for entry in entries:
-            part = next((one for one in parts if one.holds(entry.key)), None)
-            if part is not None:
-                of_part[part][entry.key] = entry
+            if last is None or last in has_others or not last.holds(entry.key):
+                last = next((one for one in parts if one.holds(entry.key)), None)
+            if last is not None:
+                of_part[last][entry.key] = entry
         for part, found in of_part.items():
             folder, index = due[part]
             before = folder.parts[part]

@@ -10,7 +10,7 @@ when it has been answered.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from .._common import runtime
 from .._common.errors import UpgradeError
@@ -22,17 +22,24 @@ _LONGEST = 60.0
 # The same in a process that soon ends, and so abandons its queries.
 _LONGEST_OF_SHORT_LIVED = 5.0
 _PAUSE = 1.0
+# A write to any key answers the query of an empty folder. It is sent again after this time (seconds).
+_PAUSE_IF_EMPTY = 0.25
 
 
 class BlockingQueries:
     """The blocking queries of a process: a thread and a connection for each folder that any :class:`Watch` needs."""
 
-    def __init__(self, settings: Settings, *, short_lived: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, *, short_lived: bool = False, pauses: Mapping[str, float] | None = None
+    ) -> None:
         """Send no query yet.
 
         :param short_lived: whether the process ends soon.
+        :param pauses: folder -> how long a query waits after each change before it is sent again (seconds), so that it is answered once for
+            all changes meanwhile.
         """
         self._settings = settings
+        self._pauses = pauses or {}
         self._longest = _LONGEST_OF_SHORT_LIVED if short_lived else _LONGEST
         self.changed = runtime.condition()
         self.index = 0
@@ -82,8 +89,10 @@ class BlockingQueries:
                 runtime.sleep(_PAUSE)
                 continue
             # A folder that was empty and still is has not changed, whatever its index says.
-            if found != index and (filled or is_filled):
+            is_empty = not filled and not is_filled
+            if found != index and not is_empty:
                 self._count_change(prefix, found)
+            runtime.sleep(_PAUSE_IF_EMPTY if is_empty and found != index else self._pauses.get(prefix, 0.0))
             # An index that went back is that of a restored Consul: the next query starts from zero.
             index, filled = (found if found >= index else 0), is_filled
 

@@ -18,6 +18,13 @@ from .planner_pass import PassResult, make_pass
 
 # A report changes several folders, and often several hosts report at once. One pass covers what changes within this time (seconds).
 _GATHER = 0.004
+# After a report, further ones are noticed at the latest after this time (seconds).
+_GATHER_REPORTS = 0.05
+# The same for changes that make no slot free: a planner's own writes, starts of hosts, and commands of operators.
+_GATHER_OTHERS = 0.25
+# After a pass, the next one comes at the earliest after so many times its duration, but within so many seconds. So reports that follow each
+# other closely share a pass, and a report after a rest is not delayed.
+_REST, _LONGEST_REST = 10, 0.1
 # A plan may change at a time by the clock. The pass comes this much later (seconds).
 _MARGIN = 0.5
 
@@ -39,14 +46,21 @@ class RepeatedPasses:
         self.store = CachedStore(settings, cache)
         self.latest: PassResult | None = None
         keys = self.store.keys
-        folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
-        self._watch = Watch(settings, folders, queries)
-        self._position = 0
+        # What a host writes at the end of its upgrade, and what else may free or take a slot.
+        reports = (keys.reports, LegacyKeys(keys.prefix).reports, keys.current_version)
+        others = (keys.upgrade, keys.gates)
+        pauses = dict.fromkeys(reports, _GATHER_REPORTS) | dict.fromkeys(others, _GATHER_OTHERS)
+        self._own = BlockingQueries(settings, pauses=pauses) if queries is None else None
+        self._reports = Watch(settings, reports, queries or self._own)
+        self._all = Watch(settings, (*reports, *others), queries or self._own)
+        self._position = self._position_of_reports = 0
+        self._rest_until = 0.0
         self._request = PassRequest()
 
     def close(self) -> None:
         """Stop watching Consul."""
-        self._watch.close()
+        if self._own is not None:
+            self._own.close()
 
     def first(self, request: PassRequest, *, most_slow: int = MOST_SLOW) -> PassResult:
         """Make the first pass.
@@ -71,9 +85,10 @@ class RepeatedPasses:
         wake_at = self.latest.plan.wake_at if self.latest is not None else None
         if wake_at is not None:
             seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
-        has_changed = self._watch.wait(self._position, seconds)
+        has_changed = self._all.wait(self._position, seconds)
         if has_changed:
-            runtime.sleep(_GATHER)
+            self._reports.wait(self._position_of_reports, _GATHER_OTHERS)
+            runtime.sleep(max(_GATHER, self._rest_until - runtime.monotonic()))
         return has_changed or (wake_at is not None and runtime.now() >= wake_at)
 
     def next(self, *, most_slow: int = MOST_SLOW) -> PassResult:
@@ -86,6 +101,9 @@ class RepeatedPasses:
         return self._make(replace(self._request, since=1, epoch=epoch, commit=commit), most_slow)
 
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
-        self._position = self._watch.mark()
+        began = runtime.monotonic()
+        self._position, self._position_of_reports = self._all.mark(), self._reports.mark()
         self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest)
+        ended = runtime.monotonic()
+        self._rest_until = ended + min(_LONGEST_REST, _REST * (ended - began))
         return self.latest

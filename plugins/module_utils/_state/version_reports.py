@@ -15,7 +15,7 @@ class VersionReports:
     """The version reports of a fleet, some of which may change.
 
     Old nodes write the new report and remove the former one in two requests, so a host may have reports of two versions. The latest
-    counts; at the same time, the one that is not the current version, so that no upgrade is left out. Nodes with the old code go on
+    counts; at the same time, the one that is not the current version, so that no upgrade is left out, and then the one written last. Nodes with the old code go on
     writing to the legacy layout, so the later one of both layouts counts.
     """
 
@@ -84,7 +84,8 @@ class VersionReports:
         if len(reports) < 2:
             return next(iter(reports.values()), None)
         *others, chosen = sorted(
-            reports.values(), key=lambda one: (one.at is not None, one.at or 0, one.version != self._current)
+            reports.values(),
+            key=lambda one: (one.at is not None, one.at or 0, one.version != self._current, one.index),
         )
         ignored = ", ".join(one.key for one in others)
         warnings.append(f"{host} reported several versions; {chosen.version!r} counts. Ignored: {ignored}.")
