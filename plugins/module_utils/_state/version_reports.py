@@ -15,8 +15,8 @@ class VersionReports:
     """The version reports of a fleet, some of which may change.
 
     Old nodes write the new report and remove the former one in two requests, so a host may have reports of two versions. The latest
-    counts; at the same time, the one that is not the current version, so that no upgrade is left out, and then the one written last. Nodes with the old code go on
-    writing to the legacy layout, so the later one of both layouts counts.
+    counts; at the same time, the one that is not the current version, so that no upgrade is left out, and then the one written last.
+    Nodes with the old code go on writing to the legacy layout, so the later one of both layouts counts.
     """
 
     def __init__(self) -> None:
