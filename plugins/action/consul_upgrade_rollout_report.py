@@ -11,7 +11,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_rollout_report import SPEC, act
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.files import report_files
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_files import report_files
 
 
 class ActionModule(ModuleAction):

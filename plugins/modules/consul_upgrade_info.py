@@ -255,6 +255,73 @@ needs_approval:
   description: Whether RV(stage) is done and needs an operator's approval.
   returned: success
   type: bool
+stages:
+  description: Stages of the rollout, in the order in which they are upgraded. Empty without stages.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the stage.
+      type: str
+    state:
+      description: V(done), V(current), V(soak) or V(approval) once all its hosts are upgraded, or V(waiting).
+      type: str
+    selects:
+      description: Which hosts it has, as the rules say.
+      type: str
+    hosts:
+      description: Number of its hosts.
+      type: int
+    upgraded:
+      description: Number of its upgraded hosts.
+      type: int
+    upgrading:
+      description: Number of its hosts that are being upgraded.
+      type: int
+    failed:
+      description: Number of its failed and lost hosts.
+      type: int
+    soak:
+      description: Seconds to wait after its last host was upgraded.
+      type: int
+    approve:
+      description: Whether it needs an approval before the next stage begins.
+      type: bool
+    until:
+      description: When its soak ends, in Unix seconds. V(0) if it does not soak now.
+      type: float
+    approved_by:
+      description: Operator who approved it, or empty.
+      type: str
+  sample: [{"name": "canary", "state": "approval", "selects": "1 of each role", "hosts": 1, "upgraded": 1, "upgrading": 0, "failed": 0,
+    "soak": 600, "approve": true, "until": 0, "approved_by": ""}]
+needs_operator:
+  description: What the rollout needs from an operator, the most important first. Empty if it continues without one.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    code:
+      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(stuck) or V(post_upgrade).
+      type: str
+    text:
+      description: A sentence.
+      type: str
+    playbook:
+      description: Playbook that answers it, such as V(approve).
+      type: str
+    variables:
+      description: Variables for the playbook.
+      type: dict
+    otherwise:
+      description: Playbook for the opposite decision, or empty.
+      type: str
+    since:
+      description: Since when it is needed, in Unix seconds, or V(0) if unknown.
+      type: float
+  sample: [{"code": "approval", "text": "Stage canary is done and needs an approval.", "playbook": "approve", "variables": {"stage": "canary"},
+    "otherwise": "abort", "since": 1789000000}]
 blocker:
   description: What blocks the whole rollout now. Empty if nothing does.
   returned: success
@@ -429,8 +496,6 @@ failure:
       type: dict
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -442,14 +507,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     ModuleCall,
     run,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
-    fleet_summary,
-    forecast_summary,
-    holds_summary,
-    hosts_as_result,
-)
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView, read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.info_result import info_result
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 SPEC: dict[str, dict[str, Any]] = {
@@ -462,36 +521,6 @@ SPEC: dict[str, dict[str, Any]] = {
     # The action prints.
     "show": {"type": "bool", "default": False},
 }
-
-
-def as_result(view: FleetView, name: str | None, wanted: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the result of the module.
-
-    :param name: the host to explain.
-    :param wanted: the hosts to return.
-    """
-    plan, ledger = view.plan, view.snapshot.ledger
-    result: dict[str, Any] = {
-        "changed": False,
-        "version": plan.version or "",
-        "previous_version": (ledger.previous_version if ledger else None) or "",
-        "epoch": ledger.epoch if ledger else 0,
-        "index": view.snapshot.index,
-        "complete": plan.complete,
-        **fleet_summary(plan.hosts),
-        "forecast": forecast_summary(plan),
-        **hosts_as_result(plan, plan.hosts, wanted),
-        "can_move": plan.can_move,
-        **rollout_blockers(plan),
-        "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
-        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
-        "blockers": blocked_hosts(plan, plan.hosts),
-        "ledger": sanitize_all(asdict(ledger)) if ledger else {},
-        "history": view.history,
-    }
-    if name is not None and view.story is not None:
-        result["host"] = {"name": name, **asdict(plan.hosts[name]), **view.story}
-    return result
 
 
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
@@ -510,7 +539,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         )
         for warning in view.warnings:
             call.warn(warning)
-        return as_result(view, options["name"], options["hosts"])
+        return info_result(view, options["name"], options["hosts"])
 
 
 def main() -> None:

@@ -456,6 +456,73 @@ needs_approval:
   description: Whether RV(stage) is done and needs an operator's approval.
   returned: success
   type: bool
+stages:
+  description: Stages of the rollout, in the order in which they are upgraded. Empty without stages.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the stage.
+      type: str
+    state:
+      description: V(done), V(current), V(soak) or V(approval) once all its hosts are upgraded, or V(waiting).
+      type: str
+    selects:
+      description: Which hosts it has, as the rules say.
+      type: str
+    hosts:
+      description: Number of its hosts.
+      type: int
+    upgraded:
+      description: Number of its upgraded hosts.
+      type: int
+    upgrading:
+      description: Number of its hosts that are being upgraded.
+      type: int
+    failed:
+      description: Number of its failed and lost hosts.
+      type: int
+    soak:
+      description: Seconds to wait after its last host was upgraded.
+      type: int
+    approve:
+      description: Whether it needs an approval before the next stage begins.
+      type: bool
+    until:
+      description: When its soak ends, in Unix seconds. V(0) if it does not soak now.
+      type: float
+    approved_by:
+      description: Operator who approved it, or empty.
+      type: str
+  sample: [{"name": "canary", "state": "approval", "selects": "1 of each role", "hosts": 1, "upgraded": 1, "upgrading": 0, "failed": 0,
+    "soak": 600, "approve": true, "until": 0, "approved_by": ""}]
+needs_operator:
+  description: What the rollout needs from an operator, the most important first. Empty if it continues without one.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    code:
+      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(stuck) or V(post_upgrade).
+      type: str
+    text:
+      description: A sentence.
+      type: str
+    playbook:
+      description: Playbook that answers it, such as V(approve).
+      type: str
+    variables:
+      description: Variables for the playbook.
+      type: dict
+    otherwise:
+      description: Playbook for the opposite decision, or empty.
+      type: str
+    since:
+      description: Since when it is needed, in Unix seconds, or V(0) if unknown.
+      type: float
+  sample: [{"code": "approval", "text": "Stage canary is done and needs an approval.", "playbook": "approve", "variables": {"stage": "canary"},
+    "otherwise": "abort", "since": 1789000000}]
 blocker:
   description: What blocks the whole rollout now. Empty if nothing does.
   returned: success
@@ -537,13 +604,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary im
     fleet_summary,
     forecast_summary,
     hosts_as_result,
+    rollout_summary,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
     make_pass,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts, rollout_blockers
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
@@ -606,7 +674,7 @@ def as_result(
         "transitions": outcome.transitions(),
         "done": plan.scope_done,
         "can_move": plan.can_move,
-        **rollout_blockers(plan),
+        **rollout_summary(outcome.snapshot, plan),
         "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
         "blockers": blocked_hosts(plan, hosts),
         "wake_at": plan.wake_at or 0,

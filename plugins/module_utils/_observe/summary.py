@@ -10,10 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from .._common.names import in_order
+from .._fleet.fleet import Snapshot
 from .._fleet.holds import Hold
 from .._host_states.state_names import FAILED, HELD, LOST, PENDING, STATES, UPGRADED, UPGRADING
 from .._planner.explanations import LIMIT
-from .._planner.plan import HostView, Plan
+from .._planner.plan import HostView, Plan, rollout_blockers
+from .operator_needs import operator_needs
+from .stages import as_plain, stage_summaries
 
 # How many hosts and waves are named.
 _MOST_HOSTS = 8
@@ -53,6 +56,15 @@ def reasons(hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
         {"state": state, "reason": reason, "cause": cause, **_some(names)}
         for (state, reason, cause), names in sorted(found.items(), key=lambda one: order[one[0][0]])
     ]
+
+
+def rollout_summary(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
+    """Return what a result has on the whole rollout: what :func:`rollout_blockers` returns, ``stages`` and ``needs_operator``."""
+    return {
+        **rollout_blockers(plan),
+        "stages": as_plain(stage_summaries(snapshot, plan)),
+        "needs_operator": [one.plain() for one in operator_needs(snapshot, plan)],
+    }
 
 
 def forecast_summary(plan: Plan) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from .._host_states import state_names
 from .._host_states.failure_budgets import ExhaustedBudget
 from .blockers import RolloutBlocker
 from .fleet_state import FleetState
+from .stage_progress import StageProgress
 
 # The hosts of each wave, in order.
 Waves = Sequence[tuple[str, ...]]
@@ -98,6 +99,7 @@ class Plan:
     :param rollback_order: the order of roles and stages in a rollback, ``reversed`` or ``forward``; empty in other rollouts.
     :param marks: host -> health mark to store, for marks that have changed.
     :param wake_at: when a pass may have another result without a write (unix seconds); None if only a write changes it.
+    :param stages: where the rollout is in its stages.
     :param fleet: the fleet that the plan is made for; None for no fleet. The explanations and the forecast are computed from it when they are
         used first.
     """
@@ -127,6 +129,7 @@ class Plan:
     rollback_order: str = ""
     marks: Mapping[str, HealthMark] = field(default_factory=dict)
     wake_at: float | None = None
+    stages: StageProgress = field(default_factory=StageProgress)
     fleet: FleetState | None = field(default=None, compare=False, repr=False)
 
     def status(self) -> dict[str, list[str]]:

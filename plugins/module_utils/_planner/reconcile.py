@@ -82,6 +82,7 @@ def make_plan(
         rollback_order=fleet.rollback_order,
         marks=_new_marks(fleet),
         wake_at=_wake_at(fleet, blockers),
+        stages=blockers.stages,
         fleet=fleet,
     )
 

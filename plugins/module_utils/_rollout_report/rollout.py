@@ -10,7 +10,7 @@ from typing import Any
 
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
-from .._common.names import in_order, plural
+from .._common.names import in_order, listing
 from .._fleet.fleet import HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
 from .._planner.slots import Limit, limits_by_role
@@ -21,6 +21,8 @@ from .statistics import concurrency, durations, step_durations
 
 _ENDS = ("complete", "converge")
 _UNKNOWN = "unknown"
+# How many hosts an entry of the history names.
+_MOST_NAMED = 8
 
 
 def rollout_report(
@@ -89,7 +91,18 @@ def rollout_report(
         "caps": {limit.what: limit.slots for each in limits.values() for limit in each if not limit.is_missing},
         "durations": {role: durations(by_role[role]) for role in counts},
         "steps": step_durations(hosts),
+        "stages": _stages(events, end),
     }
+
+
+def _stages(events: Iterable[Mapping[str, Any]], end: int) -> list[dict[str, Any]]:
+    """Return the stages of a rollout with their times (unix seconds): a stage ends when the next one begins."""
+    begun: dict[str, int] = {}
+    for event in events:
+        if event.get("what") == "stage" and event.get("stage"):
+            begun.setdefault(str(event["stage"]), at_of(event))
+    ends = [*begun.values(), end][1:]
+    return [{"name": name, "begun": at, "end": max(at, to)} for (name, at), to in zip(begun.items(), ends, strict=True)]
 
 
 def _move(record: HostRecord | None, version: str) -> HostRecord | None:
@@ -145,9 +158,12 @@ def _published(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def _entry(event: Mapping[str, Any]) -> dict[str, Any]:
     hosts, roles = _mapping(event.get("hosts")), _mapping(event.get("roles"))
-    parts = [plural(len(hosts), "host")] * bool(hosts) + [f"role {role}" for role in roles]
+    parts = [listing(in_order(hosts), _MOST_NAMED)] * bool(hosts) + [f"role {role}" for role in roles]
     stage = event.get("stage")
-    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [str(event.get("reason") or "")]
+    # Hosts that are admitted together usually have the same reason.
+    same = {str(reason) for reason in hosts.values()} if event.get("what") == "open" else set()
+    reason = same.pop() if len(same) == 1 else str(event.get("reason") or "")
+    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [reason]
     return {
         "at": at_of(event),
         "epoch": event.get("epoch", 0),

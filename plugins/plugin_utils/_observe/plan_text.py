@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...module_utils._common.durations import duration_in_words
 from ...module_utils._common.names import plural
 from ...module_utils._rule_checks.sources import leaves
 from .status_text import headline, reason_lines, rollout_lines, some_hosts, table_lines
@@ -85,18 +86,3 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 def _who(wave: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     blocker = result.get("blocker")
     return some_hosts(wave) or f"none: {blocker['reason'] if blocker else 'every slot is in use'}"
-
-
-def duration_in_words(seconds: float) -> str:
-    """Return how long something takes in at most two units: ``45s``, ``12m 30s``, ``3h 5m``, ``2d 4h``."""
-    left = max(0, round(seconds))
-    parts = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return " ".join(parts) or "0s"

@@ -28,18 +28,18 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _update
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.info_result import info_result
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import as_result
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.files import report_files
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_files import report_files
 from memory_consul import MemoryConsul
 from rich.console import Console
 from thorough import quick
@@ -358,7 +358,7 @@ def _check_file(text: str) -> None:
 def _info(store: Store) -> None:
     """Look at all, and at one host that is always there, as its role is given."""
     view = read_fleet(store, fleet={"web1": "web"}, history=20, name="web1")
-    result = as_result(view, "web1")
+    result = info_result(view, "web1")
     _check([result, status_text.status_lines(result), status_text.host_lines(result["host"]), view.warnings])
 
 

@@ -48,7 +48,7 @@ ROOMS = (
     "plugin_utils/_migrate/steps",
     "plugin_utils/_observe",
     "plugin_utils/_wait",
-    "plugin_utils/_rollout_files",
+    "plugin_utils/_pages",
     "plugin_utils/_push",
     "plugin_utils/_notify",
     "plugin_utils/_daemon",

@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord, VersionReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import rollout_report
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.page import html_page
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
 from hypothesis import given
 from hypothesis import strategies as st
 

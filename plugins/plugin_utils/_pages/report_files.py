@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .csv import csv_text
-from .page import html_page
+from .report_page import html_page
 
 
 def report_files(found: Mapping[str, Any], folder: str = "") -> dict[str, str]:

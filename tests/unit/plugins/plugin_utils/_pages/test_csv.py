@@ -9,7 +9,7 @@ import csv
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._rollout_files.csv import HEAD, cell, csv_text
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.csv import HEAD, cell, csv_text
 from hypothesis import given
 from hypothesis import strategies as st
 

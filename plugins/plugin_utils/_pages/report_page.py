@@ -60,4 +60,4 @@ def _template() -> Template:
     )
     environment.filters.update(time=time_text, duration=duration_text, short=short, px="{:.1f}".format)
     environment.globals.update(plural=plural)
-    return environment.get_template("page.html.j2")
+    return environment.get_template("report.html.j2")

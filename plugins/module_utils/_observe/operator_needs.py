@@ -1,0 +1,118 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a rollout needs from an operator: in words, since when, and the playbook that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .._common.names import listing, plural
+from .._fleet.fleet import FAILED, HostRecord, Snapshot
+from .._fleet.ledger import COMPLETE
+from .._host_states.states import BROKEN, HELD, LOST, PENDING, HostState
+from .._planner.blockers import ABORT, APPROVAL, BUDGET, PAUSE, command_text
+from .._planner.plan import Plan
+
+# Codes of needs that have no blocker of the same name.
+BROKEN_HOSTS, STUCK, POST_UPGRADE = "broken_hosts", "stuck", "post_upgrade"
+# More hosts than this are retried together, without their names.
+_MOST_NAMED = 10
+_MOST_IN_TEXT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNeed:
+    """Something that only an operator can do.
+
+    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``stuck`` or ``post_upgrade``.
+    :param text: a sentence.
+    :param playbook: the name of the playbook that answers it.
+    :param variables: its variables.
+    :param otherwise: the name of a playbook for the opposite decision; empty for none.
+    :param since: since when it is needed (unix seconds); 0 if unknown.
+    """
+
+    code: str
+    text: str
+    playbook: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = ""
+    since: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the part of a result."""
+        return asdict(self)
+
+    @staticmethod
+    def from_plain(data: Mapping[str, Any]) -> OperatorNeed:
+        """Return it from what :meth:`plain` returned."""
+        return OperatorNeed(**data)
+
+
+def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
+    """Return what a rollout needs from an operator, the most important first; empty if it goes on by itself. Takes time linear in hosts."""
+    ledger, fleet = snapshot.ledger, plan.fleet
+    if ledger is None or fleet is None or ledger.version != snapshot.current_version:
+        return ()
+    found: list[OperatorNeed] = []
+    code = plan.blocker.code if plan.blocker is not None else ""
+    at = float(ledger.command.get("at") or 0)
+    if code == ABORT:
+        text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again, or roll the fleet back."
+        variables = {"version": ledger.version, "restart": "true"}
+        return (OperatorNeed(ABORT, text, "upgrade", variables, "rollback", at),)
+    if code == PAUSE:
+        text = f"The rollout to {ledger.version} is paused{command_text(ledger)}."
+        found.append(OperatorNeed(PAUSE, text, "resume", {}, "abort", at))
+    if plan.needs_approval and plan.stage:
+        stage = plan.stages.stages[plan.stages.number]
+        done_at = float(plan.stage_mark.get("done_at") or 0)
+        text = f"Stage {plan.stage} is done and needs an approval."
+        since = done_at + stage.soak if done_at else 0.0
+        found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
+    broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
+    if broken:
+        found.append(_of_broken(broken, budget=code == BUDGET))
+    if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
+        text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
+        found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
+    if not found and not plan.complete and not plan.can_move and plan.unfinished:
+        found.append(_of_stuck(snapshot, plan, fleet.hosts))
+    return tuple(found)
+
+
+def _of_broken(broken: Sequence[HostState], *, budget: bool) -> OperatorNeed:
+    names = [one.host for one in broken]
+    lost = sum(one.state == LOST for one in broken)
+    what = "are lost" if lost == len(broken) > 1 else "is lost" if lost == len(broken) else "failed"
+    more = f" {lost} of them {'is' if lost == 1 else 'are'} lost." if 0 < lost < len(broken) else ""
+    stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
+    text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops} Fix {'it' if len(names) == 1 else 'them'}, then retry."
+    variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED else {}
+    since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
+    return OperatorNeed(BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "rollback", since)
+
+
+def _failed_at(record: HostRecord | None) -> float:
+    return float(record.times.get(FAILED) or 0) if record is not None and record.readable else 0.0
+
+
+def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
+    """Return whether a run is at work on hosts that still have to run their tasks after the upgrade."""
+    return any(host in snapshot.leases for host in plan.post_upgrade)
+
+
+def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
+    held = [host for host in plan.unfinished if hosts[host].state == HELD]
+    waiting = [host for host in plan.unfinished if hosts[host].state == PENDING]
+    first = (waiting or list(plan.unfinished))[0]
+    if waiting or not held:
+        return OperatorNeed(STUCK, f"No host can be admitted. See what {first} waits for.", "status", {"host": first})
+    text = f"Only held hosts are left: {listing(held, _MOST_IN_TEXT)}."
+    if len(held) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in held):
+        return OperatorNeed(STUCK, text, "unhold", {"host": ",".join(held)})
+    # The hold may be on a role or on the whole fleet, or be set on the host itself.
+    return OperatorNeed(STUCK, text, "status", {"host": first})

@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The state of a fleet as the result of `consul_upgrade_info`, which the page has too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .._codecs.values import sanitize_all
+from .._observe.summary import fleet_summary, forecast_summary, holds_summary, hosts_as_result, rollout_summary
+from .._planner.plan import blocked_hosts
+from .fleet_info import FleetView
+
+
+def info_result(view: FleetView, name: str | None = None, wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the result of the module.
+
+    :param name: the host to explain.
+    :param wanted: the hosts to return.
+    """
+    plan, ledger = view.plan, view.snapshot.ledger
+    result: dict[str, Any] = {
+        "changed": False,
+        "version": plan.version or "",
+        "previous_version": (ledger.previous_version if ledger else None) or "",
+        "epoch": ledger.epoch if ledger else 0,
+        "index": view.snapshot.index,
+        "complete": plan.complete,
+        **fleet_summary(plan.hosts),
+        "forecast": forecast_summary(plan),
+        **hosts_as_result(plan, plan.hosts, wanted),
+        "can_move": plan.can_move,
+        **rollout_summary(view.snapshot, plan),
+        "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
+        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
+        "blockers": blocked_hosts(plan, plan.hosts),
+        "ledger": sanitize_all(asdict(ledger)) if ledger else {},
+        "history": view.history,
+    }
+    if name is not None and view.story is not None:
+        result["host"] = {"name": name, **asdict(plan.hosts[name]), **view.story}
+    return result
