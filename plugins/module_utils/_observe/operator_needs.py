@@ -12,9 +12,12 @@ from typing import Any
 from .._common.names import listing, plural
 from .._fleet.fleet import FAILED, HostRecord, Snapshot
 from .._fleet.ledger import COMPLETE
-from .._host_states.states import BROKEN, HELD, LOST, PENDING, HostState
-from .._planner.blockers import ABORT, APPROVAL, BUDGET, PAUSE, command_text
+from .._host_states.state_names import BROKEN, HELD, LOST, PENDING
+from .._host_states.states import HostState
+from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
+from .._planner.blockers import command_text
 from .._planner.plan import Plan
+from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
 BROKEN_HOSTS, STUCK, POST_UPGRADE = "broken_hosts", "stuck", "post_upgrade"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._fleet.fleet import Snapshot
-from .._host_states.states import BROKEN, UPGRADED, UPGRADING
+from .._host_states.state_names import BROKEN, UPGRADED, UPGRADING
 from .._planner.plan import Plan
 from .._rules.caps import Cap
 from .._rules.stages import Stage

@@ -76,7 +76,7 @@ def test_what_is_told_of_all_of_them() -> None:
     assert found["caps"] == {"role compute": 2, "the fleet": 3}
     assert found["durations"]["controller"] == {"hosts": 1, "median": 30, "longest": 30}
     assert found["durations"]["compute"] == {"hosts": 0, "median": 0, "longest": 0}
-    assert found["commands"][3] == {"at": 180, "epoch": 180, "who": "bob", "what": "retry", "text": "1 host: disk"}
+    assert found["commands"][3] == {"at": 180, "epoch": 180, "who": "bob", "what": "retry", "text": "compute2: disk"}
     assert found["rules"] == RULES
 
 
