@@ -59,7 +59,7 @@ def write_atomically(path: str, text: str, option: str) -> None:
 
 def _bad(path: str, option: str, why: str) -> UpgradeError:
     return UpgradeError(
-        "bad_folder" if option == "folder" else "bad_metrics_file",
+        "bad_metrics_file" if option == "metrics_file" else "bad_folder",
         f"{option}: {path} can't be written: {why}.",
         path=path,
     )

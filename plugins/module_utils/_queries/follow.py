@@ -37,13 +37,22 @@ class ProgressUpdate:
     """The result of one read.
 
     :param hosts: what :func:`watched_hosts` returns.
-    :param index: the newest Consul index of the read.
+    :param view: all that was read.
     """
 
     progress: RolloutProgress
     hosts: Mapping[str, HostView]
-    index: int
-    warnings: tuple[str, ...]
+    view: FleetView
+
+    @property
+    def index(self) -> int:
+        """The newest Consul index of the read."""
+        return self.view.snapshot.index
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the read."""
+        return self.view.warnings
 
 
 def follow(
@@ -85,7 +94,7 @@ def _followed(
             runtime.sleep(_LEAST_PAUSE)
             watch.wait(mark, _LONGEST_SILENCE)
             continue
-        updates = _update(view)
+        updates = progress_update(view)
         if before is None or updates.hosts != before:
             before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
@@ -107,7 +116,8 @@ def _is_over(updates: ProgressUpdate, quiet_since: float, patience: float) -> bo
     return updates.progress.over or (updates.progress.done and runtime.monotonic() - quiet_since > patience)
 
 
-def _update(view: FleetView) -> ProgressUpdate:
+def progress_update(view: FleetView) -> ProgressUpdate:
+    """Return the progress of a rollout at one read. Takes time linear in hosts."""
     snapshot, plan = view.snapshot, view.plan
     try:
         soak = parse(snapshot.ledger.instructions).health.soak if snapshot.ledger is not None else 0
@@ -115,4 +125,4 @@ def _update(view: FleetView) -> ProgressUpdate:
         # view.warnings has this error.
         soak = 0
     hosts = watched_hosts(snapshot, plan)
-    return ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, snapshot.index, view.warnings)
+    return ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, view)

@@ -19,7 +19,7 @@ from .._rules.role_order import resolve
 from .host import host_report
 from .statistics import concurrency, durations, step_durations
 
-_ENDS = ("complete", "converge")
+ENDS = ("complete", "converge")
 _UNKNOWN = "unknown"
 # How many hosts an entry of the history names.
 _MOST_NAMED = 8
@@ -45,10 +45,10 @@ def rollout_report(
     """
     first, last = events[0], events[-1]
     version, begun = str(first.get("version", "")), at_of(first)
-    over = next((event["what"] for event in reversed(events) if event.get("what") in (*_ENDS, "abort")), "")
-    end = max(begun, at_of(last) if over in _ENDS else until)
+    over = next((event["what"] for event in reversed(events) if event.get("what") in (*ENDS, "abort")), "")
+    end = max(begun, at_of(last) if over in ENDS else until)
     opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
-    at_last = next((at_of(event) for event in events if event.get("what") in _ENDS), None)
+    at_last = next((at_of(event) for event in events if event.get("what") in ENDS), None)
     hosts = []
     for host in in_order({*opened, *members} if is_whole else opened):
         record, report = records.get(host), reports.get(host)

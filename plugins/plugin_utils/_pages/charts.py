@@ -1,39 +1,42 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The charts of a rollout report: where each bar, line and text is, for the page to draw."""
+"""The charts of a rollout: where each bar, line and text is, for the pages to draw.
+
+Along the time, places are in percent of the whole, so that bars scale with the page and texts do not.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...module_utils._common.durations import duration_in_words
 from ...module_utils._rollout_report.host import BROKE, DONE, OPEN, PHASES, WAITS, WORKS
 
-LEFT, WIDTH = 180, 1000
 _CLASSES = {WAITS: "w", OPEN: "o", WORKS: "k", BROKE: "f", DONE: "d"}
 # Textures repeat what colours show.
 _TEXTURES = {OPEN: "po", BROKE: "pf"}
 # The number of colours for steps. More steps share colours and differ by their numbers.
 STEP_COLOURS = 6
-# The least width of a bar with a number.
-_NUMBER_WIDTH = 14
+# The least widths of a bar, and of a bar with a number (percent).
+_LEAST_WIDTH, _NUMBER_WIDTH = 0.08, 1.5
 # Up to this many hosts, each piece of a bar has a tooltip. With more hosts, only the whole bar has one.
 _MOST_TOOLTIPS = 400
-_IN_A_ROW = 6
-# The height of a cap chart, without the line below it.
-_HEIGHT, _BOTTOM = 60, 70
+# A line has no more points than this along the time.
+_MOST_POINTS = 500
+# How many times a chart of phases has.
+_COLUMNS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A piece of a host's bar: one phase or step.
 
-    :param x: left end; ``width`` is not 0.
+    :param x: left end; ``width`` is not 0. Both in percent.
     :param kind: CSS class, which gives the colour.
-    :param texture: ID of a pattern that replaces the colour; empty for none.
     :param tooltip: empty for none.
     :param number: the number of its step; 0 to show none.
     """
@@ -41,7 +44,6 @@ class Bar:
     x: float
     width: float
     kind: str
-    texture: str
     tooltip: str
     number: int
 
@@ -50,41 +52,54 @@ class Bar:
 class HostRow:
     """A host in the timeline.
 
-    :param heading: the role, before its first host; empty otherwise.
-    :param heading_y: where the heading is.
-    :param name: the host's name beside the bars; empty if there is no room.
+    :param title: its phase, and its error.
     """
 
-    y: float
+    host: str
     title: str
+    y: int
     bars: tuple[Bar, ...]
-    name: str
-    heading: str
-    heading_y: float
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
-    """The hosts over time.
+class RoleRows:
+    """The hosts of a role over time.
 
-    :param hosts: by role, and in the order of their admission.
-    :param row_height: height of a host.
+    :param hosts: in the order of their admission.
+    :param row_height: height of a host (pixels).
+    :param has_names: whether there is room for their names beside the bars.
     """
 
+    role: str
     hosts: tuple[HostRow, ...]
     row_height: int
-    height: float
+    has_names: bool
+
+    @property
+    def height(self) -> int:
+        """Return the height of all rows (pixels)."""
+        return self.row_height * len(self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """An entry of the legend."""
+    """An entry of a legend.
 
-    x: int
-    y: int
+    :param kind: CSS class, which gives the colour.
+    """
+
     kind: str
-    texture: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stage along the time, in percent."""
+
+    name: str
+    x: float
+    width: float
+    tooltip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,7 @@ class Curve:
     """How many hosts of a part of the fleet were down over time.
 
     :param text: the largest number and the cap.
-    :param points: of the line: x and y.
+    :param points: of the line: x and y, from 0 to 100.
     :param cap_y: where the line of the cap is; None for no cap.
     """
 
@@ -102,15 +117,36 @@ class Curve:
     cap_y: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Area:
+    """How many hosts were in a phase over time, above those in other phases.
+
+    :param points: of the area: x and y, from 0 to 100.
+    """
+
+    kind: str
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
 def time_text(at: float) -> str:
     """Return a time (unix seconds) as UTC text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) + " UTC"
 
 
+def clock_text(at: float, precision: str = "minutes") -> str:
+    """Return a time (unix seconds) as short UTC text: month, day and time of day."""
+    return time_text(at)[5 : 19 if precision == "seconds" else 16]
+
+
+def iso_text(at: float) -> str:
+    """Return a time (unix seconds) for the attribute of a ``time`` element."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
 def duration_text(seconds: float) -> str:
-    """Return a duration (seconds) as text, such as ``2 min 5 s``."""
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    """Return a duration (seconds) as text, such as ``2m 5s``."""
+    return duration_in_words(seconds, "<1s")
 
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, int]:
@@ -119,32 +155,28 @@ def numbers_of(report: Mapping[str, Any]) -> dict[str, int]:
     return {name: at for at, name in enumerate(names, 1)}
 
 
-def timeline(report: Mapping[str, Any]) -> Timeline:
-    """Return the chart of all hosts over time."""
+def timeline(report: Mapping[str, Any], only: Collection[str] | None = None) -> list[RoleRows]:
+    """Return the chart of hosts over time, for each role.
+
+    :param only: the hosts to draw; None for all.
+    """
     numbers = numbers_of(report)
-    hosts = sorted(report["hosts"], key=lambda one: (one["role"], one["phases"][0][2], one["phase"] == WAITS))
-    height = 16 if len(hosts) <= 40 else 7 if len(hosts) <= _MOST_TOOLTIPS else 2
-    rows, y, role = [], 14.0, None
+    chosen = [one for one in report["hosts"] if only is None or one["host"] in only]
+    hosts = sorted(chosen, key=lambda one: (one["role"], one["phases"][0][2], one["phase"] == WAITS))
+    height = 18 if len(hosts) <= 60 else 7 if len(hosts) <= _MOST_TOOLTIPS else 2
+    rows: dict[str, list[HostRow]] = {}
     for one in hosts:
-        heading, heading_y = "", 0.0
-        if one["role"] != role:
-            heading = role = one["role"]
-            y += 6
-            heading_y = y + 10
-            y += 16 if height > 10 else 0
         error = f": {one['error']}" if one["error"] else ""
-        rows.append(
+        of_role = rows.setdefault(one["role"], [])
+        of_role.append(
             HostRow(
-                y,
+                one["host"],
                 f"{one['host']}: {one['phase']}{error}",
+                height * len(of_role),
                 tuple(_bars(report, one, numbers, height, has_tooltips=len(hosts) <= _MOST_TOOLTIPS)),
-                short(one["host"]) if height > 10 else "",
-                short(heading),
-                heading_y,
             )
         )
-        y += height
-    return Timeline(tuple(rows), height, y + 8)
+    return [RoleRows(role, tuple(found), height, height > 10) for role, found in rows.items()]
 
 
 def _bars(
@@ -152,7 +184,7 @@ def _bars(
 ) -> Iterator[Bar]:
     for phase, start, end, service, step in one["phases"]:
         left = _x(report, start)
-        width = max(_x(report, end) - left, 0.8)
+        width = max(_x(report, end) - left, _LEAST_WIDTH)
         number = numbers.get(step or service, 0) if phase == WORKS else 0
         tooltip = ""
         if has_tooltips:
@@ -161,40 +193,41 @@ def _bars(
             when = f"from {time_text(start)}, {duration_text(end - start)}"
             tooltip = f"{one['host']}: {phase}{f', {at}' if at else ''}, {when}{error}"
         # Thin bars have no room for a texture or a number.
-        texture = _TEXTURES.get(phase, "") if height > 2 else ""
+        kind = _kind(phase, number)
+        if height > 2 and phase in _TEXTURES:
+            kind = _TEXTURES[phase]
         shows_number = height > 10 and width >= _NUMBER_WIDTH
-        yield Bar(left, width, _kind(phase, number), texture, tooltip, number if shows_number else 0)
+        yield Bar(left, width, kind, tooltip, number if shows_number else 0)
 
 
 def _kind(phase: str, number: int) -> str:
     return f"s{(number - 1) % STEP_COLOURS}" if number else _CLASSES[phase]
 
 
-def short(name: str) -> str:
-    """Return a name, truncated to the room beside a bar."""
-    return name if len(name) <= 24 else f"{name[:23]}\u2026"
-
-
 def legend(report: Mapping[str, Any]) -> list[Swatch]:
-    """Return the colours of the timeline: a row of phases, and rows of steps."""
-    row = [(_CLASSES[phase], _TEXTURES.get(phase, ""), phase) for phase in PHASES]
-    steps = [(_kind(WORKS, number), "", f"{number} {name}") for name, number in numbers_of(report).items()]
-    rows = [row, *(steps[at : at + _IN_A_ROW] for at in range(0, len(steps), _IN_A_ROW))]
-    return [
-        Swatch(190 * column, 2 + 18 * line, kind, texture, name)
-        for line, found in enumerate(rows)
-        for column, (kind, texture, name) in enumerate(found)
-    ]
+    """Return the colours of the timeline: phases, then steps."""
+    phases = [Swatch(_TEXTURES.get(phase, _CLASSES[phase]), phase) for phase in PHASES]
+    return phases + [Swatch(_kind(WORKS, number), f"{number} {name}") for name, number in numbers_of(report).items()]
 
 
-def axis(report: Mapping[str, Any]) -> list[tuple[float, str, str]]:
-    """Return the times above the timeline: x, the anchor of the text, and the text."""
+def axis(report: Mapping[str, Any]) -> list[str]:
+    """Return the times above the charts, at equal distances from the begin to the end."""
     span = report["end"] - report["begun"]
     # Month to minute; hour to second for less than ten minutes.
     shown = slice(5, 16) if span >= 600 else slice(11, 19)
+    return [time_text(report["begun"] + span * part / 4)[shown] for part in range(5)]
+
+
+def bands(report: Mapping[str, Any]) -> list[Band]:
+    """Return the stages along the time; empty for a rollout without stages."""
     return [
-        (LEFT + WIDTH * part / 4, anchor, time_text(report["begun"] + span * part / 4)[shown])
-        for part, anchor in enumerate(("start", "middle", "middle", "middle", "end"))
+        Band(
+            one["name"],
+            _x(report, one["begun"]),
+            max(_x(report, one["end"]) - _x(report, one["begun"]), _LEAST_WIDTH),
+            f"stage {one['name']}, from {time_text(one['begun'])}, {duration_text(one['end'] - one['begun'])}",
+        )
+        for one in report["stages"]
     ]
 
 
@@ -205,10 +238,10 @@ def curve(report: Mapping[str, Any], name: str) -> Curve:
     top = max(most, cap or 0, 1)
 
     def y(down: float) -> float:
-        return _BOTTOM - down / top * _HEIGHT
+        return 95 - down / top * 90
 
     points, before = [(_x(report, report["begun"]), y(0))], 0
-    for at, down in steps:
+    for at, down in _thinned(steps, report["end"] - report["begun"]):
         points += [(_x(report, at), y(before)), (_x(report, at), y(down))]
         before = down
     points.append((_x(report, report["end"]), y(before)))
@@ -216,7 +249,49 @@ def curve(report: Mapping[str, Any], name: str) -> Curve:
     return Curve(name, text, tuple(points), None if cap is None else y(cap))
 
 
+def _thinned(steps: Sequence[Sequence[int]], seconds: int) -> Iterator[tuple[int, int]]:
+    """Yield the steps of a line; of many that are close together, the highest and the last."""
+    size = max(1, seconds // _MOST_POINTS)
+    at_most: dict[int, list[tuple[int, int]]] = {}
+    for at, down in steps:
+        at_most.setdefault(at // size, []).append((at, down))
+    for found in at_most.values():
+        highest = max(found, key=lambda one: one[1])
+        if highest is not found[-1]:
+            yield highest
+        yield found[-1]
+
+
+def phases_over_time(report: Mapping[str, Any]) -> list[Area]:
+    """Return how many hosts were in each phase over time, from the bottom to the top. Takes time linear in hosts."""
+    begun, end = report["begun"], report["end"]
+    span = max(1, end - begun)
+    changes = {phase: [0] * (_COLUMNS + 2) for phase in PHASES}
+    for one in report["hosts"]:
+        for phase, start, until, *_step in one["phases"]:
+            # A phase counts at the times from its start to just before its end, the last one also at the end.
+            first = -(-(start - begun) * _COLUMNS // span)
+            last = -(-(until - begun) * _COLUMNS // span) if until < end else _COLUMNS + 1
+            if last > first:
+                changes[phase][first] += 1
+                changes[phase][last] -= 1
+    total = max(1, len(report["hosts"]))
+    below = [0] * (_COLUMNS + 1)
+    areas = []
+    for phase in (DONE, BROKE, WORKS, OPEN):
+        count, above = 0, []
+        for column in range(_COLUMNS + 1):
+            count += changes[phase][column]
+            above.append(below[column] + count)
+        edge = [(100 * column / _COLUMNS, 100 - 100 * of / total) for column, of in enumerate(above)]
+        floor = [(100 * column / _COLUMNS, 100 - 100 * of / total) for column, of in enumerate(below)]
+        if above != below:
+            areas.append(Area(_CLASSES[phase], phase, (*edge, *reversed(floor))))
+        below = above
+    return areas
+
+
 def _x(report: Mapping[str, Any], at: float) -> float:
     begun: float = report["begun"]
     end: float = report["end"]
-    return LEFT + (at - begun) / max(1.0, end - begun) * WIDTH
+    return (at - begun) / max(1.0, end - begun) * 100

@@ -27,7 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notificati
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import _update
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import progress_update
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.info_result import info_result
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
@@ -399,7 +399,7 @@ def _lookup(store: Store) -> None:
 
 
 def _live_view(store: Store) -> None:
-    updates = _update(read_fleet(store))
+    updates = progress_update(read_fleet(store))
     _check(asdict(ViewUpdates().update(updates)))
     drawn = io.StringIO()
     Console(file=drawn, width=80).print(drawing(updates.progress, float(_AT), 80, 24))

@@ -34,7 +34,7 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
     )
     monkeypatch.setattr(follow, "runtime", stand_in)
     monkeypatch.setattr(follow, "read_fleet", read)
-    monkeypatch.setattr(follow, "_update", lambda _view: update)
+    monkeypatch.setattr(follow, "progress_update", lambda _view: update)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=lambda _mark, _seconds: True)
     store: Any = None
     updates = follow._followed(store, watch, None, patience=15)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import pickle
 from dataclasses import asdict, replace
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
     HostProgress,
     RoleProgress,
     RolloutProgress,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import ViewUpdate
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
@@ -27,7 +29,7 @@ PAUSED = "No host is admitted: the rollout is paused by ann"
 
 def updates(found: RolloutProgress = FOUND, *warnings: str, **states: str) -> ProgressUpdate:
     hosts = {host: HostView("web", None, state, "1", "because") for host, state in states.items()}
-    return ProgressUpdate(found, hosts, 7, warnings)
+    return ProgressUpdate(found, hosts, FleetView(Snapshot(index=7), Plan(), warnings=warnings))
 
 
 def test_changes_are_lines_and_the_count_is_separate() -> None:

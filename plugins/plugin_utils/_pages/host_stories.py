@@ -1,0 +1,185 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The stories of hosts on the live page, in a bounded number of parts, so that a change of one host rewrites only its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...module_utils._fleet.fleet import HostRecord, Snapshot
+from ...module_utils._host_states.state_names import FAILED, LOST, PENDING
+from ...module_utils._planner import blocker_codes, explanations, stage_progress
+from ...module_utils._planner.plan import HostView
+
+# A part has at least so many hosts, and there are about so many parts at most. Each role has parts of its own.
+_LEAST, _MOST_PARTS = 32, 100
+# In a row of cells. A part has full rows.
+ROW = 8
+
+# Why a host waits, without what changes with every other host. The overview has the whole reason. {rule} is the key in the rules.
+_WAITS: Mapping[str, str] = {
+    explanations.NO_VERSION: "there is no version to upgrade to",
+    explanations.MAY_GO: "can be admitted in the next pass",
+    explanations.CAP: "waits for a slot: {rule}",
+    explanations.CAP_ZERO: "waits for a slot, and its cap is 0 or missing: {rule}",
+    explanations.SETS: "waits until the current set is done: {rule}",
+    explanations.ORDER: "waits for a role that goes before it: {rule}",
+    explanations.ROLE_BUDGET: "the failure budget of its role is exhausted: {rule}",
+    stage_progress.STAGE: "waits for an earlier stage",
+    stage_progress.SOAK: "waits for the soak of an earlier stage: {rule}",
+    stage_progress.APPROVAL: "waits for an approval after an earlier stage",
+    stage_progress.ROLLBACK: "was broken before this rollback, and is admitted after all other hosts",
+    blocker_codes.PAUSE: "the rollout is paused",
+    blocker_codes.ABORT: "the rollout was aborted",
+    blocker_codes.BUDGET: "the failure budget is exhausted: {rule}",
+    blocker_codes.HOURS: "outside of the hours of upgrades: {rule}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some hosts of a role that are next to each other in natural order.
+
+    :param name: name of its files without the extension.
+    """
+
+    name: str
+    role: str
+    hosts: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Return its first and its last host."""
+        return self.hosts[0] if len(self.hosts) == 1 else f"{self.hosts[0]} to {self.hosts[-1]}"
+
+
+def parts_of(roles: Mapping[str, str]) -> list[Part]:
+    """Return the parts of a fleet.
+
+    :param roles: host -> role, in natural order.
+    """
+    size = max(_LEAST, -(-len(roles) // _MOST_PARTS))
+    size = -(-size // ROW) * ROW
+    by_role: dict[str, list[str]] = {}
+    for host, role in roles.items():
+        by_role.setdefault(role, []).append(host)
+    chunks = [
+        (role, tuple(hosts[at : at + size])) for role, hosts in by_role.items() for at in range(0, len(hosts), size)
+    ]
+    return [Part(str(number), role, hosts) for number, (role, hosts) in enumerate(chunks, 1)]
+
+
+def events_by_host(
+    events: Iterable[Mapping[str, Any]], roles: Mapping[str, str]
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return host -> the entries of the history that name it or its role, the oldest first.
+
+    :param roles: host -> role.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    by_role: dict[str, list[str]] = {}
+    for host, role in roles.items():
+        by_role.setdefault(role, []).append(host)
+    for event in events:
+        hosts = event.get("hosts") or {}
+        for host, reason in hosts.items():
+            found.setdefault(host, []).append(_event(event, reason))
+        for role, one in (event.get("roles") or {}).items():
+            for host in by_role.get(role, ()):
+                if host not in hosts:
+                    found.setdefault(host, []).append(_event(event, str(one.get("reason") or "")))
+    return found
+
+
+def _event(event: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Return what an entry says on one host, in the fields of the history."""
+    return {
+        "epoch": event["epoch"],
+        "at": event["at"],
+        "what": event["what"],
+        "version": event["version"],
+        "by": str(event.get("by") or event.get("who") or ""),
+        "reason": reason,
+    }
+
+
+def waiting_text(view: HostView) -> str:
+    """Return why a host waits, without what changes with every other host."""
+    text = _WAITS.get(view.cause, view.reason).format(rule=view.rule).removesuffix(": ")
+    return text if view.version else f"never reported; {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostStory:
+    """All that the page has on one host. Equal stories have equal pages.
+
+    :param events: what :func:`events_by_host` returns for it.
+    """
+
+    host: str
+    view: HostView
+    record: HostRecord | None
+    hold: str
+    stage: str
+    events: tuple[Mapping[str, Any], ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as ``consul_upgrade_info`` returns a host."""
+        return {
+            "name": self.host,
+            **asdict(self.view),
+            "stage_name": self.stage,
+            "hold": self.hold,
+            "record": self.record.plain() if self.record is not None else None,
+            "events": [*self.events],
+        }
+
+    @property
+    def steps(self) -> Iterator[tuple[str, str, int, int | None]]:
+        """Yield service, step, begin and end (unix seconds; None for the step that it is in)."""
+        trail = self.record.trail if self.record is not None and self.record.readable else ()
+        ends: list[int | None] = [*(one.at for one in trail[1:]), self._ended]
+        for one, end in zip(trail, ends, strict=False):
+            if one.service or one.step:
+                yield one.service, one.step, one.at, end
+
+    @property
+    def _ended(self) -> int | None:
+        """When the last step ended; None if the host is in it."""
+        if self.record is None:
+            return None
+        return self.record.times.get(self.record.state) if self.record.state in (FAILED, "upgraded") else None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it failed or is lost."""
+        return self.view.state in (FAILED, LOST)
+
+
+def stories(
+    snapshot: Snapshot,
+    views: Mapping[str, HostView],
+    stages: Sequence[str],
+    events: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, HostStory]:
+    """Return host -> story. Takes time linear in hosts.
+
+    :param views: host -> view.
+    :param stages: names of the stages.
+    :param events: what :func:`events_by_host` returns.
+    """
+    found = {}
+    for host, view in views.items():
+        hold = snapshot.holds.covering(host, view.role)
+        found[host] = HostStory(
+            host,
+            replace(view, reason=waiting_text(view)) if view.state == PENDING else view,
+            snapshot.records.get(host),
+            hold.text() if hold is not None else "",
+            stages[view.stage] if view.stage < len(stages) else "",
+            tuple(events.get(host, ())),
+        )
+    return found

@@ -1,0 +1,167 @@
+// Keeps a page of a fleet up to date: loads it again, and replaces the parts that have changed. Everything is drawn by who writes the page.
+(() => {
+  'use strict';
+  const EVERY = 2, HIDDEN = 20, FROM_DISK = 10, LATE = 150;
+  const byId = (id) => document.getElementById(id);
+  const parts = new Map([...document.querySelectorAll('[data-part]')].map((part) => [part.id, part.outerHTML]));
+  const isServed = location.protocol.startsWith('http');
+  let skew = 0, last = '', problem = '', timer = 0, wrote = performance.now(), isFirst = true;
+
+  const now = () => Date.now() / 1000 + skew;
+  const words = (seconds) => {
+    let left = Math.max(0, Math.round(seconds));
+    const found = [];
+    for (const [size, unit] of [[86400, 'd'], [3600, 'h'], [60, 'm'], [1, 's']]) {
+      const count = Math.floor(left / size);
+      left -= count * size;
+      if (count) found.push(count + unit);
+      else if (found.length) break;
+      if (found.length === 2) break;
+    }
+    return found.join(' ') || '<1s';
+  };
+
+  const tick = () => {
+    for (const one of document.querySelectorAll('[data-since]')) {
+      const text = words(now() - Number(one.dataset.since));
+      if (one.textContent !== text) one.textContent = text;
+    }
+    const top = byId('top').dataset, age = (performance.now() - wrote) / 1000, stale = byId('stale');
+    const isLate = !top.seldom && top.ended === '0' && age > LATE;
+    const text = problem || (isLate ? `This page was not written for ${words(age)}. The process that writes it may have ended.` : '');
+    if (stale.textContent !== text) stale.textContent = text;
+    stale.hidden = !text;
+  };
+
+  const hasSelection = (part) => {
+    const selected = getSelection();
+    return !selected.isCollapsed && part.contains(selected.anchorNode);
+  };
+
+  const replace = (old, fresh) => {
+    const active = old.contains(document.activeElement) ? document.activeElement : null;
+    for (const one of old.querySelectorAll('details[id]')) {
+      const same = fresh.querySelector('#' + CSS.escape(one.id));
+      if (same) same.open = one.open;
+    }
+    const scrolled = [...old.querySelectorAll('.scroll')].map((one) => one.scrollLeft);
+    // What somebody types stays.
+    const form = old.querySelector('form'), other = fresh.querySelector('form');
+    if (form && other) other.replaceWith(form);
+    old.replaceWith(fresh);
+    [...fresh.querySelectorAll('.scroll')].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+    if (active && !active.isConnected) {
+      const link = active.getAttribute('href');
+      const same = link ? [...fresh.querySelectorAll('a')].find((one) => one.getAttribute('href') === link)
+        : fresh.querySelector(active.dataset.copy === undefined ? '[tabindex]' : '[data-copy]');
+      if (same) same.focus({preventScroll: true});
+    } else if (active) active.focus({preventScroll: true});
+  };
+
+  const take = (text) => {
+    if (text === last) return;
+    const page = new DOMParser().parseFromString(text, 'text/html'), script = page.querySelector('script');
+    if (!page.getElementById('top')) throw new Error('this is another page now');
+    // Another release of the collection writes other pages.
+    if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return; }
+    const at = page.getElementById('top').dataset.at;
+    if (!isFirst || at !== byId('top').dataset.at) wrote = performance.now();
+    isFirst = false;
+    let isWhole = true;
+    for (const fresh of page.querySelectorAll('[data-part]')) {
+      const old = byId(fresh.id), source = fresh.outerHTML;
+      if (!old || parts.get(fresh.id) === source) continue;
+      if (hasSelection(old)) { isWhole = false; continue; }
+      parts.set(fresh.id, source);
+      replace(old, document.importNode(fresh, true));
+    }
+    document.title = page.title;
+    last = isWhole ? text : '';
+  };
+
+  const load = async () => {
+    clearTimeout(timer);
+    try {
+      const answer = await fetch(location.pathname, {cache: 'no-cache', signal: AbortSignal.timeout(20000)});
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const date = Date.parse(answer.headers.get('Date'));
+      if (date) skew = (date - Date.now()) / 1000;
+      take(await answer.text());
+      problem = '';
+    } catch (error) {
+      problem = `This page can't be loaded again: ${error.message}. It shows the last known state.`;
+    }
+    tick();
+    timer = setTimeout(load, 1000 * (document.hidden || byId('top').dataset.ended === '1' ? HIDDEN : EVERY));
+  };
+
+  const reload = () => {
+    const isBusy = !getSelection().isCollapsed || document.hidden || byId('top').dataset.ended === '1';
+    if (!isBusy) location.reload();
+  };
+
+  const copy = async (button) => {
+    const code = button.parentNode.querySelector('code');
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = 'Copied';
+    } catch {
+      // Browsers have no clipboard for pages without TLS.
+      getSelection().selectAllChildren(code);
+      button.textContent = document.execCommand('copy') ? 'Copied' : 'Selected';
+      getSelection().removeAllRanges();
+    }
+    setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+  };
+
+  let hosts = null;
+  const find = async (name, isWanted) => {
+    const list = byId('found');
+    try {
+      hosts ||= await (await fetch('hosts/index.json', {cache: 'no-cache'})).json();
+    } catch {
+      list.textContent = 'The list of hosts can\'t be loaded.';
+      return;
+    }
+    const link = (host) => `hosts/${hosts[host]}.html#h-${encodeURIComponent(host)}`;
+    if (isWanted && Object.hasOwn(hosts, name)) { location.href = link(name); return; }
+    const found = name ? Object.keys(hosts).filter((host) => host.includes(name)).slice(0, 8) : [];
+    list.replaceChildren(...found.map((host) => {
+      const item = document.createElement('li'), anchor = document.createElement('a');
+      anchor.href = link(host);
+      anchor.textContent = host;
+      item.append(anchor);
+      return item;
+    }));
+    if (isWanted && !found.length) list.textContent = `No host has ${name} in its name.`;
+  };
+
+  document.addEventListener('click', (event) => {
+    const button = event.target.closest('[data-copy]');
+    if (button) copy(button);
+  });
+  document.addEventListener('submit', (event) => {
+    event.preventDefault();
+    find(event.target.elements.name.value.trim(), true);
+  });
+  document.addEventListener('input', (event) => {
+    if (event.target.form && event.target.form.id === 'find') find(event.target.value.trim(), false);
+  });
+
+  document.documentElement.classList.add('runs');
+  if (isServed) {
+    // A page that is old when it is opened.
+    const age = now() - Number(byId('top').dataset.at);
+    if (age > LATE) wrote -= 1000 * age;
+    document.addEventListener('visibilitychange', () => { if (!document.hidden) load(); });
+    load();
+  } else {
+    // Browsers load no other file for a page from a disk.
+    const form = byId('find');
+    if (form) form.hidden = true;
+    wrote -= 1000 * Math.max(0, now() - Number(byId('top').dataset.at));
+    setInterval(reload, 1000 * FROM_DISK);
+  }
+  setInterval(tick, 1000);
+  tick();
+})();

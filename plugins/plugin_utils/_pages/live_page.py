@@ -1,0 +1,309 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The live page of a fleet: an HTML page, pages for its hosts, and the same as JSON, all as files for any web server.
+
+All pages are complete without their script, which only loads them again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ...module_utils._common import runtime
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.errors import Unreachable
+from ...module_utils._queries.follow import ProgressUpdate
+from ...module_utils._queries.rollout_history import RolloutHistory, summary
+from ...module_utils._rollout_report.host import DONE, WAITS
+from ...module_utils._fleet.ledger import BEGINNINGS
+from ...module_utils._rollout_report.rollout import rollout_report
+from ...module_utils._state.store import Store
+from .charts import Swatch, axis, bands, curve, legend, phases_over_time, timeline
+from .host_stories import ROW, HostStory, Part, events_by_host, parts_of, stories
+from .live_state import bars_of, command, live_state, only_time_differs
+from .page_folder import HOSTS, INDEX, PageFolder
+from .report_page import html_page
+from .templates import own_text, render, rules_table
+
+DATA = "state.json"
+# A page without changes is written again after this time, so that its readers see that someone still writes it (seconds). The script knows
+# a longer time.
+_ALIVE = 60.0
+# The charts and the report take time in proportion to hosts and history, so they are made again at most after this share of the time.
+_CHARTS_SHARE = 20
+_CHARTS_PAUSE = 2.0
+# The report is only for who opens it.
+_REPORT_SHARE = 50
+_REPORT_PAUSE = 30.0
+# Pages of hosts are written for at most this time at once, and the rest with the next read (seconds).
+_STORIES_TIME = 0.3
+# How many hosts have a bar in the timeline.
+_MOST_BARS = 40
+_STATES = (
+    Swatch("d", "upgraded"),
+    Swatch("k", "upgrading"),
+    Swatch("pf", "failed or lost"),
+    Swatch("h", "held"),
+    Swatch("w", "pending"),
+)
+_CLASSES = {"upgraded": "d", "upgrading": "k", "failed": "pf", "lost": "pf", "held": "h", "pending": "w"}
+# The size of a cell in the map of hosts, with its gap.
+_CELL = 10
+
+
+class LivePage:
+    """Keeps the page of a fleet up to date.
+
+    :param store: where the history is read.
+    :param folder: where the page is written; the folder exists.
+    :param dry: write nothing.
+    """
+
+    def __init__(self, store: Store, folder: str, *, dry: bool = False) -> None:
+        """Check the folder; nothing is read or written yet.
+
+        :raises UpgradeError: ``bad_folder``.
+        """
+        self._folder = PageFolder(folder, dry=dry)
+        self._history = RolloutHistory(store)
+        self._read: ProgressUpdate | None = None
+        self._state: dict[str, Any] = {}
+        self._before = self._state_before()
+        self._roles: dict[str, str] = {}
+        self._parts: list[Part] = []
+        self._links: dict[str, str] = {}
+        self._stories: dict[str, HostStory] = {}
+        self._written: dict[str, tuple[HostStory, ...]] = {}
+        self._charts, self._charts_due = Markup(), 0.0
+        self._report, self._report_due = "", 0.0
+        self._at = 0.0
+        self.warning = ""
+
+    def __enter__(self) -> LivePage:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say on the page that it is no longer updated, and let others write it."""
+        self.close()
+
+    @property
+    def path(self) -> str:
+        """The path of the page."""
+        return str(self._folder.path / INDEX)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the page says something else than before the first read, apart from times."""
+        return not only_time_differs(self._state, self._before)
+
+    def update(self, read: ProgressUpdate | Unreachable | None) -> None:
+        """Write what has changed. An error of the folder or of a further request becomes ``warning``, and the next call tries again.
+
+        :param read: what was read; the error if Consul can't be reached; None if nothing has changed.
+        """
+        try:
+            self._update(read)
+            self.warning = ""
+        except UpgradeError as error:
+            self.warning = f"The page is not up to date: {error.message}"
+
+    def close(self) -> None:
+        """Say on the page that it is no longer updated, and let others write it."""
+        try:
+            if self._read is not None:
+                self._stories_due(self._read, most_seconds=None)
+                self._write(self._read, ended=True)
+        except UpgradeError as error:
+            self.warning = f"The page is not up to date: {error.message}"
+        finally:
+            self._folder.close()
+
+    def _state_before(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._folder.read(DATA) or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _update(self, read: ProgressUpdate | Unreachable | None) -> None:
+        if isinstance(read, ProgressUpdate):
+            has_events = self._history.refresh(read.view.snapshot.ledger)
+            if has_events:
+                self._charts_due = min(self._charts_due, runtime.monotonic() + _CHARTS_PAUSE)
+            self._read, self._state = read, live_state(read, self._history)
+            self._stories_due(read, most_seconds=_STORIES_TIME)
+            self._write(read)
+        elif self._read is not None:
+            error = read.message if read is not None else self._state["error"]
+            if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
+                self._state["error"] = error
+                if not error:
+                    self._state["at"] = int(runtime.now())
+                self._write(self._read)
+
+    def _write(self, read: ProgressUpdate, *, ended: bool = False) -> None:
+        self._charts_now(read, is_last=ended)
+        rollout = self._state["rollout"]
+        needs = [
+            {
+                **need,
+                "command": command(need["playbook"], need["variables"]),
+                "other_command": command(need["otherwise"], {}) if need["otherwise"] else "",
+            }
+            for need in rollout["needs_operator"]
+        ]
+        current = summary(self._history.current)
+        rollouts = [one.plain() for one in ([current] if current is not None else []) + self._history.former]
+        text = render(
+            "live.html.j2",
+            state=self._state,
+            rollout={**rollout, "needs_operator": needs},
+            rollouts=[{**one, "report": self._report_of(one)} for one in rollouts],
+            report=self._report,
+            bars=bars_of(rollout),
+            states=_STATES,
+            fleet=self._map(read),
+            charts=self._charts,
+            rules=rules_table(rollout["instructions"]),
+            links=self._links,
+            now=self._state["at"],
+            ended=ended,
+            style=own_text("style.css", "live.css"),
+            script=own_text("live.js"),
+        )
+        self._folder.write(DATA, _json(self._state))
+        self._folder.write(INDEX, text)
+        self._at = runtime.monotonic()
+
+    def _report_of(self, one: Mapping[str, Any]) -> str:
+        name = report_name(one["version"], one["begun"])
+        return name if name == self._report or self._folder.has(name) else ""
+
+    def _charts_now(self, read: ProgressUpdate, *, is_last: bool) -> None:
+        """Make the charts and the report again if it is time."""
+        now = runtime.monotonic()
+        events = self._history.current
+        if not events or events[0]["what"] not in BEGINNINGS:
+            self._charts, self._report = Markup(), ""
+            return
+        name = report_name(str(events[0]["version"]), int(events[0]["at"]))
+        if now < self._charts_due and self._report == name and not is_last:
+            return
+        snapshot = read.view.snapshot
+        members = {host: view.role for host, view in read.view.plan.hosts.items()}
+        until = int(snapshot.now)
+        report = rollout_report(events, members, snapshot.records, snapshot.reports, until, is_current=True)
+        shown = self._charted(report)
+        self._charts = Markup(
+            render(
+                "live_charts.html.j2",
+                legend=legend(report),
+                axis=axis(report),
+                bands=bands(report),
+                areas=phases_over_time(report),
+                curves=[curve(report, part) for part in report["concurrency"]],
+                timeline=timeline(report, shown),
+                drawn=len(shown),
+                total=len(report["hosts"]),
+                until=report["end"],
+                report=name,
+            )
+        )
+        if now >= self._report_due or self._report != name or is_last:
+            self._folder.write(name, html_page(report))
+            self._report = name
+            self._report_due = now + max(_REPORT_PAUSE, (runtime.monotonic() - now) * _REPORT_SHARE)
+        self._charts_due = runtime.monotonic() + max(_CHARTS_PAUSE, (runtime.monotonic() - now) * _CHARTS_SHARE)
+
+    @staticmethod
+    def _charted(report: Mapping[str, Any]) -> set[str]:
+        """Return the hosts with a bar: all of a small fleet, else those on their way, then those that were admitted last."""
+        hosts: Sequence[Mapping[str, Any]] = report["hosts"]
+        if len(hosts) <= _MOST_BARS:
+            return {one["host"] for one in hosts}
+        begun = [one for one in hosts if one["phase"] != WAITS]
+        begun.sort(key=lambda one: (one["phase"] == DONE, -max(one["admitted"] or [one["began"] or 0])))
+        return {one["host"] for one in begun[:_MOST_BARS]}
+
+    def _stories_due(self, read: ProgressUpdate, most_seconds: float | None) -> None:
+        """Write the pages of hosts that have changed."""
+        plan, snapshot = read.view.plan, read.view.snapshot
+        roles = {host: view.role for host, view in read.hosts.items()}
+        if roles != self._roles:
+            self._roles, self._parts = roles, parts_of(roles)
+            self._written = {}
+            self._links = {
+                host: f"{HOSTS}/{part.name}.html#h-{quote(host, safe='')}" for part in self._parts for host in part.hosts
+            }
+            index = {host: part.name for part in self._parts for host in part.hosts}
+            self._folder.write(f"{HOSTS}/index.json", _json(index))
+            self._folder.keep_only(part.name for part in self._parts)
+        stages = [one.name for one in plan.stages.stages]
+        self._stories = stories(snapshot, read.hosts, stages, events_by_host(self._history.current, roles))
+        began = runtime.monotonic()
+        for part in self._parts:
+            found = tuple(self._stories[host] for host in part.hosts)
+            if self._written.get(part.name) == found:
+                continue
+            if most_seconds is not None and runtime.monotonic() - began > most_seconds:
+                return
+            self._folder.write(f"{HOSTS}/{part.name}.json", _json({one.host: one.plain() for one in found}))
+            self._folder.write(
+                f"{HOSTS}/{part.name}.html",
+                render(
+                    "hosts.html.j2",
+                    title=part.title,
+                    part=part,
+                    stories=found,
+                    links={},
+                    now=snapshot.now,
+                    ended=False,
+                    retry=lambda host: command("retry", {"host": host}),
+                    style=own_text("style.css", "live.css"),
+                    script=own_text("live.js"),
+                ),
+            )
+            self._written[part.name] = found
+
+    def _map(self, read: ProgressUpdate) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Return role -> its parts, each with a path of cells for each state."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for part in self._parts:
+            cells: dict[str, list[str]] = {}
+            counts: dict[str, int] = {}
+            for at, host in enumerate(part.hosts):
+                state = read.hosts[host].state
+                counts[state] = counts.get(state, 0) + 1
+                x, y = at % ROW * _CELL + 1, at // ROW * _CELL + 1
+                cells.setdefault(_CLASSES[state], []).append(f"M{x} {y}h9v9h-9z")
+            found.setdefault(part.role, []).append(
+                {
+                    "name": part.name,
+                    "title": part.title,
+                    "height": -(-len(part.hosts) // ROW) * _CELL + 1,
+                    "paths": [(kind, "".join(path)) for kind, path in cells.items()],
+                    "text": ", ".join(f"{count} {state}" for state, count in counts.items()),
+                }
+            )
+        return [*found.items()]
+
+
+def report_name(version: str, begun: int) -> str:
+    """Return the name of the report's file for a rollout."""
+    return f"rollout-{re.sub(r'[^A-Za-z0-9._-]', '_', version)}-{begun}.html"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+

@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The folder of a live page. One process writes it at a time; each file is replaced as a whole, and only if it has changed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.text_file import read_text, write_atomically
+
+INDEX = "index.html"
+_LOCK = ".convoy-page.lock"
+# Every page of this collection has this, and no other file is replaced.
+_MARK = '<meta name="generator" content="convoy.upgrade">'
+# The subfolder of hosts.
+HOSTS = "hosts"
+_OPTION = "page"
+
+
+class PageFolder:
+    """A folder that this process alone writes.
+
+    :param path: an existing folder.
+    """
+
+    def __init__(self, path: str, *, dry: bool = False) -> None:
+        """Check the folder, and keep other processes from writing it until :meth:`close`.
+
+        :param dry: write nothing.
+        :raises UpgradeError: ``bad_folder`` if it can't be written, has another page, or another process writes it.
+        """
+        self.path = Path(path)
+        self._dry = dry
+        # File -> its text, as it was written.
+        self._texts: dict[str, str] = {}
+        self._lock: int | None = None
+        before = read_text(str(self.path / INDEX), _OPTION)
+        if before and _MARK not in before:
+            raise self._error(f"its {INDEX} is not a page of convoy.upgrade; give another folder, or remove that file")
+        if dry:
+            return
+        try:
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self.path / HOSTS).mkdir(exist_ok=True)
+        except BlockingIOError:
+            self.close()
+            raise self._error("another process writes a page there; give another folder, or end that process") from None
+        except OSError as error:
+            self.close()
+            raise self._error(error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Let other processes write the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def read(self, name: str) -> str:
+        """Return the text of a file; empty if it does not exist.
+
+        :raises UpgradeError: ``bad_folder``.
+        """
+        return read_text(str(self.path / name), _OPTION)
+
+    def has(self, name: str) -> bool:
+        """Return whether a file exists."""
+        return (self.path / name).is_file()
+
+    def write(self, name: str, text: str) -> bool:
+        """Replace a file atomically if its text has changed; return whether it has.
+
+        :raises UpgradeError: ``bad_folder``.
+        """
+        if self._texts.get(name) == text:
+            return False
+        if not self._dry:
+            write_atomically(str(self.path / name), text, _OPTION)
+        self._texts[name] = text
+        return True
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Remove files of hosts that are in no part any more.
+
+        :param names: names of the files of all parts, without their extensions.
+        """
+        kept = {*names, "index"}
+        if self._dry:
+            return
+        for file in (self.path / HOSTS).iterdir():
+            if file.suffix in (".html", ".json") and file.stem not in kept and file.stem.isdigit():
+                file.unlink(missing_ok=True)
+                self._texts.pop(f"{HOSTS}/{file.name}", None)
+
+    def _error(self, why: str) -> UpgradeError:
+        return UpgradeError("bad_folder", f"{_OPTION}: {self.path} can't be written: {why}.", path=str(self.path))
