@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, FLEET_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, WaitForEnd
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     **FLEET_OPTIONS,
+    "page": {"type": "path"},
 }
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30.0
@@ -39,29 +42,39 @@ class ActionModule(ControllerAction):
 
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Follow the rollout, and return how it ended."""
-        found = self._follow(options)
-        ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
-        failed = sum(row.failed for row in found.bars)
-        return {"version": found.version, "ended": ended, "failed_hosts": failed}
-
-    def _follow(self, options: dict[str, Any]) -> RolloutProgress:
         settings = read_settings(options.get, os.environ)
-        parent = os.getppid()
+        if options["page"] is None:
+            return _result(self._follow(settings, options["fleet"], None))
+        with LivePage(Store(settings), options["page"], dry=self._task.check_mode) as page:
+            self._display.display(f"The page is {page.path}")
+            found = self._follow(settings, options["fleet"], page)
+        self._warn_of(page)
+        return {**_result(found), "page": page.path, "changed": page.has_changed}
+
+    def _follow(self, settings: Settings, fleet: Mapping[str, str] | None, page: LivePage | None) -> RolloutProgress:
+        has_view = False
         with contextlib.suppress(UpgradeError):
             # If the daemon ends before the rollout, the rollout is shown as lines.
-            if is_started() and ask(FollowProgress(settings, options["fleet"])):
-                ended = ask(WaitForEnd())
+            if is_started() and ask(FollowProgress(settings, fleet)):
+                has_view = True
+                ended = ask(WaitForEnd()) if page is None else None
                 if ended is not None:
                     return ended
+        parent = os.getppid()
         updates = ViewUpdates()
         last: RolloutProgress | None = None
         shown = runtime.monotonic()
-        for found in follow(settings, options["fleet"]):
+        for found in follow(settings, fleet):
             if os.getppid() != parent:
                 # ansible-playbook was killed.
                 os._exit(1)
+            if page is not None:
+                page.update(found)
+                self._warn_of(page)
             if isinstance(found, ProgressUpdate):
                 last = found.progress
+            if has_view and page is not None:
+                continue
             if found is not None and self._say(updates.update(found).lines):
                 shown = 0.0
             if last is not None and runtime.monotonic() - shown >= _SHOW_EVERY:
@@ -69,10 +82,27 @@ class ActionModule(ControllerAction):
                 shown = runtime.monotonic()
         if last is None:
             raise AssertionError("follow() ends with an update")
-        self._say([ending(last)])
+        if has_view and page is not None:
+            with contextlib.suppress(UpgradeError):
+                ask(WaitForEnd())
+        else:
+            self._say([ending(last)])
         return last
+
+    def _warn_of(self, page: LivePage) -> None:
+        """Show each warning of the page once. Following goes on without it."""
+        if page.warning and page.warning != self._warned:
+            self._display.warning(page.warning)
+        self._warned = page.warning
+
+    _warned = ""
 
     def _say(self, lines: Sequence[str]) -> bool:
         for line in lines:
             self._display.display(with_time(line))
         return bool(lines)
+
+
+def _result(found: RolloutProgress) -> dict[str, Any]:
+    ended = "nothing" if not found.state else "aborted" if found.state == ABORTED else "complete"
+    return {"version": found.version, "ended": ended, "failed_hosts": sum(row.failed for row in found.bars)}

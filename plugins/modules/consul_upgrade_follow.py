@@ -11,7 +11,7 @@ short_description: Follow a rollout that runs elsewhere until it ends
 version_added: 0.1.0
 description:
   - Reads the state of the fleet from Consul, prints each change as a line, and returns when the rollout is complete or aborted. It continues
-    through pauses. It writes nothing.
+    through pauses. It writes nothing to Consul.
   - With the callback C(convoy.upgrade.rollout), it draws the progress of each role.
   - It waits with blocking queries. If Consul is unreachable, it retries until Consul is back.
   - A complete rollout whose gates are still closed may have post-upgrade tasks. It counts as over when no host runs them and nothing has
@@ -24,12 +24,23 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
+    details: The module follows the rollout, and does not write O(page).
   diff_mode:
     support: none
-    details: The module changes nothing.
+    details: O(page) changes all the time.
   platform:
     platforms: posix
     support: full
+options:
+  page:
+    description:
+      - Existing folder on the controller in which the module keeps a page of the rollout up to date, for a web server or a browser.
+      - The page is C(index.html), with a page for groups of hosts in C(hosts), the report of the rollout, and the same as JSON in C(state.json)
+        and C(hosts). The file C(schemas/page.json) of the collection describes the JSON.
+      - Each file is replaced as a whole, and only if it has changed. One process can write a folder at a time. Another C(index.html) than that of
+        this module is not replaced.
+      - If the folder can't be written later, the module warns, retries, and continues to follow.
+    type: path
 notes:
   - It runs only on the controller, so Consul must be reachable from there.
 seealso:
@@ -41,6 +52,10 @@ EXAMPLES = r"""
   convoy.upgrade.consul_upgrade_follow:
     fleet:
       compute1: compute
+
+- name: Keep a page of the current rollout up to date
+  convoy.upgrade.consul_upgrade_follow:
+    page: /var/www/convoy
 """
 
 RETURN = r"""
@@ -53,6 +68,11 @@ ended:
   description: V(complete), V(aborted), or V(nothing) if there is no rollout.
   returned: success
   type: str
+page:
+  description: Path of the page.
+  returned: if O(page) is given
+  type: str
+  sample: /var/www/convoy/index.html
 failed_hosts:
   description: Number of failed and lost hosts.
   returned: success

@@ -244,7 +244,9 @@ class LivePage:
             self._roles, self._parts = roles, parts_of(roles)
             self._written = {}
             self._links = {
-                host: f"{HOSTS}/{part.name}.html#h-{quote(host, safe='')}" for part in self._parts for host in part.hosts
+                host: f"{HOSTS}/{part.name}.html#h-{quote(host, safe='')}"
+                for part in self._parts
+                for host in part.hosts
             }
             index = {host: part.name for part in self._parts for host in part.hosts}
             self._folder.write(f"{HOSTS}/index.json", _json(index))
@@ -306,4 +308,3 @@ def report_name(version: str, begun: int) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
-

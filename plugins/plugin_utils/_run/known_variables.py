@@ -28,6 +28,7 @@ VARIABLES = frozenset(
         "instructions_file",
         "metrics_file",
         "once",
+        "page",
         "reason",
         "remove_legacy",
         "replace",
@@ -80,7 +81,7 @@ _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # Variables that name something. An empty one must not mean everything.
-_NAMES = ("host", "role", "stage")
+_NAMES = ("host", "role", "stage", "page")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pickle
 from dataclasses import asdict, replace
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
     HostProgress,
     RoleProgress,
