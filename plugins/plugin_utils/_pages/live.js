@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
   const parts = new Map([...document.querySelectorAll('[data-part]')].map((part) => [part.id, part.outerHTML]));
   const isServed = location.protocol.startsWith('http');
-  let skew = 0, last = '', problem = '', timer = 0, wrote = performance.now(), isFirst = true;
+  let skew = 0, seen = '', problem = '', timer = 0, wrote = performance.now(), isFirst = true;
 
   const now = () => Date.now() / 1000 + skew;
   const words = (seconds) => {
@@ -58,12 +58,12 @@
     } else if (active) active.focus({preventScroll: true});
   };
 
+  // Returns whether all of it is shown now.
   const take = (text) => {
-    if (text === last) return;
     const page = new DOMParser().parseFromString(text, 'text/html'), script = page.querySelector('script');
     if (!page.getElementById('top')) throw new Error('this is another page now');
     // Another release of the collection writes other pages.
-    if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return; }
+    if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return true; }
     const at = page.getElementById('top').dataset.at;
     if (!isFirst || at !== byId('top').dataset.at) wrote = performance.now();
     isFirst = false;
@@ -76,17 +76,25 @@
       replace(old, document.importNode(fresh, true));
     }
     document.title = page.title;
-    last = isWhole ? text : '';
+    return isWhole;
+  };
+
+  const get = async (name, cache) => {
+    const answer = await fetch(name, {cache, signal: AbortSignal.timeout(20000)});
+    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+    const date = Date.parse(answer.headers.get('Date'));
+    if (date) skew = (date - Date.now()) / 1000;
+    return answer;
   };
 
   const load = async () => {
     clearTimeout(timer);
     try {
-      const answer = await fetch(location.pathname, {cache: 'no-cache', signal: AbortSignal.timeout(20000)});
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const date = Date.parse(answer.headers.get('Date'));
-      if (date) skew = (date - Date.now()) / 1000;
-      take(await answer.text());
+      const {base, name} = byId('top').dataset;
+      // The times of files have seconds on most servers, so their answers on what has changed can be wrong.
+      const current = (await (await get(`${base}changes.json`, 'no-store')).json())[name];
+      if (!current) throw new Error('its hosts have moved to other pages; go to the overview');
+      if (current !== seen && take(await (await get(location.pathname, 'reload')).text())) seen = current;
       problem = '';
     } catch (error) {
       problem = `This page can't be loaded again: ${error.message}. It shows the last known state.`;

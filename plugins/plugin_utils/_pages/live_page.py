@@ -184,6 +184,7 @@ class LivePage:
         )
         self._folder.write(DATA, _json(self._state))
         self._folder.write(INDEX, text)
+        self._folder.publish()
         self._at = runtime.monotonic()
 
     def _report_of(self, one: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,8 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.text_file import read_text, write_atomically
 
 INDEX = "index.html"
+# Page -> a text that differs for each of its contents. Scripts load a page again when that changes.
+CHANGES = "changes.json"
 _LOCK = ".convoy-page.lock"
 # Every page of this collection has this, and no other file is replaced.
 _MARK = '<meta name="generator" content="convoy.upgrade">'
@@ -38,6 +42,7 @@ class PageFolder:
         self._dry = dry
         # File -> its text, as it was written.
         self._texts: dict[str, str] = {}
+        self._changes: dict[str, str] = {}
         self._lock: int | None = None
         before = read_text(str(self.path / INDEX), _OPTION)
         if before and _MARK not in before:
@@ -82,7 +87,16 @@ class PageFolder:
         if not self._dry:
             write_atomically(str(self.path / name), text, _OPTION)
         self._texts[name] = text
+        if name.endswith(".html"):
+            self._changes[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return True
+
+    def publish(self) -> None:
+        """Let scripts load the pages that were written.
+
+        :raises UpgradeError: ``bad_folder``.
+        """
+        self.write(CHANGES, json.dumps(self._changes, sort_keys=True) + "\n")
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove files of hosts that are in no part any more.
@@ -96,6 +110,7 @@ class PageFolder:
             if file.suffix in (".html", ".json") and file.stem not in kept and file.stem.isdigit():
                 file.unlink(missing_ok=True)
                 self._texts.pop(f"{HOSTS}/{file.name}", None)
+                self._changes.pop(f"{HOSTS}/{file.name}", None)
 
     def _error(self, why: str) -> UpgradeError:
         return UpgradeError("bad_folder", f"{_OPTION}: {self.path} can't be written: {why}.", path=str(self.path))
