@@ -135,7 +135,7 @@ def test_an_awaited_operator_and_the_command_are_at_the_top(
         assert "needs an approval" in browser.run("document.querySelector('#needs').innerText")
         assert browser.run("document.querySelector('.stages .approval').innerText").startswith("1. canary")
 
-        operator.approve(store, operator.Command("bob", "logins work"), "canary")
+        operator.approve(store, operator.Command(by="bob", reason="logins work"), "canary")
         make_pass(store, PassRequest())
         site.update()
         browser.wait_until("!document.querySelector('#needs code')")

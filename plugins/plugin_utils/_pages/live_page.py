@@ -43,7 +43,7 @@ _CHARTS_PAUSE = 2.0
 # The report is only for who opens it.
 _REPORT_SHARE = 50
 _REPORT_PAUSE = 30.0
-# Pages of hosts are written for at most this time at once, and the rest with the next read (seconds).
+# Pages of hosts that changed are written again for at most this time at once, and the rest with the next call (seconds of processor).
 _STORIES_TIME = 0.3
 # How many hosts have a bar in the timeline.
 _MOST_BARS = 40
@@ -82,6 +82,7 @@ class LivePage:
         self._links: dict[str, str] = {}
         self._stories: dict[str, HostStory] = {}
         self._written: dict[str, tuple[HostStory, ...]] = {}
+        self._is_behind = False
         self._charts, self._charts_due = Markup(), 0.0
         self._report, self._report_due = "", 0.0
         self._at = 0.0
@@ -146,6 +147,9 @@ class LivePage:
             self._write(read)
         elif self._read is not None:
             error = read.message if read is not None else self._state["error"]
+            if self._is_behind:
+                self._stories_due(self._read, most_seconds=_STORIES_TIME)
+                self._folder.publish()
             if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
                 self._state["error"] = error
                 if not error:
@@ -254,12 +258,15 @@ class LivePage:
             self._folder.keep_only(part.name for part in self._parts)
         stages = [one.name for one in plan.stages.stages]
         self._stories = stories(snapshot, read.hosts, stages, events_by_host(self._history.current, roles))
-        began = runtime.monotonic()
+        began = runtime.processor_seconds()
+        self._is_behind = False
         for part in self._parts:
             found = tuple(self._stories[host] for host in part.hosts)
-            if self._written.get(part.name) == found:
+            before = self._written.get(part.name)
+            if before == found:
                 continue
-            if most_seconds is not None and runtime.monotonic() - began > most_seconds:
+            if before is not None and most_seconds is not None and runtime.processor_seconds() - began > most_seconds:
+                self._is_behind = True
                 return
             self._folder.write(f"{HOSTS}/{part.name}.json", _json({one.host: one.plain() for one in found}))
             self._folder.write(

@@ -1,0 +1,235 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of the live page: what is written when, and who may write them. What a browser shows is in the integration tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages import live_page
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
+from devkit.agent import ROOT
+from integration.support.scenes import Scene
+from jsonschema import Draft7Validator
+from memory_consul import MemoryConsul
+
+SCHEMA = Draft7Validator(json.loads((ROOT / "schemas/page.json").read_text()))
+
+
+class Site:
+    """A fleet in a Consul in memory, and its page."""
+
+    def __init__(self, consul: MemoryConsul, folder: Path, fleet: Mapping[str, str]) -> None:
+        self.consul, self.folder, self.fleet = consul, folder, fleet
+        self.store = Store(Settings())
+        self.page = LivePage(self.store, str(folder))
+
+    def read(self) -> ProgressUpdate:
+        return progress_update(read_fleet(self.store, fleet=self.fleet))
+
+    def update(self) -> None:
+        self.page.update(self.read())
+        assert self.page.warning == ""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return found
+
+    @property
+    def index(self) -> str:
+        return (self.folder / "index.html").read_text()
+
+    def times(self) -> dict[str, int]:
+        """Return file -> its inode, which is another one after each write."""
+        files = [one for one in self.folder.rglob("*") if one.is_file()]
+        return {str(one.relative_to(self.folder)): one.stat().st_ino for one in files}
+
+    def report(self, host: str, **fields: Any) -> None:
+        key = f"upgrade/hosts/{host}"
+        record = json.loads(self.consul.keys.get(key, b"{}")) | fields
+        self.consul.keys[key] = json.dumps(record).encode()
+
+
+class _Keys:
+    """What a scene writes its keys to."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, bytes] = {}
+
+    def load(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.keys |= {key: value.encode() for key, value in pairs}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    keys: Any = _Keys()
+    fleet = Scene(computes=100).write(keys)
+    consul = MemoryConsul(keys=keys.keys)
+    with consul.in_place():
+        found = Site(consul, tmp_path, fleet)
+        yield found
+        found.page.close()
+
+
+def test_its_data_follow_the_schema_and_say_what_consul_has(site: Site) -> None:
+    site.update()
+
+    assert [error.message for error in SCHEMA.iter_errors(site.state)] == []
+    rollout = site.state["rollout"]
+    assert (rollout["version"], rollout["previous_version"], rollout["state"], rollout["who"]) == (
+        "2.10",
+        "2.8",
+        "running",
+        "ann",
+    )
+    assert sum(rollout["counts"].values()) == 123
+    assert [one["host"] for one in rollout["failures"]] == ["compute31"]
+    assert [(one["name"], one["state"], one["approved_by"]) for one in rollout["stages"]] == [
+        ("canary", "done", "ann"), ("early", "done", ""), ("rest", "current", ""),
+    ]  # fmt: skip
+    assert [(one["code"], one["playbook"], one["variables"]) for one in rollout["needs_operator"]] == [
+        ("broken_hosts", "retry", {"host": "compute31"})
+    ]
+    stories = json.loads((site.folder / "hosts/1.json").read_text())
+    assert stories["compute31"]["state"] == "failed"
+    assert stories["compute31"]["record"]["step"] == "start"
+    assert [one["what"] for one in stories["compute31"]["events"]] == ["open"]
+
+
+def test_only_what_has_changed_is_written(site: Site) -> None:
+    site.update()
+    before = site.times()
+
+    site.report(
+        "compute90", version="2.10", state="failed", error="no space", times={"failed": 1_800_000_000}, attempt=1
+    )
+    site.update()
+
+    parts = json.loads((site.folder / "hosts/index.json").read_text())
+    part = parts["compute90"]
+    changed = {name for name, inode in site.times().items() if before.get(name) != inode}
+    assert changed == {"index.html", "state.json", "changes.json", f"hosts/{part}.html", f"hosts/{part}.json"}
+    assert f"hosts/{part}.html#h-compute90" in site.index
+    named = json.loads((site.folder / "changes.json").read_text())
+    assert {name for name in named if name.startswith("hosts/")} == {f"hosts/{one}.html" for one in set(parts.values())}
+
+
+def test_a_page_without_changes_is_written_once_a_minute(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.update()
+    before = site.times()
+    site.page.update(None)
+    assert site.times() == before
+
+    later = live_page.runtime.monotonic() + 61
+    monkeypatch.setattr(live_page.runtime, "monotonic", lambda: later)
+    site.page.update(None)
+    assert site.times()["index.html"] != before["index.html"]
+    assert site.state["at"] > 0
+
+
+def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Site) -> None:
+    site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
+    assert not (site.folder / "index.html").exists()
+
+    site.update()
+    site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
+    assert "does not answer. The page shows the last known state." in site.index
+    assert site.state["error"].endswith("does not answer.")
+    site.update()
+    assert "does not answer" not in site.index
+
+    site.page.close()
+    assert "This page is no longer updated." in site.index
+    assert 'http-equiv="refresh"' not in site.index
+
+
+def test_one_process_writes_a_folder_and_no_other_page_is_replaced(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(UpgradeError, match="another process writes a page there"):
+        LivePage(site.store, str(site.folder))
+    # Who only looks does not mind.
+    LivePage(site.store, str(site.folder), dry=True).close()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "index.html").write_text("<h1>Our team</h1>")
+    with pytest.raises(UpgradeError, match=re.escape("its index.html is not a page of convoy.upgrade")) as found:
+        LivePage(site.store, str(other))
+    assert found.value.code == "bad_folder"
+    assert (other / "index.html").read_text() == "<h1>Our team</h1>"
+    with pytest.raises(UpgradeError, match="is not a folder"):
+        LivePage(site.store, str(tmp_path / "gone"))
+    site.page.close()
+    LivePage(site.store, str(site.folder)).close()
+
+
+def test_a_folder_that_is_lost_is_a_warning_and_written_again_when_it_is_back(site: Site, tmp_path: Path) -> None:
+    site.update()
+    away = tmp_path.parent / f"{tmp_path.name}-away"
+    site.folder.rename(away)
+    site.report(
+        "compute90", version="2.10", state="failed", error="no space", times={"failed": 1_800_000_000}, attempt=1
+    )
+    site.page.update(site.read())
+    assert "The page is not up to date: page: " in site.page.warning
+    assert "can't be written" in site.page.warning
+    away.rename(site.folder)
+    site.update()
+    assert "no space" in site.index
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, site: Site) -> None:
+    folder = tmp_path / "dry"
+    folder.mkdir()
+    with LivePage(site.store, str(folder), dry=True) as page:
+        page.update(site.read())
+        assert page.warning == ""
+        assert page.has_changed
+    assert [*folder.iterdir()] == []
+
+
+def test_the_same_state_is_no_change_for_who_writes_it_again(site: Site) -> None:
+    site.update()
+    assert site.page.has_changed
+    site.page.close()
+    again = Site(site.consul, site.folder, site.fleet)
+    again.update()
+    assert not again.page.has_changed
+    again.page.close()
+
+
+def test_a_fleet_that_shrinks_leaves_no_pages_behind(site: Site) -> None:
+    site.update()
+    assert (site.folder / "hosts/6.html").exists()
+    for key in [one for one in site.consul.keys if "compute" in one.rpartition("/")[2]]:
+        del site.consul.keys[key]
+    site.fleet = {host: role for host, role in site.fleet.items() if role != "compute"}
+    site.update()
+    left = {one.name for one in (site.folder / "hosts").iterdir()}
+    assert left == {"index.json", "1.html", "1.json", "2.html", "2.json"}
+    assert "compute31" not in site.index.replace("history", "")[: site.index.index('id="history"')]
+
+
+def test_its_files_can_be_read_by_a_web_server_and_have_no_inline_code_but_their_own(site: Site) -> None:
+    site.update()
+    for file in site.folder.rglob("*.html"):
+        assert file.stat().st_mode & 0o777 == 0o644
+        text = file.read_text()
+        assert " style=" not in text
+        assert re.findall(r" on[a-z]+=", text) == []
+        (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', text)
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "unsafe" not in policy
+        assert text.count("<script") == (0 if file.name.startswith("rollout-") else 1)
+    assert re.findall(r'(?:src|href)="(?:https?:)?//', site.index) == []
