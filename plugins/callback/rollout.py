@@ -50,6 +50,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.debug_outp
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failed_task import failure_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view import RunView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import AttachView
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.command import AnsibleCommand
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
 _DEBUG = ("ansible.builtin.debug", "ansible.legacy.debug", "debug")
@@ -68,10 +69,11 @@ class CallbackModule(CallbackBase):
         self._view = RunView(self._display, sys.stdout)
         self._items: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
-    def v2_playbook_on_start(self, playbook: Any) -> None:  # noqa: ARG002  what Ansible gives
+    def v2_playbook_on_start(self, playbook: Any) -> None:
         """Start the view of a playbook."""
         # Each of several playbooks has its own view.
-        self._view = RunView(self._display, sys.stdout)
+        command = AnsibleCommand(tuple(sys.argv), str(getattr(playbook, "_file_name", "")))
+        self._view = RunView(self._display, sys.stdout, command.other)
         if self._view.hint:
             self._display.warning(self._view.hint)
         if context.CLIARGS.get("step"):

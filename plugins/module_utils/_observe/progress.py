@@ -14,6 +14,8 @@ from .._fleet.ledger import ABORTED, COMPLETE
 from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING
 from .._planner.blocker_codes import BUDGET
 from .._planner.plan import HostView, Plan
+from .operator_needs import OperatorNeed, operator_needs
+from .stages import StageSummary, stage_summaries
 from .time_left import admitted_at, seconds_left
 
 # More hosts in flight are only counted. A terminal has fewer rows.
@@ -64,6 +66,8 @@ class RolloutProgress:
     :param at: when it was read (unix seconds).
     :param over: whether the rollout is over.
     :param done: whether it is complete. Tasks after the upgrade may follow.
+    :param stages: its stages; empty without stages.
+    :param needs: what it needs from an operator, the most important first.
     """
 
     version: str
@@ -78,13 +82,18 @@ class RolloutProgress:
     at: float
     over: bool
     done: bool
+    stages: tuple[StageSummary, ...] = ()
+    needs: tuple[OperatorNeed, ...] = ()
 
     @staticmethod
     def from_plain(data: Mapping[str, Any]) -> RolloutProgress:
         """Return it from what :func:`dataclasses.asdict` returned."""
         bars = tuple(RoleProgress(**one) for one in data["bars"])
         flights = tuple(HostProgress(**one) for one in data["flights"])
-        return RolloutProgress(**{**data, "bars": bars, "flights": flights, "notes": tuple(data["notes"])})
+        parts = {"bars": bars, "flights": flights, "notes": tuple(data["notes"])}
+        parts["stages"] = tuple(StageSummary(**one) for one in data["stages"])
+        parts["needs"] = tuple(map(OperatorNeed.from_plain, data["needs"]))
+        return RolloutProgress(**{**data, **parts})
 
 
 def watched_hosts(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
@@ -135,6 +144,8 @@ def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostVie
         at=snapshot.now,
         over=plan.version is None or ledger is None or (ledger.state == ABORTED and is_current) or (done and is_open),
         done=done,
+        stages=stage_summaries(snapshot, plan),
+        needs=operator_needs(snapshot, plan),
     )
 
 

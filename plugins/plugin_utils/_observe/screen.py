@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from ...module_utils._observe.operator_needs import OperatorNeed
 from ...module_utils._observe.progress import HostProgress, RoleProgress, RolloutProgress, segments
-from .wording import elapsed, headline, where
+from ...module_utils._observe.stages import APPROVAL, CURRENT, DONE, SOAK, WAITING
+from .wording import elapsed, headline, stage_texts, where
 
 LIBRARY_ERROR: str | None = None
 try:
@@ -23,17 +25,25 @@ except ImportError as error:
     LIBRARY_ERROR = str(error)
 
 _STYLES = ("green", "yellow", "red", "bright_black")
+_STAGE_STYLES = {DONE: "green", CURRENT: "bold", SOAK: "bold", APPROVAL: "bold yellow", WAITING: "bright_black"}
 _BLOCKS, _LETTERS = "█▓X░", "#>X."
 _WIDEST_BAR = 40
 # Rows for the headline and for how many roles and hosts are not shown, and free rows.
 _OTHER_ROWS = 6
 
+# Returns the command of a playbook with variables.
+CommandFor = Callable[[str, Mapping[str, str]], str]
+
 
 class Screen:
-    """A drawing below all other output. The caller must hold Ansible's display lock."""
+    """A drawing below all other output. The caller must hold Ansible's display lock.
 
-    def __init__(self, stream: TextIO) -> None:
+    :param command: what :func:`drawing` takes.
+    """
+
+    def __init__(self, stream: TextIO, command: CommandFor | None = None) -> None:
         """Start a drawing on a terminal."""
+        self._command = command
         encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
         self._signs = _BLOCKS if encoding == "utf8" else _LETTERS
         self._console = Console(
@@ -57,7 +67,9 @@ class Screen:
         :param now: unix seconds, to compute durations.
         :param away: why Consul can't be reached, empty if it can.
         """
-        self._live.update(drawing(progress, now, self._console.width, self._console.height, self._signs, away))
+        self._live.update(
+            drawing(progress, now, self._console.width, self._console.height, self._signs, away, self._command)
+        )
         self._live.refresh()
 
     def say(self, *lines: str) -> None:
@@ -70,15 +82,27 @@ class Screen:
 
 
 def drawing(
-    progress: RolloutProgress, now: float, width: int, height: int, signs: str = _BLOCKS, away: str = ""
+    progress: RolloutProgress,
+    now: float,
+    width: int,
+    height: int,
+    signs: str = _BLOCKS,
+    away: str = "",
+    command: CommandFor | None = None,
 ) -> Any:
     """Return the drawing for a terminal with so many columns and rows.
 
     :param signs: the characters for upgraded, upgrading, failed and waiting hosts.
+    :param command: returns the command that answers what an operator has to do; None to show none.
     """
     left = None if progress.left is None else max(0.0, progress.left - (now - progress.at))
     parts: list[Any] = [_line(headline(progress, left), "bold")]
-    rows = max(4, height - _OTHER_ROWS - len(progress.notes) - bool(away))
+    # The stages and what an operator has to do say the same in more words.
+    notes = [note for note in progress.notes if not (progress.stages and note.startswith("Stage "))]
+    needs = _need_lines(progress.needs, command)
+    rows = max(4, height - _OTHER_ROWS - len(notes) - len(needs) - bool(progress.stages) - bool(away))
+    if progress.stages:
+        parts.append(_stages(progress))
     bars, hidden = _most_important(progress.bars, max(2, rows * 2 // 3 if progress.flights else rows))
     parts.append(_bars(bars, width, signs))
     if hidden:
@@ -89,10 +113,29 @@ def drawing(
     others = len(progress.flights) - len(hosts) + progress.more
     if others:
         parts.append(_line(f"and {others} more on their way", "bright_black"))
-    parts += [_line(note, "yellow") for note in progress.notes]
+    parts += [_line(note, "yellow") for note in notes]
+    parts += needs
     if away:
         parts.append(_line(f"Shown as of {elapsed(now - progress.at)} ago: {away}", "red"))
     return Group(*parts)
+
+
+def _stages(progress: RolloutProgress) -> Any:
+    text = Text("stages: ", style="bright_black", no_wrap=True, overflow="ellipsis")
+    for at, (state, name) in enumerate(stage_texts(progress)):
+        text.append(" > " if at else "", style="bright_black")
+        text.append(name, style=_STAGE_STYLES[state])
+    return text
+
+
+def _need_lines(needs: Sequence[OperatorNeed], command: CommandFor | None) -> list[Any]:
+    lines: list[Any] = []
+    # The first is the most important one. More would take the place of hosts.
+    for need in needs[:1]:
+        lines.append(_line(f"Needs an operator: {need.text}", "bold yellow"))
+        if command is not None:
+            lines.append(Text(f"  {command(need.playbook, need.variables)}", style="yellow", overflow="fold"))
+    return lines
 
 
 def _line(text: str, style: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from ...module_utils._common import runtime
 from ...module_utils._observe.progress import RolloutProgress
-from .screen import Screen, reason_not_to_draw
+from .screen import CommandFor, Screen, reason_not_to_draw
 from .view_messages import ViewEnd, ViewUpdate
 from .wording import about_minutes, ending, with_time
 
@@ -32,11 +32,13 @@ class RunView:
     """Shows updates of the rollout: on a terminal as a drawing below all other output, else as lines.
 
     :param display: Ansible's display.
+    :param command: returns the command of another playbook for the same fleet; None to show no commands.
     """
 
-    def __init__(self, display: Any, stream: TextIO) -> None:
+    def __init__(self, display: Any, stream: TextIO, command: CommandFor | None = None) -> None:
         """Start without showing anything."""
         self._display = display
+        self._command = command
         # Ansible's own lock where it has one, which Display does not declare.
         self._lock = getattr(display, "_lock", None) or runtime.rlock()
         self._stream = stream
@@ -184,7 +186,7 @@ class RunView:
             return
         if self._screen is None:
             self._stream.flush()
-            self._screen = Screen(self._stream)
+            self._screen = Screen(self._stream, self._command)
             self._outputs = [_OutputAbove(self, self._screen, name) for name in ("stdout", "stderr")]
         self._screen.draw(self._progress, runtime.now(), self._away)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from ...module_utils._observe.progress import HostProgress, RolloutProgress
+from ...module_utils._observe.stages import APPROVAL, SOAK, StageSummary
 
 _MINUTE, _HOUR = 60, 3600
 
@@ -48,6 +49,17 @@ def headline(progress: RolloutProgress, left: float | None) -> str:
     if progress.done or progress.state in ("paused", "aborted"):
         return f"{text}, {'complete' if progress.done else progress.state}"
     return text if left is None else f"{text}, {about_minutes(left)} left"
+
+
+def stage_texts(progress: RolloutProgress) -> list[tuple[str, str]]:
+    """Return the state and the text of each stage: ``early 3/7``."""
+    return [(one.state, f"{one.name} {one.upgraded}/{one.hosts}{_stage_state(one)}") for one in progress.stages]
+
+
+def _stage_state(stage: StageSummary) -> str:
+    if stage.state == SOAK:
+        return f", soaks until {time.strftime('%H:%M:%S', time.localtime(stage.until))}"
+    return ", needs an approval" if stage.state == APPROVAL else ""
 
 
 def ending(progress: RolloutProgress) -> str:

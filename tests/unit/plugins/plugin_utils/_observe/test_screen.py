@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
     HostProgress,
     RoleProgress,
     RolloutProgress,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.stages import StageSummary
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import screen
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing, reason_not_to_draw
 from rich.console import Console
@@ -39,7 +43,7 @@ FOUND = RolloutProgress(
 )
 
 
-def drawn(found: RolloutProgress, width: int = 80, height: int = 24, now: float = NOW, **more: str) -> list[str]:
+def drawn(found: RolloutProgress, width: int = 80, height: int = 24, now: float = NOW, **more: Any) -> list[str]:
     stream = io.StringIO()
     console = Console(
         file=stream, width=width, height=height, color_system=None, markup=False, highlight=False, emoji=False
@@ -135,3 +139,35 @@ def test_without_the_library_a_warning_names_what_to_install(monkeypatch: pytest
     monkeypatch.setattr(screen, "LIBRARY_ERROR", "No module named 'rich'")
 
     assert "pip install rich" in str(reason_not_to_draw(_Terminal()))
+
+
+STAGES = tuple(
+    StageSummary(name, state, "1 of each role", hosts, upgraded, 0, 0, 600, name == "canary", until, "")
+    for name, state, hosts, upgraded, until in (
+        ("canary", "done", 1, 1, 0.0), ("early", "soak", 7, 7, 1000.0), ("rest", "waiting", 53, 0, 0.0),
+    )
+)  # fmt: skip
+NEED = OperatorNeed("approval", "Stage canary is done and needs an approval.", "approve", {"stage": "canary"}, "abort")
+
+
+def test_stages_are_below_the_total_and_the_awaited_operator_with_the_command_at_the_end() -> None:
+    found = replace(FOUND, notes=("Stage early", NOTE), stages=STAGES, needs=(NEED, NEED))
+
+    lines = drawn(found, command=lambda playbook, variables: f"ansible-playbook {playbook}.yml {dict(variables)}")
+
+    at = time.strftime("%H:%M:%S", time.localtime(1000))
+    assert lines[1] == f"stages: canary 1/1 > early 7/7, soaks until {at} > rest 0/53"
+    assert lines[-3:] == [
+        NOTE,
+        "Needs an operator: Stage canary is done and needs an approval.",
+        "  ansible-playbook approve.yml {'stage': 'canary'}",
+    ]
+    assert "Stage early" not in lines
+    assert drawn(found)[-1].startswith("Needs an operator: ")
+
+
+def test_stages_and_a_command_leave_room_for_roles_and_hosts_on_a_small_terminal() -> None:
+    found = replace(FOUND, stages=STAGES, needs=(NEED,))
+    lines = drawn(found, width=40, height=12, command=lambda *_given: "x" * 90)
+    assert len(lines) <= 12
+    assert any(line.startswith("compute3") for line in lines)
