@@ -96,6 +96,9 @@ class BrowserSession:
 
     def open(self, url: str) -> None:
         """Open a page, and wait until it is loaded."""
+        # The page before it may still ask its server for something.
+        self.call("Page.navigate", url="about:blank")
+        self.wait_until("document.readyState === 'complete'")
         self.events = []
         self.call("Page.navigate", url=url)
         self.wait_until("document.readyState === 'complete'")
