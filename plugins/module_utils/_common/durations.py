@@ -24,3 +24,9 @@ def duration_in_words(seconds: float, none: str = "0s") -> str:
         if len(parts) == 2:
             break
     return " ".join(parts) or none
+
+
+def duration_as_rule(seconds: int) -> str:
+    """Return a duration as the rules have it, in the largest unit that fits exactly: ``10m``, ``90m``, ``2h``."""
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0 or size == 1)
+    return f"{seconds // size}{unit}" if seconds else "0s"

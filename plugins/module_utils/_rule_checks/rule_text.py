@@ -10,6 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._common.durations import duration_as_rule
+
+_STAGE = re.compile(r"stages\[\d+\]")
+_DURATION = re.compile(r"health\.(soak|progress_deadline)|stages\[\d+\]\.soak")
 _NUMBER = re.compile(r"\[(\d+)\]")
 
 
@@ -20,11 +24,39 @@ def rule_line(instructions: Mapping[str, Any], key: str) -> str:
         dots.
     """
     found = _find(instructions, key)
-    return "" if found is None else f"{key}: {_text(found[0])}"
+    return "" if found is None else f"{key}: {value_text(key, found[0])}"
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def value_text(key: str, value: object) -> str:
+    """Return the value of a rule as text: a stage as a sentence, durations as in rules (``10m``), other values as JSON.
+
+    :param key: as for :func:`rule_line`.
+    """
+    if isinstance(value, str):
+        return value
+    if _STAGE.fullmatch(key) and isinstance(value, Mapping):
+        return _stage_text(value)
+    if _DURATION.fullmatch(key) and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return duration_as_rule(value)
+    return json.dumps(value, sort_keys=True)
+
+
+def _stage_text(stage: Mapping[str, Any]) -> str:
+    """Return ``canary, 1 of each role, soaks 10m, needs an approval``."""
+    roles, hosts, soak = stage.get("roles"), stage.get("hosts"), stage.get("soak")
+    of = f"of {', '.join(map(str, roles))}" if isinstance(roles, list) and roles else "of each role"
+    if isinstance(hosts, list):
+        who = ", ".join(map(str, hosts))
+    elif hosts is not None:
+        who = f"{hosts} {of}"
+    else:
+        who = f"all {of}" if roles else "all that are left"
+    parts = [str(stage.get("name", "")), who]
+    if isinstance(soak, int) and soak > 0:
+        parts.append(f"soaks {duration_as_rule(soak)}")
+    if stage.get("approve"):
+        parts.append("needs an approval")
+    return ", ".join(filter(None, parts))
 
 
 def _find(data: object, key: str) -> tuple[Any] | None:

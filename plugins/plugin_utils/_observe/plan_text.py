@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils._common.durations import duration_in_words
 from ...module_utils._common.names import plural
+from ...module_utils._rule_checks.rule_text import value_text
 from ...module_utils._rule_checks.sources import leaves
 from .status_text import headline, reason_lines, rollout_lines, some_hosts, table_lines
 
@@ -60,7 +60,7 @@ def _rules(rules: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
 
 def rule_lines(rules: Mapping[str, Any]) -> list[str]:
     """Return instructions as lines, one for each key that messages name: ``rolling_rules.roles.compute: 10%``."""
-    return [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves(rules)]
+    return [f"{key}: {value_text(key, value)}" for key, value in leaves(rules)]
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:

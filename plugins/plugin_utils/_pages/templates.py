@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...module_utils._common.names import plural
+from ...module_utils._rule_checks.rule_text import value_text
 from ...module_utils._rule_checks.sources import leaves
 from .._observe.wording import about_minutes
 from .charts import clock_text, duration_text, iso_text, time_text
@@ -47,7 +47,7 @@ def text_hash(text: str) -> str:
 
 def rules_table(rules: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return rules as rows: the key that messages name, and its value."""
-    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in leaves(rules)]
+    return [(key, value_text(key, value)) for key, value in leaves(rules)]
 
 
 @cache

@@ -42,13 +42,13 @@ class Browser:
         return self._run(page, "--dump-dom")
 
     def picture(self, page: Path, *, dark: bool) -> Path:
-        """Return what somebody sees who likes dark or light pages, 800 by 900 pixels, as a PNG."""
+        """Return what somebody sees who likes dark or light pages, 800 by 1500 pixels, as a PNG."""
         picture = self._home / f"{page.stem}-{'dark' if dark else 'light'}.png"
         self._run(
             page,
             f"--screenshot={picture}",
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-            "--window-size=800,900",
+            "--window-size=800,1500",
         )
         return picture
 

@@ -44,7 +44,7 @@ def test_a_plan_shows_its_rules_its_waves_and_blocked_hosts() -> None:
         "Rules:",
         "  rolling_rules.global: 1",
         "  rolling_rules.roles.compute: 10%",
-        '  stages[0]: {"name": "canary"}',
+        "  stages[0]: canary, all that are left",
         "",
         "wave  hosts  who",
         " now      1  c1",
