@@ -64,8 +64,7 @@
     if (!page.getElementById('top')) throw new Error('this is another page now');
     // Another release of the collection writes other pages.
     if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return true; }
-    const at = page.getElementById('top').dataset.at;
-    if (!isFirst || at !== byId('top').dataset.at) wrote = performance.now();
+    if (!isFirst || page.getElementById('top').dataset.written !== byId('top').dataset.written) wrote = performance.now();
     isFirst = false;
     let isWhole = true;
     for (const fresh of page.querySelectorAll('[data-part]')) {
@@ -159,7 +158,7 @@
   document.documentElement.classList.add('runs');
   if (isServed) {
     // A page that is old when it is opened.
-    const age = now() - Number(byId('top').dataset.at);
+    const age = now() - Number(byId('top').dataset.written);
     if (age > LATE) wrote -= 1000 * age;
     document.addEventListener('visibilitychange', () => { if (!document.hidden) load(); });
     load();
@@ -167,7 +166,7 @@
     // Browsers load no other file for a page from a disk.
     const form = byId('find');
     if (form) form.hidden = true;
-    wrote -= 1000 * Math.max(0, now() - Number(byId('top').dataset.at));
+    wrote -= 1000 * Math.max(0, now() - Number(byId('top').dataset.written));
     setInterval(reload, 1000 * FROM_DISK);
   }
   setInterval(tick, 1000);

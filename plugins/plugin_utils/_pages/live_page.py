@@ -182,6 +182,7 @@ class LivePage:
             rules=rules_table(rollout["instructions"]),
             links=self._links,
             now=self._state["at"],
+            written=int(runtime.now()),
             ended=ended,
             style=own_text("style.css", "live.css"),
             script=own_text("live.js"),

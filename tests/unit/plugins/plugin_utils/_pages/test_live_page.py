@@ -134,10 +134,19 @@ def test_a_page_without_changes_is_written_once_a_minute(site: Site, monkeypatch
     assert site.times() == before
 
     later = live_page.runtime.monotonic() + 61
+    at = live_page.runtime.now() + 61
     monkeypatch.setattr(live_page.runtime, "monotonic", lambda: later)
+    monkeypatch.setattr(live_page.runtime, "now", lambda: at)
     site.page.update(None)
     assert site.times()["index.html"] != before["index.html"]
-    assert site.state["at"] > 0
+    assert site.state["at"] == int(at)
+
+    # Consul is away: the state gets older, and the page is still written.
+    site.page.update(Unreachable("unreachable", "Consul does not answer."))
+    read, written = site.state["at"], site.times()["index.html"]
+    later, at = later + 61, at + 61
+    site.page.update(Unreachable("unreachable", "Consul does not answer."))
+    assert (site.state["at"], site.times()["index.html"] != written) == (read, True)
 
 
 def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Site) -> None:
