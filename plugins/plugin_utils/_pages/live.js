@@ -64,7 +64,8 @@
     if (!page.getElementById('top')) throw new Error('this is another page now');
     // Another release of the collection writes other pages.
     if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return true; }
-    if (!isFirst || page.getElementById('top').dataset.written !== byId('top').dataset.written) wrote = performance.now();
+    // The first page may be old. Later ones were just written, whatever the clocks say.
+    wrote = performance.now() - (isFirst ? 1000 * Math.max(0, now() - Number(page.getElementById('top').dataset.written)) : 0);
     isFirst = false;
     let isWhole = true;
     for (const fresh of page.querySelectorAll('[data-part]')) {
@@ -157,9 +158,6 @@
 
   document.documentElement.classList.add('runs');
   if (isServed) {
-    // A page that is old when it is opened.
-    const age = now() - Number(byId('top').dataset.written);
-    if (age > LATE) wrote -= 1000 * age;
     document.addEventListener('visibilitychange', () => { if (!document.hidden) load(); });
     load();
   } else {

@@ -104,6 +104,11 @@ class LivePage:
         return str(self._folder.path / INDEX)
 
     @property
+    def texts(self) -> Mapping[str, str]:
+        """File -> its text, as it was written, or would be."""
+        return self._folder.texts
+
+    @property
     def has_changed(self) -> bool:
         """Whether the page says something else than before the first read, apart from times."""
         return not only_time_differs(self._state, self._before)

@@ -30,6 +30,7 @@ class PageFolder:
     """A folder that this process alone writes.
 
     :param path: an existing folder.
+    :ivar texts: file -> its text, as it was written.
     """
 
     def __init__(self, path: str, *, dry: bool = False) -> None:
@@ -40,8 +41,7 @@ class PageFolder:
         """
         self.path = Path(path)
         self._dry = dry
-        # File -> its text, as it was written.
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self._changes: dict[str, str] = {}
         self._lock: int | None = None
         before = read_text(str(self.path / INDEX), _OPTION)
@@ -82,11 +82,11 @@ class PageFolder:
 
         :raises UpgradeError: ``bad_folder``.
         """
-        if self._texts.get(name) == text:
+        if self.texts.get(name) == text:
             return False
         if not self._dry:
             write_atomically(str(self.path / name), text, _OPTION)
-        self._texts[name] = text
+        self.texts[name] = text
         if name.endswith(".html"):
             self._changes[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return True
@@ -109,7 +109,7 @@ class PageFolder:
         for file in (self.path / HOSTS).iterdir():
             if file.suffix in (".html", ".json") and file.stem not in kept and file.stem.isdigit():
                 file.unlink(missing_ok=True)
-                self._texts.pop(f"{HOSTS}/{file.name}", None)
+                self.texts.pop(f"{HOSTS}/{file.name}", None)
                 self._changes.pop(f"{HOSTS}/{file.name}", None)
 
     def _error(self, why: str) -> UpgradeError:

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -39,6 +40,7 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.screen import drawing
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_files import report_files
 from memory_consul import MemoryConsul
 from rich.console import Console
@@ -375,6 +377,15 @@ def _report(store: Store) -> None:
         _check_file(text)
 
 
+def _page(store: Store) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = LivePage(store, folder, dry=True)
+        page.update(progress_update(read_fleet(store, fleet={"web1": "web"})))
+        assert page.warning == ""
+        for text in page.texts.values():
+            _check_file(text)
+
+
 def _metrics(store: Store) -> None:
     text = metrics_text(store, read_fleet(store))
     _check_file(text)
@@ -420,7 +431,7 @@ def _commands(store: Store) -> None:
 
 _ANSWERS = ("not_running", "no_rollout", "nothing_to_approve", "no_approval", "not_waiting")
 READERS: tuple[Callable[[Store], None], ...] = (
-    *(_info, _plan, _report, _metrics, _notices, _inventory, _lookup, _live_view, _commands),
+    *(_info, _plan, _report, _page, _metrics, _notices, _inventory, _lookup, _live_view, _commands),
 )
 
 

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a rollout needs from an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed, operator_needs
+from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
+
+COMMAND = {"by": "ann", "at": 9_000, "reason": "logins fail"}
+
+
+def rollout(rules: dict[str, Any] | None = None, state: str = "running", **more: Any) -> Fleet:
+    site = fleet(compute=3)
+    site.ledger = Ledger(3, NEW, OLD, instructions=rules or UNLIMITED, state=state, **more)
+    return site
+
+
+def needs(site: Fleet) -> list[OperatorNeed]:
+    assert site.ledger is not None
+    found = operator_needs(site.snapshot(), site.plan(site.ledger.instructions))
+    assert [OperatorNeed.from_plain(one.plain()) for one in found] == [*found]
+    return [*found]
+
+
+def test_a_rollout_that_goes_on_by_itself_needs_no_one() -> None:
+    assert needs(rollout()) == []
+    assert needs(rollout().opened("compute1")) == []
+    assert needs(rollout().upgraded("compute1", "compute2", "compute3")) == []
+
+
+def test_a_pause_is_ended_by_resume_and_an_abort_by_a_restart() -> None:
+    (paused,) = needs(rollout(state=PAUSED, command=COMMAND))
+    assert (paused.code, paused.playbook, paused.variables, paused.since) == ("paused", "resume", {}, 9_000)
+    assert paused.text.endswith(": logins fail.")
+    (aborted,) = needs(rollout(state=ABORTED, command=COMMAND).failed("compute1"))
+    assert (aborted.code, aborted.playbook, aborted.variables) == (
+        "aborted", "upgrade", {"version": NEW, "restart": "true"},
+    )  # fmt: skip
+    assert aborted.otherwise == "rollback"
+
+
+def test_an_approval_is_awaited_since_the_soak_was_over() -> None:
+    rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "soak": 600, "approve": True}]}
+    (found,) = needs(rollout(rules, stage={"number": 0, "done_at": 9_000}).upgraded("compute1"))
+    assert (found.code, found.playbook, found.variables, found.since) == (
+        "approval", "approve", {"stage": "canary"}, 9_600,
+    )  # fmt: skip
+    assert found.text == "Stage canary is done and needs an approval."
+
+
+def test_failed_hosts_are_retried_by_name_and_an_exhausted_budget_says_so() -> None:
+    (found,) = needs(rollout().failed("compute2"))
+    assert (found.code, found.playbook, found.variables) == ("broken_hosts", "retry", {"host": "compute2"})
+    assert found.text == "1 host failed: compute2. Fix it, then retry."
+    (budget,) = needs(rollout({**UNLIMITED, "failure_rules": {"fleet": 1}}).failed("compute2", "compute3"))
+    assert (budget.code, budget.variables) == ("failure_budget", {"host": "compute2,compute3"})
+    assert "The failure budget is exhausted, so no more hosts are admitted. Fix them, then retry." in budget.text
+
+
+def test_more_hosts_than_fit_into_a_command_are_retried_together() -> None:
+    site = fleet(compute=12).failed(*(f"compute{number}" for number in range(1, 13)))
+    site.ledger = Ledger(3, NEW, OLD, instructions=UNLIMITED)
+    (found,) = needs(site)
+    assert found.variables == {}
+    assert "compute1, compute2, compute3 and 9 more" in found.text
+
+
+def test_a_rollout_of_which_only_held_hosts_are_left_needs_their_end() -> None:
+    site = rollout().upgraded("compute1", "compute2").held("host/compute3")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "compute3"})
+    # A hold on a role needs a look.
+    (found,) = needs(rollout().upgraded("compute1").held("role/compute"))
+    assert (found.code, found.playbook) == ("stuck", "status")
+
+
+def test_a_rollout_that_can_admit_no_host_is_stuck() -> None:
+    (found,) = needs(rollout({"rolling_rules": {"global": 0}}))
+    assert (found.code, found.playbook, found.variables) == ("stuck", "status", {"host": "compute1"})
+
+
+def test_without_a_rollout_no_one_is_needed() -> None:
+    site = fleet(compute=3)
+    assert operator_needs(site.snapshot(), site.plan(UNLIMITED)) == ()
+    # A version that another tool has set.
+    site.ledger = Ledger(3, "7.0", OLD, state=PAUSED)
+    assert operator_needs(site.snapshot(), site.plan(UNLIMITED)) == ()
