@@ -53,9 +53,15 @@ EXAMPLES = r"""
     fleet:
       compute1: compute
 
+- name: Create the folder of a page
+  ansible.builtin.file:
+    path: /tmp/convoy-page
+    state: directory
+    mode: "0755"
+
 - name: Keep a page of the current rollout up to date
   convoy.upgrade.consul_upgrade_follow:
-    page: /var/www/convoy
+    page: /tmp/convoy-page
 """
 
 RETURN = r"""

@@ -68,6 +68,38 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
     assert "The rollout to 2 is complete." in played.stdout
 
 
+def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV) -> None:
+    hosts = names(compute=2)
+    seed(consul, hosts)
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    abort(store, Command(by="ann", reason="logins fail"))
+    before = consul.tree()
+    page, other = run.folder / "page", run.folder / "other"
+    page.mkdir()
+    other.mkdir()
+    (other / "index.html").write_text("<h1>Our team</h1>")
+
+    checked, wrote, again, nowhere, foreign = run(
+        [
+            {**follow(page=str(page)), "check_mode": True},
+            follow(page=str(page)),
+            follow(page=str(page)),
+            follow(page=str(run.folder / "gone")),
+            follow(page=str(other)),
+        ]
+    )
+
+    assert [(one["changed"], one["page"]) for one in (checked, wrote, again)] == [
+        (True, f"{page}/index.html"),
+        (True, f"{page}/index.html"),
+        (False, f"{page}/index.html"),
+    ]
+    assert json.loads((page / "state.json").read_text())["rollout"]["state"] == "aborted"
+    assert [one["failure"]["code"] for one in (nowhere, foreign)] == ["bad_folder", "bad_folder"]
+    assert (other / "index.html").read_text() == "<h1>Our team</h1>"
+    assert consul.tree() == before
+
+
 def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
