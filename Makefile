@@ -11,7 +11,8 @@ setup: ## Create .venv, which runs convoy.upgrade from this checkout, and get Co
 	@tools/setup.sh
 
 .PHONY: demo
-demo: setup ## Upgrade a small demonstration fleet, and show it
+demo: ## Upgrade a small demonstration fleet, and show it
+	@tools/setup.sh demo
 	@.venv/bin/python tools/demo
 
 .PHONY: test

@@ -28,6 +28,8 @@ options=("$@")
 mkdir -p requirements/locked
 lock runtime 3.10 requirements/runtime.txt
 # All of these are installed into one environment, so each file uses the versions of the one before.
+# With the live view, for the demonstration.
+lock live 3.10 requirements/runtime.txt requirements/live.txt -c requirements/locked/runtime.txt -c requirements/test.txt
 lock test 3.11 requirements/runtime.txt requirements/test.txt -c requirements/locked/runtime.txt -c requirements/docs.txt
 lock docs 3.11 requirements/runtime.txt requirements/docs.txt -c requirements/locked/test.txt
 

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # Creates .venv with Ansible and the Consul client, links this checkout into it as the collection convoy.upgrade, and gets Consul.
-# With the argument "test", it also installs the requirements of the checks, with "docs" those of the site.
+# With the argument "test", it also installs the requirements of the checks, with "docs" those of the site, with "demo" those of the live view.
 # pip installs only the versions in requirements/locked, which tools/lock.sh writes.
 # A repeated call is fast: pip runs only if the locked versions or the Python changed.
 set -euo pipefail
@@ -56,6 +56,8 @@ install_requirements() {
 
 if ! { [ -x .venv/bin/python ] && fits .venv/bin/python; }; then make_venv; fi
 install_requirements runtime
+# The demonstration shows the live view.
+if [ "${1:-}" = demo ]; then install_requirements live; fi
 if [ "${1:-}" = docs ]; then install_requirements docs; fi
 if [ "${1:-}" = test ]; then
     install_requirements test
@@ -63,6 +65,8 @@ if [ "${1:-}" = test ]; then
     tools/promtool.sh >/dev/null || true
     # Chromium opens the reports. Without it, their test is skipped, and fails in the CI.
     tools/browser.sh >/dev/null || true
+    # axe-core checks that pages are accessible, also skipped without it.
+    tools/axe.sh >/dev/null || true
     # Commands for the lab of the tests. The lab needs root, so they are installed only for root.
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         command -v ip >/dev/null || install_packages iproute2

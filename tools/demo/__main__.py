@@ -21,6 +21,7 @@ from devkit.child import start, stop
 from devkit.guard import run_guarded
 
 OLD, NEW = "v1", "v2"
+PAGE = ROOT / ".cache" / "demo" / "page"
 
 ACTS = [
     ("The plan (--check writes nothing):", "upgrade", ["-e", f"version={NEW}", "--check"]),
@@ -49,6 +50,9 @@ def playbook(nodes: subprocess.Popen[bytes], folder: Path, name: str, *more: str
         "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
         "ANSIBLE_HOME": str(folder / "ansible"),
     }
+    if sys.stdout.isatty():
+        # The live view.
+        environ.setdefault("ANSIBLE_CONFIG", str(HERE / "ansible.cfg"))
     command[0] = str(Path(sys.executable).parent / command[0])
     process = start(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL)
     try:
@@ -71,12 +75,16 @@ def show_fleet(folder: Path) -> int:
         os.close(done)
         if os.read(ready, 1) != b"!":
             return nodes.wait() or 1
+        PAGE.mkdir(parents=True, exist_ok=True)
+        page = start([sys.executable, HERE / "page.py", PAGE], stdin=subprocess.DEVNULL)
+        say(f"A page of this fleet for your browser, kept up to date: {(PAGE / 'index.html').as_uri()}")
         for words, name, arguments in ACTS:
             say(words)
             code = playbook(nodes, folder, name, *arguments)
             if code:
                 return code
         stop(nodes)
+        stop(page)
     return 0
 
 
