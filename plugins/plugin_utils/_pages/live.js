@@ -144,6 +144,13 @@
     if (isWanted && !found.length) list.textContent = `No host has ${name} in its name.`;
   };
 
+  // Who comes to a host by a link sees all of its story.
+  const openTarget = () => {
+    const target = document.querySelector('article:target');
+    if (target) for (const one of target.querySelectorAll('details')) one.open = true;
+  };
+
+  addEventListener('hashchange', openTarget);
   document.addEventListener('click', (event) => {
     const button = event.target.closest('[data-copy]');
     if (button) copy(button);
@@ -157,6 +164,7 @@
   });
 
   document.documentElement.classList.add('runs');
+  openTarget();
   if (isServed) {
     document.addEventListener('visibilitychange', () => { if (!document.hidden) load(); });
     load();
