@@ -38,6 +38,6 @@ tests=$(mktemp)
 trap 'rm -f "$tests"' EXIT
 for pair in 2.17:3.10 2.18:3.11 2.19:3.11 2.20:3.12 2.21:3.12; do
     release=${pair%:*}
-    { printf 'ansible-core==%s.*\n' "$release"; grep -E '^(pytest|hypothesis|jsonschema|pillow|prometheus_client|pyte|rich)' requirements/test.txt; } >"$tests"
+    { printf 'ansible-core==%s.*\n' "$release"; grep -E '^(apprise|pytest|hypothesis|jsonschema|pillow|prometheus_client|pyte|rich)' requirements/test.txt; } >"$tests"
     lock "matrix-$release" "${pair#*:}" requirements/runtime.txt "$tests"
 done

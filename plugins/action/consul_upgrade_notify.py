@@ -28,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.addr
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messenger import Messenger, read_targets
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -56,7 +57,9 @@ class ActionModule(ControllerAction):
         ask(StartNotifier(settings, hook, options["fleet"] or {}, options["retry_failed"]))
         return {"untold": []}
 
-    def _preview(self, store: Store, rollout: RolloutView, hook: Hook, expects: list[str]) -> dict[str, Any]:
+    def _preview(
+        self, store: Store, rollout: RolloutView, hook: Hook | Messenger, expects: list[str]
+    ) -> dict[str, Any]:
         notifications = new_notifications(store, rollout, initial_state(store, rollout, dry=True))[0]
         untold = [rollout.payload(notification)["text"] for notification in notifications]
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, but is not called in check mode."]
@@ -64,10 +67,10 @@ class ActionModule(ControllerAction):
             self._display.display(line)
         return {"untold": untold}
 
-    def _hook(self, options: dict[str, Any]) -> Hook:
-        """Return the hook.
+    def _hook(self, options: dict[str, Any]) -> Hook | Messenger:
+        """Return what is called with each event: tasks, or targets of messages.
 
-        :raises UpgradeError: ``bad_hook`` if it can't be called.
+        :raises UpgradeError: ``bad_hook`` if it can't be called, ``missing_library``.
         """
         file = str(Path.cwd() / options["hook"])
         if not Path(file).is_file():
@@ -76,8 +79,14 @@ class ActionModule(ControllerAction):
             tasks = self._loader.load_from_file(file)
         except (AnsibleError, OSError) as error:
             raise _bad_hook(file, f"can't be read ({' '.join(str(error).split())})") from error
+        if isinstance(tasks, dict):
+            try:
+                targets = tuple(read_targets(tasks))
+            except ValueError as error:
+                raise _bad_hook(file, str(error)) from error
+            return Messenger(file, targets, str(tasks.get("page", "")), options["hook_timeout"])
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise _bad_hook(file, "is not a list of tasks")
+            raise _bad_hook(file, "is neither a list of tasks nor settings with targets")
         given = context.CLIARGS
         if given.get("ask_vault_pass") or any("@prompt" in one for one in given.get("vault_ids") or ()):
             raise UpgradeError(
@@ -97,6 +106,6 @@ class ActionModule(ControllerAction):
 def _bad_hook(file: str, why: str) -> UpgradeError:
     return UpgradeError(
         "bad_hook",
-        f"upgrade_notify: {file} {why}. Nothing was done: give a file with tasks, or leave upgrade_notify out.",
+        f"upgrade_notify: {file} {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify out.",
         file=file,
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_notify
-short_description: Call a task file for each event of the rollout, while this run lasts
+short_description: Send each event of the rollout to chats, mail, webhooks or a task file, while this run lasts
 version_added: 0.1.0
 description:
-  - Starts the notifier in the daemon of this run. It reads events of the rollout from Consul and calls a task file with each event. The
+  - Starts the notifier in the daemon of this run. It reads events of the rollout from Consul and sends each event. The
     playbooks of this collection start it if C(upgrade_notify) is set. C(docs/watching.md) lists the events and their fields.
   - Each event is sent once, by one of all runs that have a hook at that time. C(upgrade/notified) records what was sent.
-  - Each call is a separate C(ansible-playbook). It includes the file with the variable C(upgrade_event), and can neither delay nor end this
+  - O(hook) with settings names the targets of messages. The daemon sends them.
+  - With tasks, each call is a separate C(ansible-playbook). It includes the file with the variable C(upgrade_event), and can neither delay nor end this
     run. It has the inventory and the extra variables of this run, but not its facts and results.
   - At its end, the run waits until all events are sent. Failed calls are shown as a warning.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -34,7 +35,9 @@ attributes:
 options:
   hook:
     description:
-      - File with a list of tasks. A missing or invalid file is refused.
+      - File with a list of tasks, or with settings, C(targets) and C(page). A missing or invalid file is refused. C(docs/watching.md) describes the
+        settings.
+      - C(targets) with C(url) need the Python library C(apprise) on the controller.
     type: path
     required: true
   hook_timeout:

@@ -157,6 +157,30 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]
 
 
+@pytest.mark.one_release
+def test_the_targets_of_a_settings_file_get_the_event_and_a_bad_one_is_refused(
+    play: Shipped, store: Store, consul: RawKV, chat: Listener
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
+    before = consul.tree()
+    file = play.folder / "settings.yml"
+    file.write_text(json.dumps({"targets": [{"webhook": chat.url, "events": ["paused"]}]}))
+    refused = play("pause", upgrade_notify=str(file), **MORE)
+    assert refused.returncode == 2, refused.stdout
+    assert f"upgrade_notify: {file} targets[0].events: 'paused' is not one of begin, stage" in words(refused.stdout)
+    assert consul.tree() == before
+
+    file.write_text(
+        json.dumps({"targets": [{"webhook": chat.url, "secret": "s"}, {"url": "json://127.0.0.1:1/?rto=1"}]})
+    )
+    ran = play("pause", upgrade_notify=str(file), reason="logins fail", **MORE)
+    assert (ran.returncode, ledger(consul)["state"]) == (0, "paused"), ran.stdout
+    assert chat.wait_for("pause")["reason"] == "logins fail"
+    assert "was called with the event pause" in words(ran.stdout)
+    assert "and failed: JSON: " in words(ran.stdout)
+
+
 @pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_refused(
@@ -165,11 +189,14 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     before = consul.tree()
-    for file, why in (("gone.yml", "does not exist or is not a file"), ("text.yml", "is not a list of tasks")):
+    for file, why in (
+        ("gone.yml", "does not exist or is not a file"),
+        ("text.yml", "is neither a list of tasks nor settings with targets"),
+    ):
         (play.folder / "text.yml").write_text("tasks\n")
         refused = play("pause", upgrade_notify=str(play.folder / file), **MORE)
         assert refused.returncode == 2, refused.stdout
-        said = f"upgrade_notify: {play.folder / file} {why}. Nothing was done: give a file with tasks, or leave upgrade_notify"
+        said = f"upgrade_notify: {play.folder / file} {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify"
         assert said in words(refused.stdout)
     assert consul.tree() == before
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...module_utils._consul.settings import Settings
 from .._daemon_client.messages import Message
 from .hook import Hook
+from .messenger import Messenger
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,6 @@ class StartNotifier(Message[None]):
     """
 
     settings: Settings
-    hook: Hook
+    hook: Hook | Messenger
     fleet: Mapping[str, str]
     retry_failed: bool

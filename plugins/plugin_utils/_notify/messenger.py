@@ -1,0 +1,257 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sends events of a rollout to chats, mail and webhooks. No error and no output has the URL of a target, which often is a secret."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...module_utils._common import runtime
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import sanitize, truncate_middle
+from ...module_utils._observe.notifications import END, EVENTS, FAILURE, WANTED
+
+# Seconds to connect to a webhook, and to wait for its answer.
+_TIMEOUTS = (5, 10)
+# Further tries after a webhook could not be reached or had a passing problem, each after so many seconds.
+_PAUSES = (1.0, 3.0)
+_PASSING = frozenset((408, 429, 500, 502, 503, 504))
+_KINDS = {FAILURE: "failure", WANTED: "warning"}
+# Parts of a URL that are so long may be secrets.
+_SECRET = re.compile(r"[^/:@?&=#\s]{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A chat, a mailbox or a webhook.
+
+    :param name: what messages call it.
+    :param url: a URL of apprise, or of a webhook.
+    :param events: the events that it gets.
+    :param secret: the key with which events for a webhook are signed; empty for none.
+    """
+
+    name: str
+    url: str
+    events: tuple[str, ...] = EVENTS
+    is_webhook: bool = False
+    secret: str = ""
+
+    def __repr__(self) -> str:
+        """Return it without what may be secret."""
+        return f"Target({self.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Messenger:
+    """Sends each event to some targets. It stands in the place of a hook.
+
+    :param file: the file that names the targets, for messages.
+    :param page: URL of the live page, which messages then have; empty for none.
+    :param patience: seconds for an event in all.
+    """
+
+    file: str
+    targets: tuple[Target, ...]
+    page: str
+    patience: float
+
+    def call(self, event: Mapping[str, Any]) -> str | None:
+        """Send an event to all targets that want it; return the errors as a sentence, None for none."""
+        wanted = [target for target in self.targets if event["event"] in target.events]
+        errors: list[str] = []
+        done: list[str] = []
+        until = runtime.monotonic() + self.patience
+        thread = runtime.start_thread(self._send_all, wanted, event, errors, done, until)
+        thread.join(max(0.0, self.patience))
+        late = [target.name for target in wanted if target.name not in done]
+        if late:
+            errors = [*errors, f"{', '.join(late)}: not sent within {self.patience:.0f} s"]
+        return "; ".join(errors) or None
+
+    def _send_all(
+        self, targets: Sequence[Target], event: Mapping[str, Any], errors: list[str], done: list[str], until: float
+    ) -> None:
+        for target in targets:
+            if runtime.monotonic() > until:
+                return
+            why = self._send(target, event, until)
+            if why is not None:
+                errors.append(f"{target.name}: {_without_secrets(why, target)}")
+            done.append(target.name)
+
+    def _send(self, target: Target, event: Mapping[str, Any], until: float) -> str | None:
+        try:
+            return _post(target, event, until) if target.is_webhook else self._tell(target, event)
+        except UpgradeError as error:
+            return error.message
+        except Exception as error:
+            # A library's error must not end the notifier.
+            return f"{type(error).__name__}: {error}"
+
+    def _tell(self, target: Target, event: Mapping[str, Any]) -> str | None:
+        title, body = message(event, self.page)
+        kind = (
+            "success" if event["event"] == END and event["outcome"] != "aborted" else _KINDS.get(event["event"], "info")
+        )
+        apprise = _library("apprise", "url")
+        with apprise.LogCapture(level=logging.WARNING) as log:
+            service = apprise.Apprise.instantiate(target.url)
+            if service is not None and service.notify(body=body, title=title, notify_type=kind):
+                return None
+            lines = [line.partition(" - WARNING - ")[2] for line in log.getvalue().splitlines()]
+        return " ".join(filter(None, lines)) or "it was not accepted"
+
+
+def message(event: Mapping[str, Any], page: str = "") -> tuple[str, str]:
+    """Return the title and the text of a message on an event.
+
+    :param event: the payload of a notification.
+    :param page: URL of the live page; empty for none.
+    """
+    title = f"Rollout to {event['version']}: {event['event'].replace('_', ' ')}"
+    return title, "\n".join(filter(None, (event["text"], event["next"], page)))
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return what a webhook compares with the header ``X-Convoy-Signature``: HMAC-SHA256 of the timestamp, a dot and the body."""
+    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def _post(target: Target, event: Mapping[str, Any], until: float) -> str | None:
+    body = json.dumps({"text": event["text"], "next": event["next"], "event": event}, ensure_ascii=False).encode()
+    requests = _library("requests", "webhook")
+    why: str | None = None
+    for pause in (*_PAUSES, None):
+        timestamp = str(int(runtime.now()))
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "convoy.upgrade",
+            "X-Convoy-Event": event["event"],
+            "X-Convoy-Timestamp": timestamp,
+        }
+        if target.secret:
+            headers["X-Convoy-Signature"] = signature(target.secret, timestamp, body)
+        try:
+            # A redirect could lead elsewhere. The body of the answer is not read.
+            with requests.post(
+                target.url, data=body, headers=headers, timeout=_TIMEOUTS, allow_redirects=False, stream=True
+            ) as answer:
+                status = answer.status_code
+        except requests.Timeout:
+            why = f"it did not answer within {_TIMEOUTS[1]} s"
+        except requests.ConnectionError:
+            why = "it can't be reached"
+        else:
+            if 200 <= status < 300:
+                return None
+            why = f"it answered with status {status}"
+            if status not in _PASSING:
+                return why
+        if pause is None or runtime.monotonic() + pause > until:
+            return why
+        runtime.sleep(pause)
+    return why
+
+
+def _without_secrets(text: str, target: Target) -> str:
+    """Return an error as one line without parts of the target's URL but its host."""
+    host = urlsplit(target.url).hostname or ""
+    for part in sorted({*_SECRET.findall(target.url), target.secret} - {"", host}, key=len, reverse=True):
+        text = text.replace(part, "***")
+    return truncate_middle(sanitize(text.rstrip(". ")), 200)
+
+
+def read_targets(settings: Mapping[str, Any]) -> Iterator[Target]:
+    """Yield the targets of a settings file.
+
+    :param settings: the content of the file.
+    :raises ValueError: for the first mistake; its text is the end of a sentence.
+    :raises UpgradeError: ``missing_library``.
+    """
+    _refuse_unknown(settings, ("targets", "page"), "")
+    _text(settings.get("page", ""), "page")
+    found = settings.get("targets")
+    if not isinstance(found, list) or not found:
+        raise ValueError("has no list of targets")
+    names: set[str] = set()
+    for at, one in enumerate(found):
+        where = f"targets[{at}]"
+        if not isinstance(one, Mapping):
+            raise ValueError(f"{where} is not a mapping of names to values")
+        _refuse_unknown(one, ("name", "url", "webhook", "secret", "events"), f"{where}.")
+        given = [key for key in ("url", "webhook") if key in one]
+        if len(given) != 1:
+            raise ValueError(f"{where} needs either url, which apprise reads, or webhook")
+        is_webhook = given == ["webhook"]
+        url = _text(one[given[0]], f"{where}.{given[0]}")
+        if "secret" in one and not is_webhook:
+            raise ValueError(f"{where}.secret is only for a webhook")
+        kind = _check_webhook(url, where) if is_webhook else _check_apprise(url, where)
+        name = _text(one.get("name") or kind, f"{where}.name")
+        while name in names:
+            name += "'"
+        names.add(name)
+        events = one.get("events", list(EVENTS))
+        wrong = [event for event in events if event not in EVENTS] if isinstance(events, list) and events else [events]
+        if wrong:
+            raise ValueError(f"{where}.events: {wrong[0]!r} is not one of {', '.join(EVENTS)}")
+        yield Target(name, url, tuple(map(str, events)), is_webhook, _text(one.get("secret", ""), f"{where}.secret"))
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
+    for key in found:
+        if key not in known:
+            raise ValueError(f"has the unknown key {prefix}{key}; known are {', '.join(prefix + one for one in known)}")
+
+
+def _text(value: object, where: str) -> str:
+    # A value with !vault is no str in some releases of Ansible.
+    if isinstance(value, (bool, int, float, Mapping, list)) or value is None:
+        raise ValueError(f"{where} is not a text")
+    return str(value)
+
+
+def _check_webhook(url: str, where: str) -> str:
+    _library("requests", "webhook")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{where}.webhook is not a URL that begins with https:// or http://")
+    return parts.hostname
+
+
+def _check_apprise(url: str, where: str) -> str:
+    apprise = _library("apprise", "url")
+    # It logs what it can't read, with the URL.
+    with apprise.LogCapture(level=logging.CRITICAL):
+        service = apprise.Apprise.instantiate(url)
+    if service is None:
+        raise ValueError(f"{where}.url is not a URL that apprise can read")
+    return str(service.service_name or urlsplit(url).scheme)
+
+
+def _library(name: str, key: str) -> Any:
+    """Return a library that only messages need. Loading it takes a while.
+
+    :param key: the key of targets that need it.
+    :raises UpgradeError: ``missing_library``.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UpgradeError(
+            "missing_library",
+            f"The Python library '{name}' is missing for {sys.executable}, and targets with {key} need it: install it there with "
+            f"'pip install {name}'. Nothing was done.",
+        ) from error

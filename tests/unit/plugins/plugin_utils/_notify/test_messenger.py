@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Messages to chats, mail and webhooks, to servers of this test that check what arrives."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email import message_from_string
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import messenger
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messenger import Messenger, message, read_targets
+
+SECRET = "s3cret-of-the-webhook"
+EVENT = {
+    "event": "failure",
+    "version": "2.10",
+    "outcome": "",
+    "text": "The rollout to 2.10: 1 host failed or lost: compute7 no space left.",
+    "next": "Look at compute7 with status.yml -e host=HOST, fix what is broken, and run retry.yml.",
+}
+
+
+class Server:
+    """A web server that keeps what it gets, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.statuses: list[int] = []
+        self.wait = 0.0
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.requests.append((self.path, dict(self.headers), body))
+                time.sleep(server.wait)
+                self.send_response(server.statuses.pop(0) if server.statuses else 200)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            do_PUT = do_POST
+
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_given: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.host = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messenger, "_PAUSES", (0.01, 0.02))
+
+
+def sender(*targets: dict[str, Any], patience: float = 20, page: str = "") -> Messenger:
+    return Messenger("notify.yml", tuple(read_targets({"targets": [*targets]})), page, patience)
+
+
+def test_a_webhook_gets_the_event_with_a_signature_that_it_can_check(server: Server) -> None:
+    assert sender({"webhook": f"http://{server.host}/hook", "secret": SECRET}).call(EVENT) is None
+
+    ((path, headers, body),) = server.requests
+    assert (path, headers["X-Convoy-Event"], headers["Content-Type"]) == ("/hook", "failure", "application/json")
+    assert json.loads(body) == {"text": EVENT["text"], "next": EVENT["next"], "event": EVENT}
+    signed = f"{headers['X-Convoy-Timestamp']}.".encode() + body
+    digest = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    assert headers["X-Convoy-Signature"] == f"sha256={digest}"
+    assert abs(int(headers["X-Convoy-Timestamp"]) - time.time()) < 10
+
+
+def test_a_target_gets_only_its_events(server: Server) -> None:
+    one = sender({"webhook": f"http://{server.host}/all"}, {"webhook": f"http://{server.host}/end", "events": ["end"]})
+    one.call(EVENT)
+    one.call({**EVENT, "event": "end", "outcome": "complete"})
+    assert sorted(path for path, _headers, _body in server.requests) == ["/all", "/all", "/end"]
+    assert "X-Convoy-Signature" not in server.requests[0][1]
+
+
+def test_a_passing_problem_is_tried_again_and_a_refusal_is_not(server: Server) -> None:
+    one = sender({"webhook": f"http://{server.host}/hook"})
+    server.statuses = [503, 429, 200]
+    assert one.call(EVENT) is None
+    server.statuses = [500, 500, 500]
+    assert one.call(EVENT) == "127.0.0.1: it answered with status 500"
+    server.requests.clear()
+    server.statuses = [403]
+    assert one.call(EVENT) == "127.0.0.1: it answered with status 403"
+    # A redirect is not followed.
+    server.statuses = [302]
+    assert one.call(EVENT) == "127.0.0.1: it answered with status 302"
+    assert len(server.requests) == 2
+
+
+def test_one_that_hangs_or_is_away_does_not_keep_the_others_from_getting_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_TIMEOUTS", (0.3, 0.3))
+    hanging = Server()
+    hanging.wait = 2
+    try:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            away = closed.getsockname()[1]
+            targets = [
+                {"name": "hangs", "webhook": f"http://{hanging.host}/hook"},
+                {"name": "away", "webhook": f"http://127.0.0.1:{away}/hook"},
+                {"name": "there", "webhook": f"http://{server.host}/hook"},
+            ]
+            begun = time.monotonic()
+            assert sender(*targets).call(EVENT) == "hangs: it did not answer within 0.3 s; away: it can't be reached"
+        assert len(server.requests) == 1
+        # In all, an event takes no longer than it may.
+        monkeypatch.setattr(messenger, "_TIMEOUTS", (5, 5))
+        begun = time.monotonic()
+        assert sender(*targets[:1], patience=0.3).call(EVENT) == "hangs: not sent within 0 s"
+        assert time.monotonic() - begun < 1.5
+    finally:
+        hanging.close()
+
+
+def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> None:
+    page = "https://convoy.example.com/"
+    assert sender({"url": f"json://{server.host}/path"}, page=page).call(EVENT) is None
+    ((_path, _headers, body),) = server.requests
+    found = json.loads(body)
+    assert found["title"] == "Rollout to 2.10: failure"
+    assert found["message"].splitlines() == [EVENT["text"], EVENT["next"], page]
+    assert found["type"] == "failure"
+
+    for event, outcome, kind in (
+        ("approval_wanted", "", "warning"), ("end", "complete", "success"), ("end", "aborted", "info"), ("begin", "", "info"),
+    ):  # fmt: skip
+        sender({"url": f"json://{server.host}/path"}).call({**EVENT, "event": event, "outcome": outcome})
+        assert json.loads(server.requests[-1][2])["type"] == kind
+
+
+def test_matrix_gets_a_message(server: Server) -> None:
+    hook = f"matrix://0123456789abcdef0123456789abcdef@{server.host}/?mode=hookshot&path=/webhook"
+    assert sender({"url": hook}).call(EVENT) is None
+    ((_path, _headers, body),) = server.requests
+    assert "compute7 no space left" in body.decode()
+
+
+def test_a_mail_arrives() -> None:
+    lines: list[str] = []
+
+    class Mailbox(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 test ESMTP\r\n")
+            is_data = False
+            for raw in self.rfile:
+                line = raw.decode().rstrip("\r\n")
+                if is_data:
+                    is_data = line != "."
+                    if is_data:
+                        lines.append(line)
+                        continue
+                    self.wfile.write(b"250 OK\r\n")
+                    continue
+                word = line.split(" ")[0].upper()
+                is_data = word == "DATA"
+                self.wfile.write(b"354 go on\r\n" if is_data else b"221 bye\r\n" if word == "QUIT" else b"250 OK\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailbox) as mailbox:
+        mailbox.daemon_threads = True
+        threading.Thread(target=mailbox.serve_forever, daemon=True).start()
+        port = mailbox.server_address[1]
+        url = f"mailto://127.0.0.1:{port}/?from=convoy@example.com&to=ops@example.com&smtp=127.0.0.1&mode=insecure&format=text"
+        assert sender({"url": url}).call(EVENT) is None
+        mailbox.shutdown()
+    mail = message_from_string("\n".join(lines))
+    assert mail["Subject"] == "Rollout to 2.10: failure"
+    texts = [part.get_payload(decode=True) for part in mail.walk() if part.get_content_type() == "text/plain"]
+    assert b"compute7 no space left" in b"".join(one for one in texts if isinstance(one, bytes))
+
+
+def test_no_error_has_the_secrets_of_a_url(server: Server) -> None:
+    server.statuses = [401, 401, 401, 401]
+    token = "T0KENofTHEhook1234"
+    for target in (
+        {"url": f"json://ann:passw0rd99@{server.host}/{token}"},
+        {"webhook": f"http://{server.host}/{token}?key=abcdefgh", "secret": SECRET},
+    ):
+        one = sender(target)
+        error = one.call(EVENT)
+        assert error
+        for text in (error, repr(one), repr(one.targets)):
+            assert not any(secret in text for secret in (token, "passw0rd99", "abcdefgh", SECRET)), text
+
+
+def test_a_failure_of_a_library_is_an_error_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: Any) -> str:
+        raise RuntimeError("it broke at /T0KENofTHEhook1234")
+
+    one = sender({"webhook": "http://127.0.0.1/T0KENofTHEhook1234"})
+    monkeypatch.setattr(messenger, "_post", fails)
+    assert one.call(EVENT) == "127.0.0.1: RuntimeError: it broke at /***"
+
+
+GOOD: dict[str, Any] = {"webhook": "https://chat.example.com/hook"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "has no list of targets"),
+        ({"targets": []}, "has no list of targets"),
+        ({"targets": [GOOD], "pages": ""}, "has the unknown key pages; known are targets, page"),
+        ({"targets": ["slack://x"]}, "targets[0] is not a mapping of names to values"),
+        ({"targets": [GOOD, {}]}, "targets[1] needs either url, which apprise reads, or webhook"),
+        ({"targets": [{**GOOD, "url": "slack://x"}]}, "targets[0] needs either url, which apprise reads, or webhook"),
+        ({"targets": [{**GOOD, "event": "end"}]}, "has the unknown key targets[0].event; known are targets[0].name"),
+        ({"targets": [{**GOOD, "events": ["failed"]}]}, "targets[0].events: 'failed' is not one of begin, stage"),
+        ({"targets": [{**GOOD, "events": "end"}]}, "targets[0].events: 'end' is not one of begin, stage"),
+        ({"targets": [{**GOOD, "events": []}]}, "targets[0].events: [] is not one of begin, stage"),
+        (
+            {"targets": [{"webhook": "chat.example.com/hook"}]},
+            "targets[0].webhook is not a URL that begins with https://",
+        ),
+        ({"targets": [{"webhook": 7}]}, "targets[0].webhook is not a text"),
+        ({"targets": [{"url": "nonsense"}]}, "targets[0].url is not a URL that apprise can read"),
+        ({"targets": [{"url": "json://127.0.0.1/", "secret": "x"}]}, "targets[0].secret is only for a webhook"),
+        ({"targets": [{**GOOD, "secret": ["x"]}]}, "targets[0].secret is not a text"),
+        ({"targets": [GOOD], "page": 7}, "page is not a text"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)) as found:
+        [*read_targets(settings)]
+    assert str(found.value).startswith(why)
+
+
+def test_names_of_targets_differ_and_all_events_are_the_default() -> None:
+    one, other, named = read_targets({"targets": [GOOD, GOOD, {**GOOD, "name": "ops", "events": ["end"]}]})
+    assert [one.name, other.name, named.name] == ["chat.example.com", "chat.example.com'", "ops"]
+    assert (one.events, named.events) == (EVENTS, ("end",))
+
+
+def test_a_missing_library_is_named_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(UpgradeError) as found:
+        [*read_targets({"targets": [{"url": "slack://x"}]})]
+    assert found.value.code == "missing_library"
+    assert "pip install apprise" in found.value.message
+
+
+def test_a_message_has_no_empty_lines() -> None:
+    told: Callable[..., Any] = message
+    assert told({**EVENT, "event": "approval_wanted", "next": ""}) == (
+        "Rollout to 2.10: approval wanted",
+        EVENT["text"],
+    )
