@@ -84,6 +84,30 @@ def new_notifications(
     )
 
 
+class RolloutEvents:
+    """The events of a rollout for one reader, from its first read on. It writes nothing, so each of several readers gets all events.
+
+    :param fleet: host -> role; None for hosts that have reported.
+    """
+
+    def __init__(self, store: Store, fleet: Mapping[str, str] | None = None) -> None:
+        """Read nothing yet."""
+        self._store, self._fleet = store, fleet
+        self._sent: SentNotifications | None = None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the payloads of the events since the last call; none for the first one. Costs the requests of :func:`read_rollout`.
+
+        :raises UpgradeError: what :func:`read_rollout` and :func:`new_notifications` raise. The next call returns the events then.
+        """
+        rollout = read_rollout(self._store, self._fleet)
+        if self._sent is None:
+            self._sent = rollout.everything_sent
+            return []
+        found, self._sent = new_notifications(self._store, rollout, self._sent)
+        return [rollout.payload(one) for one in found]
+
+
 def _entries(store: Store, rollout: RolloutView, sent: SentNotifications) -> list[dict[str, Any]]:
     return store.events_after(sent.epoch, rollout.view.snapshot.ledger)
 
