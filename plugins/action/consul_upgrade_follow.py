@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
@@ -21,6 +23,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import (
+    Alertmanager,
+    Maintenance,
+    read_maintenance,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, WaitForEnd
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_updates import ViewUpdates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import about_minutes, ending, with_time
@@ -30,6 +37,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     **FLEET_OPTIONS,
     "page": {"type": "path"},
+    "maintenance": {"type": "path"},
 }
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30.0
@@ -43,21 +51,44 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Follow the rollout, and return how it ended."""
         settings = read_settings(options.get, os.environ)
-        if options["page"] is None:
-            return _result(self._follow(settings, options["fleet"], None))
-        with LivePage(Store(settings), options["page"], dry=self._task.check_mode) as page:
-            self._display.display(f"The page is {page.path}")
-            found = self._follow(settings, options["fleet"], page)
-        self._warn_of(page)
+        alertmanager = self._alertmanager(options["maintenance"]) if options["maintenance"] is not None else None
+        with contextlib.ExitStack() as stack:
+            companions: list[LivePage | Maintenance] = []
+            page = None
+            if options["page"] is not None:
+                page = stack.enter_context(LivePage(Store(settings), options["page"], dry=self._task.check_mode))
+                companions.append(page)
+                self._display.display(f"The page is {page.path}")
+            if alertmanager is not None and not self._task.check_mode:
+                maintenance = Maintenance(alertmanager)
+                stack.callback(maintenance.close)
+                companions.append(maintenance)
+            found = self._follow(settings, options["fleet"], companions)
+        self._warn_of(companions)
+        if page is None:
+            return _result(found)
         return {**_result(found), "page": page.path, "changed": page.has_changed}
 
-    def _follow(self, settings: Settings, fleet: Mapping[str, str] | None, page: LivePage | None) -> RolloutProgress:
+    def _alertmanager(self, file: str) -> Alertmanager:
+        """Return the Alertmanager that a settings file names.
+
+        :raises UpgradeError: ``bad_maintenance``.
+        """
+        try:
+            return read_maintenance(self._loader.load_from_file(file), file)
+        except (AnsibleError, OSError) as error:
+            why = f"maintenance: {file} can't be read ({' '.join(str(error).split())}). Nothing was done: correct the path."
+            raise UpgradeError("bad_maintenance", why, file=file) from error
+
+    def _follow(
+        self, settings: Settings, fleet: Mapping[str, str] | None, companions: Sequence[LivePage | Maintenance]
+    ) -> RolloutProgress:
         has_view = False
         with contextlib.suppress(UpgradeError):
             # If the daemon ends before the rollout, the rollout is shown as lines.
             if is_started() and ask(FollowProgress(settings, fleet)):
                 has_view = True
-                ended = ask(WaitForEnd()) if page is None else None
+                ended = ask(WaitForEnd()) if not companions else None
                 if ended is not None:
                     return ended
         parent = os.getppid()
@@ -68,12 +99,12 @@ class ActionModule(ControllerAction):
             if os.getppid() != parent:
                 # ansible-playbook was killed.
                 os._exit(1)
-            if page is not None:
-                page.update(found)
-                self._warn_of(page)
+            for one in companions:
+                one.update(found)
+            self._warn_of(companions)
             if isinstance(found, ProgressUpdate):
                 last = found.progress
-            if has_view and page is not None:
+            if has_view:
                 continue
             if found is not None and self._say(updates.update(found).lines):
                 shown = 0.0
@@ -82,20 +113,21 @@ class ActionModule(ControllerAction):
                 shown = runtime.monotonic()
         if last is None:
             raise AssertionError("follow() ends with an update")
-        if has_view and page is not None:
+        if has_view:
             with contextlib.suppress(UpgradeError):
                 ask(WaitForEnd())
         else:
             self._say([ending(last)])
         return last
 
-    def _warn_of(self, page: LivePage) -> None:
-        """Show each warning of the page once. Following goes on without it."""
-        if page.warning and page.warning != self._warned:
-            self._display.warning(page.warning)
-        self._warned = page.warning
+    def _warn_of(self, companions: Sequence[LivePage | Maintenance]) -> None:
+        """Show each new warning once. Following goes on without what it is about."""
+        warnings = {one.warning for one in companions} - {""}
+        for warning in sorted(warnings - self._warned):
+            self._display.warning(warning)
+        self._warned = warnings
 
-    _warned = ""
+    _warned: AbstractSet[str] = frozenset()
 
     def _say(self, lines: Sequence[str]) -> bool:
         for line in lines:

@@ -100,6 +100,19 @@ def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV
     assert consul.tree() == before
 
 
+def test_settings_of_maintenance_are_read_before_anything_begins(run: Runner, consul: RawKV) -> None:
+    bad, good = run.folder / "bad.yml", run.folder / "good.yml"
+    bad.write_text(json.dumps({"alertmanager": {"url": "am:9093"}}))
+    good.write_text(json.dumps({"alertmanager": {"url": "http://127.0.0.1:1"}}))
+
+    wrong, gone, fine = run([follow(maintenance=str(one)) for one in (bad, run.folder / "gone.yml", good)])
+
+    assert [one["failure"]["code"] for one in (wrong, gone)] == ["bad_maintenance", "bad_maintenance"]
+    assert "alertmanager.url is not a URL" in wrong["msg"]
+    assert (fine["failed"], fine["ended"]) == (False, "nothing")
+    assert consul.tree() == {}
+
+
 def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)

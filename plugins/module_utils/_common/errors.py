@@ -21,6 +21,7 @@ Code = Literal[
     "bad_instructions",
     "bad_instructions_file",
     "bad_lock_file",
+    "bad_maintenance",
     "bad_metrics_file",
     "bad_name",
     "bad_options",

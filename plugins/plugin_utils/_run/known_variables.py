@@ -26,6 +26,7 @@ VARIABLES = frozenset(
         "host",
         "instructions",
         "instructions_file",
+        "maintenance",
         "metrics_file",
         "once",
         "page",
@@ -81,7 +82,7 @@ _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # Variables that name something. An empty one must not mean everything.
-_NAMES = ("host", "role", "stage", "page")
+_NAMES = ("host", "role", "stage", "page", "maintenance")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:

@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Silences in a real Alertmanager: they are there while hosts are being upgraded, whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import maintenance as tested
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import (
+    Alertmanager,
+    Maintenance,
+    MaintenanceError,
+    read_maintenance,
+)
+from devkit.agent import ROOT
+from devkit.child import start, stop
+from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
+from missing import missing
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Alertmanager of this test."""
+    found = subprocess.run(
+        [ROOT / "tools/prometheus.sh", "prometheus-alertmanager"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        missing(f"no Alertmanager here: {found.stderr}")
+    folder = tmp_path_factory.mktemp("alertmanager")
+    (folder / "config.yml").write_text("route: {receiver: none}\nreceivers: [{name: none}]\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = [
+        f"--config.file={folder}/config.yml",
+        f"--storage.path={folder}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    program = found.stdout.strip()
+    # Debian's build reads a template below /usr/share, also if it is unpacked elsewhere.
+    share = Path(program).parents[1] / "share"
+    mounted = f'mount -t overlay none -o lowerdir={share}:/usr/share /usr/share && exec "$@"'
+    command = ["unshare", "--mount", "bash", "-c", mounted, "bash"] if share.joinpath("prometheus").is_dir() else []
+    if command and subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        missing("Alertmanager is not installed here, and only root can run the unpacked one.")
+    process = start([*command, program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until(lambda: is_ready(url))
+        yield url
+    finally:
+        stop(process)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def place(address: str, request: pytest.FixtureRequest) -> Alertmanager:
+    """That Alertmanager, in which each test has silences of its own."""
+    return read_maintenance({"alertmanager": {"url": address, "name": request.node.name, "lasts": "10m"}}, "m.yml")
+
+
+def silenced(place: Alertmanager) -> dict[str, dict[str, Any]]:
+    """Return host -> its active silence, as Alertmanager itself tells it."""
+    with urllib.request.urlopen(f"{place.url}/api/v2/silences", timeout=5) as answer:
+        found = json.load(answer)
+    active = [one for one in found if one["createdBy"] == place.author and one["status"]["state"] == "active"]
+    hosts = {one["comment"].partition(" is ")[0]: one for one in active}
+    assert len(hosts) == len(active)
+    return hosts
+
+
+def read(site: Fleet) -> ProgressUpdate:
+    site.ledger = Ledger(3, NEW, OLD, instructions=UNLIMITED)
+    return progress_update(FleetView(site.snapshot(), site.plan(UNLIMITED)))
+
+
+def test_a_host_is_silenced_from_its_admission_until_it_is_done_or_failed(place: Alertmanager) -> None:
+    site = fleet(compute=4).opened("compute1", "compute2")
+    kept = Maintenance(place)
+    kept.update(read(site))
+    wait_until(lambda: set(silenced(place)) == {"compute1", "compute2"})
+    one = silenced(place)["compute1"]
+    assert one["comment"] == f"compute1 is being upgraded to {NEW}"
+    (matcher,) = one["matchers"]
+    assert (matcher["name"], matcher["isRegex"]) == ("instance", True)
+    assert [bool(re.fullmatch(matcher["value"], name)) for name in ("compute1", "compute1:9100", "compute10", "xcompute1")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+    site.upgraded("compute1").failed("compute2").opened("compute3")
+    kept.update(None)
+    kept.update(read(site))
+    wait_until(lambda: set(silenced(place)) == {"compute3"})
+    assert kept.warning == ""
+    site.upgraded("compute3")
+    kept.update(read(site))
+    kept.close()
+    assert silenced(place) == {}
+
+
+def test_another_process_finds_what_a_killed_one_has_left(place: Alertmanager) -> None:
+    site = fleet(compute=3).opened("compute1", "compute2")
+    killed = Maintenance(place)
+    killed.update(read(site))
+    wait_until(lambda: len(silenced(place)) == 2)
+    before = silenced(place)["compute2"]["id"]
+    # It makes no more changes. Meanwhile, a host is done.
+    other = Maintenance(place)
+    site.upgraded("compute1")
+    other.update(read(site))
+    wait_until(lambda: set(silenced(place)) == {"compute2"})
+    assert silenced(place)["compute2"]["id"] == before
+    other.close()
+    # It is still being upgraded, so its silence ends by itself.
+    assert set(silenced(place)) == {"compute2"}
+    killed.close()
+
+
+def test_silences_end_by_themselves_and_are_renewed_before(
+    place: Alertmanager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(place, lasts=4)
+    site = fleet(compute=1).opened("compute1")
+    kept = Maintenance(short)
+    kept.update(read(site))
+    wait_until(lambda: silenced(place))
+    first = silenced(place)["compute1"]
+    time.sleep(5)
+    renewed = silenced(place)["compute1"]
+    assert renewed["id"] == first["id"]
+    assert renewed["endsAt"] > first["endsAt"]
+    # A process that is killed renews nothing.
+    monkeypatch.setattr(Alertmanager, "begin", lambda *_given: None)
+    wait_until(lambda: not silenced(place), 10)
+    kept.close()
+
+
+def test_silences_of_other_people_fleets_and_unknown_hosts_are_left_alone(place: Alertmanager) -> None:
+    other = replace(place, author="ann")
+    other.begin("compute1", NEW, time.time() + 600)
+    place.begin("elsewhere", NEW, time.time() + 600)
+    kept = Maintenance(place)
+    kept.update(read(fleet(compute=1)))
+    kept.close()
+    assert kept.warning == ""
+    assert set(silenced(other)) == {"compute1"}
+    assert set(silenced(place)) == {"elsewhere"}
+
+
+def test_an_alertmanager_that_is_away_or_refuses_is_a_warning_and_tried_again(
+    place: Alertmanager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested, "_AGAIN", 0.2)
+    calls: list[str] = []
+    real = Alertmanager.silences
+
+    def away(self: Alertmanager) -> Any:
+        calls.append("")
+        if len(calls) < 3:
+            raise MaintenanceError("127.0.0.1 can't be reached, or is no Alertmanager")
+        return real(self)
+
+    monkeypatch.setattr(Alertmanager, "silences", away)
+    kept = Maintenance(place)
+    kept.update(read(fleet(compute=1).opened("compute1")))
+    wait_until(
+        lambda: "Alerts of compute1 may not be silenced as they should: 127.0.0.1 can't be reached" in kept.warning
+    )
+    wait_until(lambda: silenced(place))
+    wait_until(lambda: kept.warning == "")
+    kept.close()
+
+    with pytest.raises(MaintenanceError, match="answered with status 404"):
+        replace(place, url=f"{place.url}/elsewhere").silences()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        away_url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(MaintenanceError, match="can't be reached"):
+            replace(place, url=away_url).silences()
+
+
+def test_names_with_signs_of_regular_expressions_are_matched_as_they_are(place: Alertmanager) -> None:
+    site = fleet(**{"a.b": 1}).opened("a.b1")
+    kept = Maintenance(place)
+    kept.update(read(site))
+    wait_until(lambda: silenced(place))
+    (matcher,) = silenced(place)["a.b1"]["matchers"]
+    assert re.fullmatch(matcher["value"], "a.b1:9100")
+    assert not re.fullmatch(matcher["value"], "axb1")
+    kept.close()
+
+
+GOOD: dict[str, Any] = {"url": "http://am.example.com:9093"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (None, "it is not a mapping"),
+        ({"alertmanagers": GOOD}, "alertmanagers is unknown; known are alertmanager"),
+        ({"alertmanager": {**GOOD, "label": "x"}}, "alertmanager.label is unknown; known are alertmanager.url"),
+        ({"alertmanager": {"url": "am:9093"}}, "alertmanager.url is not a URL"),
+        ({"alertmanager": {**GOOD, "matchers": {"instance": ".*"}}}, "alertmanager.matchers: none of them has {host}"),
+        ({"alertmanager": {**GOOD, "matchers": {"a-b": "{host}"}}}, "alertmanager.matchers.a-b is not a label"),
+        ({"alertmanager": {**GOOD, "lasts": "soon"}}, "alertmanager.lasts is not a duration"),
+        ({"alertmanager": {**GOOD, "lasts": 5}}, "alertmanager.lasts is shorter than 60 s"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named(settings: object, why: str) -> None:
+    with pytest.raises(UpgradeError) as found:
+        read_maintenance(settings, "m.yml")
+    assert found.value.code == "bad_maintenance"
+    assert found.value.message.startswith(f"maintenance: m.yml: {why}")
+
+
+def test_a_token_is_not_shown(place: Alertmanager) -> None:
+    one = replace(place, authorization="Bearer s3cret")
+    assert one.silences() == []
+    assert "s3cret" not in repr(one)
