@@ -499,7 +499,6 @@ failure:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import sanitize_all
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import needs_memory
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,

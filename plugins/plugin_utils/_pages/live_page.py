@@ -20,10 +20,10 @@ from markupsafe import Markup
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
+from ...module_utils._fleet.ledger import BEGINNINGS
 from ...module_utils._queries.follow import ProgressUpdate
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from ...module_utils._rollout_report.host import DONE, WAITS
-from ...module_utils._fleet.ledger import BEGINNINGS
 from ...module_utils._rollout_report.rollout import rollout_report
 from ...module_utils._state.store import Store
 from .charts import Swatch, axis, bands, curve, legend, phases_over_time, timeline
