@@ -48,12 +48,15 @@
     // What somebody types stays.
     const form = old.querySelector('form'), other = fresh.querySelector('form');
     if (form && other) other.replaceWith(form);
-    old.replaceWith(fresh);
-    [...fresh.querySelectorAll('.scroll')].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+    const isStatus = fresh.getAttribute('role') === 'status', shown = isStatus ? old : fresh;
+    // A screen reader reads what changes in an element that stays.
+    if (isStatus) old.replaceChildren(...fresh.childNodes);
+    else old.replaceWith(fresh);
+    [...shown.querySelectorAll('.scroll')].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
     if (active && !active.isConnected) {
       const link = active.getAttribute('href');
-      const same = link ? [...fresh.querySelectorAll('a')].find((one) => one.getAttribute('href') === link)
-        : fresh.querySelector(active.dataset.copy === undefined ? '[tabindex]' : '[data-copy]');
+      const same = link ? [...shown.querySelectorAll('a')].find((one) => one.getAttribute('href') === link)
+        : shown.querySelector(active.dataset.copy === undefined ? '[tabindex]' : '[data-copy]');
       if (same) same.focus({preventScroll: true});
     } else if (active) active.focus({preventScroll: true});
   };
