@@ -92,7 +92,7 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
         ),
         (
             {"stages": [{"name": "canary", "roles": ["controller"]}]},
-            'stages[0]: {"name": "canary", "roles": ["controller"]}',
+            "stages[0]: canary, all of controller",
             "give all rules again to upgrade.yml with another stages[0]",
         ),
         (

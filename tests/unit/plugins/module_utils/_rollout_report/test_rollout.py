@@ -111,7 +111,7 @@ def test_steps_and_how_long_they_took() -> None:
         ("controller", "db", "upgrade", 1, 0, 0, 0, 0),
         ("controller", "web", "upgrade", 1, 22, 22, 0, 0),
     ]
-    assert "web upgrade, from 1970-01-01 00:01:58 UTC, 0 min 22 s" in html_page(found)
+    assert "web upgrade, from 1970-01-01 00:01:58 UTC, 22s" in html_page(found)
 
 
 def test_a_host_that_recovered_has_failed_all_the_same() -> None:
@@ -135,7 +135,13 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     assert [phase[:2] for phase in one["phases"] if phase[0] == "failed"] == [["failed", 175], ["failed", 200]]
     assert [(each["at"], each["error"]) for each in hosts["compute1"]["failures"]] == [(165, "")]
     shown = html_page(found)
-    assert "2 of 4 hosts upgraded, 0 failed now; 3 failures and 1 retry in all" in shown
+    for tile in (
+        "<b>2 of 4</b>hosts upgraded",
+        "<b>0</b>failed now",
+        "<b>3</b>failures in all",
+        "<b>1</b>retry in all",
+    ):
+        assert tile in shown
     assert "<td>nova start</td><td>no &lt;port&gt;</td>" in shown
     assert "<td>retried</td><td>by bob</td><td>it was: failed</td>" in shown
 
