@@ -142,8 +142,8 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
         "<b>1</b>retry in all",
     ):
         assert tile in shown
-    assert "<td>nova start</td><td>no &lt;port&gt;</td>" in shown
-    assert "<td>retried</td><td>by bob</td><td>it was: failed</td>" in shown
+    assert '<td>nova start</td><td class="long">no &lt;port&gt;</td>' in shown
+    assert '<td>retried</td><td>by bob</td><td class="long">it was: failed</td>' in shown
 
 
 def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:
