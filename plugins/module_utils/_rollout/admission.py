@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._consul.client import Operation
-from .._consul.errors import Conflict
+from .._consul.client import MOST_OPERATIONS, Operation
+from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, put
 from .._consul.settings import MOST_PASS_LIMIT
 from .._fleet.fleet import Snapshot
@@ -37,12 +38,13 @@ class _Gate:
     is_role: bool
     change: Change
 
-    def operation(self, at: int) -> Operation:
-        """Return the operation that opens the gate and stores the time.
+    def operations(self, keys: Keys, at: int) -> list[Operation]:
+        """Return the operations that open the gate, store the time, and wake the host.
 
         :param at: unix seconds.
         """
-        return put(self.change.key, OPEN, flags=at)
+        opened = put(self.change.key, OPEN, flags=at)
+        return [opened] if self.is_role else [opened, put(keys.wake(self.name), str(at))]
 
 
 class ReadTooOld(Conflict):
@@ -138,7 +140,9 @@ def admit_hosts(
     *,
     read_at: float,
 ) -> None:
-    """Admit the hosts of a plan: one planner write for each 61 gates, or for half as many if each gate is written in two layouts.
+    """Admit the hosts of a plan: one planner write for each 30 gates, or for 20 if each gate is written in two layouts.
+
+    Each write also wakes the agents of its hosts. The agents of a role whose own gate opens are woken after the write, some at a time.
 
     :param ledger: the ledger after each write.
     :param opened: the admitted hosts are appended here, even if a later write fails.
@@ -153,7 +157,7 @@ def admit_hosts(
     for one in plan.admissions:
         if one.host not in own_key:
             by_role.setdefault(one.role, []).append(one)
-    most = MOST_GATES // writer.places
+    most = MOST_GATES // (writer.places + 1)
     for at in range(0, len(gates), most):
         now = runtime.now()
         if not may_still_admit(writer.store, rules, now, read_at):
@@ -168,5 +172,20 @@ def admit_hosts(
                 role: {"hosts": len(found), "reason": f"nothing limits role {role}"} for role, found in roles.items()
             },
         }
-        writer.write(ledger, event, [gate.operation(int(now)) for gate in piece], [gate.change for gate in piece])
-        opened += [*hosts, *(one for found in roles.values() for one in found)]
+        keys = writer.store.keys
+        operations = [operation for gate in piece for operation in gate.operations(keys, int(now))]
+        writer.write(ledger, event, operations, [gate.change for gate in piece])
+        by_role_gate = [one for found in roles.values() for one in found]
+        opened += [*hosts, *by_role_gate]
+        if not writer.dry:
+            wake(writer.store, [one.host for one in by_role_gate], int(now))
+
+
+def wake(store: Store, hosts: Sequence[str], at: int) -> None:
+    """Wake the agents of hosts: one request for each 64. A host that is not woken reads its gate some minutes later.
+
+    :param at: unix seconds.
+    """
+    for first in range(0, len(hosts), MOST_OPERATIONS):
+        with contextlib.suppress(Unreachable, Conflict):
+            store.client.write([put(store.keys.wake(host), str(at)) for host in hosts[first : first + MOST_OPERATIONS]])

@@ -151,7 +151,9 @@ def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operati
     gates = snapshot.gates
     old = {gate.key: gate.text or "" for gate in gates.values()}
     changes = [Change(key, text, None) for key, text in old.items() if key != everywhere]
+    # The time tells nodes that a rollout closed it. An operator who closes all gates leaves none.
+    at = max(1, int(snapshot.now)) if value == CLOSED else 0
     return (
-        (remove_tree(keys.gates), put(everywhere, value)),
+        (remove_tree(keys.gates), put(everywhere, value, at)),
         (*changes, Change(everywhere, old.get(everywhere), value)),
     )

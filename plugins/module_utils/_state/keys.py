@@ -61,6 +61,15 @@ class Keys:
         return f"{self.records}{host}"
 
     @property
+    def wakes(self) -> str:
+        """The folder of the keys that wake the agents of hosts."""
+        return f"{self.upgrade}wake/"
+
+    def wake(self, host: str) -> str:
+        """The key that the agent of one host waits on. Only the write counts."""
+        return f"{self.wakes}{host}"
+
+    @property
     def holds(self) -> str:
         """The folder of the holds."""
         return f"{self.upgrade}hold/"

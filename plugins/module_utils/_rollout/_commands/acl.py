@@ -80,6 +80,7 @@ class TokenKind:
                 *(("key_prefix", folder, "read") for folder in gates),
                 ("key_prefix", keys.holds, "read"),
                 ("key", keys.record(self.name), "write"),
+                ("key", keys.wake(self.name), "write"),
             ]
             if self.publishes_health:
                 grants.append(("node", self.name, "write"))

@@ -35,7 +35,7 @@ _MOST_KEYS = 50
 def forget(
     store: Store, command: Command, hosts: Sequence[str], *, force: bool = False, dry: bool = False
 ) -> CommandResult:
-    """Remove all keys of hosts: reports, record, gate, hold, health mark and lease, and their part of the ledger. One write for each host.
+    """Remove all keys of hosts: reports, record, gate, hold, health mark, lease and wake key, and their part of the ledger. One write for each host.
 
     The history stays. This works without a rollout too.
 
@@ -94,6 +94,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
         keys.holds,
         keys.marks,
         keys.leases,
+        keys.wakes,
         old.reports,
         *old.gate_folders,
     )
@@ -108,7 +109,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
 def _host_of(keys: Keys, key: str) -> str | None:
     """Return the host that a key belongs to; None for a key that belongs to no single host."""
     old = LegacyKeys(keys.prefix)
-    for folder in (keys.records, keys.marks, keys.leases, f"{keys.holds}host/", f"{keys.gates}host/"):
+    for folder in (keys.records, keys.marks, keys.leases, keys.wakes, f"{keys.holds}host/", f"{keys.gates}host/"):
         if key.startswith(folder):
             return key[len(folder) :]
     for folder in (keys.reports, old.reports):

@@ -50,6 +50,8 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         if not dry:
             checks = [compare(legacy_key, legacy_index)] if copies.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
+            # The agent of the host reads its gate at once. Those of a role, or of all, read it some minutes later.
+            write += [put(keys.wake(place[1]), after or "")] if scope == "host" and place[1] is not None else []
             store.client.settle([*checks, *copies.operations(write)])
         return changes
 

@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An agent run: Ansible with the playbook convoy.upgrade.node, on this node alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from .settings import Settings
+
+PLAYBOOK = "convoy.upgrade.node"
+UNIT = "convoy-node-run.service"
+_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LOCK_FILE = "/run/convoy/node.lock"
+
+
+@dataclass(frozen=True)
+class Release:
+    """What an agent run is made with.
+
+    :param folder: the folder of the release.
+    :param name: its name, which the node reports.
+    :param python: the Python that has Ansible.
+    :param libraries: a folder with Ansible, for a Python that does not have it; None otherwise.
+    :param collections: the folder with the collection; None if Ansible finds it by itself.
+    """
+
+    folder: Path
+    name: str
+    python: str
+    libraries: Optional[str] = None
+    collections: Optional[str] = None
+
+    @classmethod
+    def at(cls, folder: Path) -> Release:
+        """Return the release in a folder, as its ``release.json`` describes it."""
+        facts: dict[str, Any] = {}
+        try:
+            facts = json.loads((folder / "release.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            # A checkout.
+            return cls(folder, "unknown", sys.executable)
+        inside = {name: str(folder / name) for name in ("lib", "collections") if (folder / name).is_dir()}
+        return cls(folder, str(facts["name"]), str(facts["python"]), inside.get("lib"), inside.get("collections"))
+
+
+def own_release() -> Release:
+    """Return the release that this program belongs to."""
+    return Release.at(Path(__file__).resolve().parents[2])
+
+
+def command(release: Release, settings: Settings, path: str, more: Sequence[str] = ()) -> list[str]:
+    """Return the command of an agent run.
+
+    :param path: the settings file.
+    :param more: further arguments for Ansible, which win over the settings.
+    """
+    facts = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": release.python,
+        "puppet_gate_host": settings.host,
+        "puppet_gate_role": settings.role,
+        "puppet_gate_release": release.name,
+        "puppet_gate_home": str(release.folder.parents[1]),
+    }
+    if settings.token_file:
+        # The path, so that no process shows the token among its arguments.
+        facts["upgrade_consul_token"] = "{{ lookup('ansible.builtin.file', " + json.dumps(settings.token_file) + ") }}"
+    words = [
+        release.python,
+        "-m",
+        "ansible",
+        "playbook",
+        "-i",
+        f"{settings.host},",
+        "-e",
+        f"@{path}",
+        "-e",
+        json.dumps(facts),
+    ]
+    return [*words, PLAYBOOK, *more]
+
+
+def environment(release: Release, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an agent run."""
+    # Beside the lock file, by default in /run and so in memory. Otherwise Ansible could not report a full disk.
+    memory = str(Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE).parent / "tmp")
+    kept = {name: value for name, value in environ.items() if not name.startswith(("ANSIBLE_", "CONSUL_", "PYTHON"))}
+    return {
+        **kept,
+        # Those of cron lack the folders of package and service commands.
+        "PATH": _FOLDERS,
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_HOME": "/var/lib/convoy",
+        "ANSIBLE_LOCAL_TEMP": memory,
+        "ANSIBLE_REMOTE_TEMP": memory,
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+        "ANSIBLE_PIPELINING": "true",
+        "ANSIBLE_DISPLAY_OK_HOSTS": "false",
+        "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
+        "ANSIBLE_NOCOLOR": "true",
+        **({"ANSIBLE_COLLECTIONS_PATH": release.collections} if release.collections else {}),
+        **({"PYTHONPATH": release.libraries} if release.libraries else {}),
+    }
+
+
+def start(release: Release, settings: Settings, path: str, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start an agent run as a child of this process, and return it."""
+    environ = environment(release, settings, os.environ)
+    Path(environ["ANSIBLE_LOCAL_TEMP"]).mkdir(mode=0o755, parents=True, exist_ok=True)
+    return subprocess.Popen(command(release, settings, path, more), env=environ, stdin=subprocess.DEVNULL, cwd="/")
+
+
+def start_unit() -> subprocess.Popen[bytes]:
+    """Start an agent run as a unit of systemd, and return a process that ends with it.
+
+    The unit goes on if the agent ends or is replaced meanwhile. If it runs already, this waits for it.
+    """
+    return subprocess.Popen(["systemctl", "start", UNIT], stdin=subprocess.DEVNULL, cwd="/")
+
+
+def has_systemd() -> bool:
+    """Return whether systemd runs this node, as sd_booted(3) finds out."""
+    return Path("/run/systemd/system").is_dir()
+
+
+def has_unit() -> bool:
+    """Return whether this node starts agent runs as units of systemd."""
+    folders = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+    return has_systemd() and any(Path(one, UNIT).exists() for one in folders)
+
+
+def as_variables(**texts: str) -> str:
+    """Return extra variables for Ansible. Their texts lose their braces, so that none of them is a template."""
+    return json.dumps({name: text.replace("{", "(").replace("}", ")") for name, text in texts.items()})

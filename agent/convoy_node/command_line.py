@@ -1,0 +1,170 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands of convoy-node."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+from . import agent_run, releases
+from .decision import puppet_due
+from .errors import BadSettings, ConsulError, InstallError
+from .resident import Look, Resident, report_bad_settings
+from .settings import FILE, LAST_GOOD, Settings, keep_last_good, read_settings
+
+# The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
+BAD_SETTINGS = 78
+
+HELP = """\
+commands:
+  agent            wait for the gate, and start agent runs; the unit convoy-node.service runs this
+  once             read the gate, make an agent run if there is something to do, and end; for cron
+  run [ARGUMENT]   make an agent run now; ARGUMENTs are for ansible-playbook, such as --check --diff
+  check            check the settings, and that Consul can be read
+  status           show release, version, gate, and when Puppet runs next
+  install FOLDER   install a release of convoy-node from a folder; with --stage, the next agent run tries it
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="convoy-node",
+        description="Upgrades this node and runs Puppet when its gate in Consul is open.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--settings", default=FILE, help="the settings of the node; %(default)s by default")
+    parser.add_argument("command", choices=["agent", "once", "run", "check", "status", "install"], metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    options = parser.parse_args(words)
+    if options.arguments and options.command not in ("run", "install", "once"):
+        parser.error(f"{options.command} takes no arguments")
+    try:
+        if options.command == "install":
+            return _install(options.arguments)
+        if options.command == "agent":
+            return _agent(options.settings)
+        settings = read_settings(options.settings)
+        if options.command == "run":
+            return _run(settings, options.settings, options.arguments)
+        if options.command == "once":
+            return _once(settings, options.settings, options.arguments)
+        return _check(settings) if options.command == "check" else _status(settings)
+    except BadSettings as error:
+        print(f"convoy-node: {error}", file=sys.stderr, flush=True)
+        if options.command in ("agent", "once", "run"):
+            with contextlib.suppress(OSError):
+                report_bad_settings(error, LAST_GOOD)
+        return BAD_SETTINGS
+    except InstallError as error:
+        print(f"convoy-node: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def _agent(path: str) -> int:
+    return Resident(path, say).run()
+
+
+def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
+    """Make an agent run; if it has brought another release of the agent, let that one go on."""
+    release = agent_run.own_release()
+    is_trial = arguments[:1] == ["--trial"]
+    code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
+    new = releases.staged(release) if not (is_trial or arguments) and code == 0 else None
+    if new is None:
+        return code
+    say(f"{settings.host}: the release {new.name} of convoy-node goes on")
+    problem = releases.try_release(release, new, settings, path)
+    if problem is None:
+        say(f"{settings.host}: the release {new.name} has reported, and is active now")
+        return 0
+    say(f"{settings.host}: the release {new.name} can't report: {problem}. The node stays at {release.name}")
+    # This run finds the refused release, and so fails and reports it.
+    return agent_run.start(release, settings, path, arguments).wait() or 1
+
+
+def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
+    """Look once, as cron does every minute or so.
+
+    :param arguments: ``--delay SECONDS`` for a random delay at most.
+    """
+    if arguments[:1] == ["--delay"] and len(arguments) == 2 and arguments[1].isdecimal():
+        time.sleep(random.uniform(0, int(arguments[1])))
+    elif arguments:
+        print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
+        return 2
+    keep_last_good(settings)
+    look = Look(settings, say=say)
+    decision = look.look()
+    look.ensure_wake_key()
+    say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
+    if decision.run is None:
+        return 0
+    code = _run(settings, path, [])
+    look.ended(decision.run)
+    return code
+
+
+def _check(settings: Settings) -> int:
+    look = Look(settings, say=lambda _text: None)
+    keep_last_good(settings)
+    try:
+        look.consul.read(look.keys.all)
+    except ConsulError as error:
+        print(f"convoy-node: {error}", file=sys.stderr)
+        return 1
+    say(
+        f"{settings.host} (role {settings.role}): the settings can be used, and Consul at {settings.connection.url} can be read"
+    )
+    return 0
+
+
+def _status(settings: Settings) -> int:
+    look = Look(settings, say=lambda _text: None)
+    decision = look.look(only=True)
+    facts = look.facts
+    release = agent_run.own_release()
+    version = facts.version if facts.version else ("an upgrade has not ended" if facts.version == "" else "none yet")
+    say(f"host:     {settings.host} (role {settings.role})")
+    say(f"release:  {release.name}")
+    home = releases.home_of(release)
+    new: Optional[Path] = releases.linked(home, releases.NEXT) if home is not None else None
+    if new is not None:
+        say(f"next:     {new.name}" + (", refused" if (new / releases.REFUSED).exists() else ""))
+    say(f"version:  {version}")
+    say(f"gate:     {decision.reason}")
+    if settings.puppet_interval is not None:
+        say(f"puppet:   due in {max(0, round(puppet_due(settings, facts) - facts.now))} s, if the gate is open")
+    else:
+        say("puppet:   something else runs it")
+    return 0
+
+
+def _install(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="convoy-node install")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--home", type=Path, default=releases.HOME)
+    parser.add_argument("--stage", action="store_true")
+    options = parser.parse_args(arguments)
+    folder, is_active = releases.install(options.folder, options.home, options.stage)
+    say(f"{folder.name} is {'active' if is_active else 'tried at the next upgrade of this node'}")
+    if is_active and agent_run.has_systemd():
+        # A resident agent notices by itself after its next agent run; this is sooner.
+        restart = ["systemctl", "--no-block", "try-restart", "convoy-node.service"]
+        subprocess.run(restart, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return 0

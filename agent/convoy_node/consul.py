@@ -1,0 +1,237 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests to Consul: one consistent read of the node's keys, and blocking queries to wait with."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import select
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+from urllib.parse import quote
+
+from .connection import Connection
+from .errors import ConsulError, Denied, printable
+from .signals import Signals
+
+# Answers on the keys of one node are small. More than this is not Consul.
+_MOST_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key as it was read; ``flags`` is the number that its writer stored beside the value."""
+
+    value: bytes
+    index: int
+    flags: int = 0
+
+
+class Consul:
+    """The Consul that a node talks to. Each request has a connection of its own, except blocking queries."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Prepare; nothing is sent yet."""
+        self._to = connection
+
+    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+        """Return those of the keys that exist, from one atomic and consistent read: one request.
+
+        A server that has just restarted may answer other reads with old values: a closed gate could be missing, which means open.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        # A single key in a transaction must exist, but a tree need not. The tree also has the keys that only begin like the key.
+        operations = [{"KV": {"Verb": "get-tree", "Key": key}} for key in keys]
+        found = self._json("PUT", "txn", {"consistent": ""}, operations)
+        wanted = set(keys)
+        try:
+            results = [one["KV"] for one in found["Results"] or ()]
+            return {
+                one["Key"]: Entry(
+                    base64.b64decode(one["Value"] or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0)
+                )
+                for one in results
+                if one["Key"] in wanted
+            }
+        except (TypeError, KeyError, ValueError):
+            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+
+    def create(self, key: str, value: str) -> None:
+        """Create a key unless it exists.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        self.send("PUT", f"kv/{quote(key)}", {"cas": "0"}, value.encode())
+
+    def checks(self) -> Mapping[str, Any]:
+        """Return the checks of the local agent: ID -> facts.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        found = self._json("GET", "agent/checks", {})
+        return found if isinstance(found, dict) else {}
+
+    def update_check(self, name: str, status: str, output: str) -> None:
+        """Set status and output of a check of the local agent, which also renews it.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        body = json.dumps({"Status": status, "Output": output}).encode()
+        self.send("PUT", f"agent/check/update/{quote(name)}", {}, body)
+
+    def send(self, method: str, path: str, query: Mapping[str, str], body: Optional[bytes] = None) -> bytes:
+        """Send a request; return the body of the answer.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        connection = self._to.open()
+        try:
+            connection.request(method, self._to.path(path, query), body, self._to.headers())
+            return self.answer(connection)[1]
+        except (OSError, http.client.HTTPException) as error:
+            raise self.unreachable(error) from error
+        finally:
+            connection.close()
+
+    def answer(self, connection: http.client.HTTPConnection, missing_is_well: bool = False) -> tuple[int, bytes]:
+        """Return index and body of the answer to a request that was sent.
+
+        :param missing_is_well: whether the key of the request may be missing.
+        :raises ConsulError: also :class:`Denied`.
+        """
+        response = connection.getresponse()
+        body = response.read(_MOST_BYTES)
+        index = response.headers.get("X-Consul-Index") or "0"
+        # A 404 without an index is that of another server, such as a proxy.
+        if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):
+            return (int(index) if index.isdecimal() and len(index) <= 20 else 0), body
+        text = printable(body[:300].decode("utf-8", "replace").strip(), 300)
+        if self._to.token:
+            text = text.replace(self._to.token, "********")
+        if response.status == 403 or "Permission denied" in text or "ACL not found" in text:
+            raise Denied(
+                f"Consul at {self._to.url} refused the node's token: {text or response.status}. Give the node a token that works: "
+                "run consul_upgrade_acl with kind=node, and enroll the node again."
+            )
+        raise ConsulError(f"Consul at {self._to.url} answered {response.status}: {text or 'no reason given'}.")
+
+    def unreachable(self, error: BaseException) -> ConsulError:
+        """Return the error for a Consul that does not answer."""
+        reason = (
+            "no answer in time"
+            if isinstance(error, (TimeoutError, socket.timeout))
+            else str(error) or type(error).__name__
+        )
+        return ConsulError(f"Consul at {self._to.url} can't be reached: {printable(reason, 200)}.")
+
+    def _json(self, method: str, path: str, query: Mapping[str, str], data: Any = None) -> Any:
+        body = self.send(method, path, query, None if data is None else json.dumps(data).encode())
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise ConsulError(f"{self._to.url}: what answers there is not Consul, as its answer is not JSON.") from None
+
+
+class Watch:
+    """Blocking queries on single keys, one connection for each. A query is never abandoned, because Consul would go on with it.
+
+    They allow stale answers, which any server gives without asking the others. What they return is only a reason to read again.
+    """
+
+    def __init__(self, connection: Connection, keys: Iterable[str], signals: Signals) -> None:
+        """Send nothing yet.
+
+        :param signals: a signal ends the wait for a moment.
+        """
+        self._to = connection
+        self._signals = signals
+        self._consul = Consul(connection)
+        self._queries = {key: _Query(key) for key in keys}
+
+    def note(self, entries: Mapping[str, Entry]) -> None:
+        """Note the indexes of a consistent read: only what is newer counts as a change."""
+        for key, query in self._queries.items():
+            if key in entries:
+                query.seen = entries[key].index
+
+    def wait(self, seconds: float, every: float, pause: Callable[[], bool]) -> bool:
+        """Wait until a key has changed, at most for ``seconds``; return whether one has.
+
+        :param every: seconds between calls of ``pause``, which ends the wait if it returns True.
+        :raises ConsulError: also :class:`Denied`. The next call sends the queries again.
+        """
+        until = time.monotonic() + seconds
+        try:
+            for query in self._queries.values():
+                if query.connection is None or not query.is_sent:
+                    self._ask(query, seconds)
+            while True:
+                left = until - time.monotonic()
+                sockets = {
+                    query.connection.sock: query for query in self._queries.values() if query.connection is not None
+                }
+                readable, _write, _errors = select.select(
+                    [*sockets, self._signals.pipe], [], [], max(0.0, min(left, every))
+                )
+                self._signals.drain()
+                ready = [one for one in readable if one in sockets]
+                # All answers are taken, so that each query is sent again.
+                changed = [self._take(sockets[one]) for one in ready]
+                if any(changed):
+                    return True
+                for one in ready:
+                    self._ask(sockets[one], max(1.0, until - time.monotonic()))
+                if pause() or time.monotonic() >= until:
+                    return False
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise self._consul.unreachable(error) from error
+        except ConsulError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        for query in self._queries.values():
+            if query.connection is not None:
+                query.connection.close()
+            query.connection, query.is_sent = None, False
+
+    def _ask(self, query: _Query, seconds: float) -> None:
+        if query.connection is None:
+            query.connection = self._to.open(keep=True)
+        facts = {"stale": "", "index": str(max(1, query.seen)), "wait": f"{max(1, int(seconds * 1000))}ms"}
+        query.connection.request("GET", self._to.path(f"kv/{quote(query.key)}", facts), headers=self._to.headers())
+        query.is_sent = True
+        query.asked = max(1, query.seen)
+
+    def _take(self, query: _Query) -> bool:
+        """Take an answer; return whether the key has changed."""
+        assert query.connection is not None
+        index, _body = self._consul.answer(query.connection, missing_is_well=True)
+        query.is_sent = False
+        if index < query.asked:
+            # Consul was restored from a snapshot, or another server answers that is behind. Either way the agent reads again.
+            query.seen = index
+            return True
+        changed = index > query.asked
+        query.seen = max(query.seen, index)
+        return changed
+
+
+class _Query:
+    """A blocking query on one key."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.seen = 0
+        self.asked = 0
+        self.is_sent = False
+        self.connection: Optional[http.client.HTTPConnection] = None

@@ -1,0 +1,144 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node does next. No IO and no clock: the same facts give the same decision.
+
+There are two clocks. How often the gate is read has nothing to do with how often Puppet runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Optional
+
+from .gate import Answer
+from .settings import Settings
+
+# Why an agent run is started.
+UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT = "upgrade", "post-upgrade", "puppet", "hold", "doubt"
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the agent knows of its node. Times are seconds of one clock that no one sets.
+
+    :param version: the version of the node; empty during an upgrade, None if it never had one.
+    :param disabled: the reason that was given to ``puppet agent --disable``; None if Puppet is not disabled.
+    :param now: the present time.
+    :param puppet_at: when Puppet last ran; None if that is not known.
+    :param started_at: when the agent began to work.
+    :param tried: what the last agent run was for, with the version; empty if there was none.
+    :param not_before: when the same may be tried again.
+    :param doubt_since: since when the gate can't be read; None if it can.
+    """
+
+    version: Optional[str]
+    disabled: Optional[str]
+    now: float
+    puppet_at: Optional[float]
+    started_at: float
+    tried: str = ""
+    not_before: float = 0.0
+    doubt_since: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do.
+
+    :param run: what an agent run is started for; None to wait.
+    :param reason: why, as a phrase for the journal.
+    :param seconds: how long to wait at most before the gate is read again.
+    :param keeps_puppet_out: whether a Puppet that something else runs has to be kept out.
+    """
+
+    run: Optional[str]
+    reason: str
+    seconds: float
+    keeps_puppet_out: bool = True
+
+    def is_same(self, other: Optional[Decision]) -> bool:
+        """Return whether another decision says the same, so that it need not be logged again."""
+        return other is not None and (self.run, self.reason) == (other.run, other.reason)
+
+
+def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+    """Return what to do, given the answer of the gates."""
+    if answer.is_open is None:
+        return _in_doubt(settings, answer, facts)
+    if facts.disabled is not None:
+        what = f"held: Puppet is disabled on this host: {facts.disabled}"
+        return _run(settings, facts, HOLD, what) if answer.held is None else Decision(None, what, settings.interval)
+    if answer.held is not None:
+        return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
+    if not answer.is_open:
+        if settings.puppet_pending and answer.is_pending and facts.version:
+            return _puppet(
+                settings, facts, f"{answer.reason}; Puppet runs at {facts.version} until the node is admitted"
+            )
+        return Decision(None, answer.reason, settings.interval)
+    if answer.version is not None and answer.version != facts.version and not settings.noop:
+        return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
+    if answer.post == "open":
+        return _run(settings, facts, POST_UPGRADE, "the tasks after the upgrade may begin")
+    return _puppet(settings, facts, answer.reason)
+
+
+def unreachable(settings: Settings, reason: str, facts: NodeFacts, failures: int) -> Decision:
+    """Return what to do while Consul gives no answer: nothing, except the first Puppet run of a node that is allowed to make it.
+
+    :param failures: how many tries in a row had no answer.
+    """
+    if settings.bootstrap and facts.version is None and failures > 1 and facts.disabled is None:
+        return _run(
+            settings, facts, PUPPET, f"{reason} The node never had a version, and may run Puppet without Consul"
+        )
+    state = f"stays at {facts.version}" if facts.version else "waits"
+    # The cause of most outages ends within seconds. Later tries are further apart, so that they do not make it worse.
+    return Decision(None, f"closed: {reason} The node {state}.", min(60.0, float(2 ** min(failures, 6))))
+
+
+def _in_doubt(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+    """Wait, and if the doubt lasts start an agent run, which starts no upgrade either but reports the reason."""
+    since = facts.doubt_since if facts.doubt_since is not None else facts.now
+    if facts.now - since < min(30.0, settings.interval):
+        return Decision(None, f"closed: {answer.reason}", min(10.0, settings.interval))
+    return _run(settings, facts, DOUBT, f"closed: {answer.reason}; an agent run reports it")
+
+
+def _run(settings: Settings, facts: NodeFacts, what: str, reason: str) -> Decision:
+    """Start an agent run, unless the same was tried lately."""
+    left = facts.not_before - facts.now
+    if facts.tried == what and left > 0:
+        return Decision(None, f"{reason}; {what} is tried again later", min(left, settings.interval))
+    return Decision(what, reason, settings.interval)
+
+
+def _puppet(settings: Settings, facts: NodeFacts, reason: str) -> Decision:
+    """Run Puppet if its own clock says so."""
+    if settings.puppet_interval is None:
+        return Decision(None, reason, settings.interval, keeps_puppet_out=False)
+    left = puppet_due(settings, facts) - facts.now
+    if left <= 0:
+        return Decision(PUPPET, reason, settings.interval, keeps_puppet_out=False)
+    return Decision(None, reason, min(left, settings.interval), keeps_puppet_out=False)
+
+
+def puppet_due(settings: Settings, facts: NodeFacts) -> float:
+    """Return when Puppet is due.
+
+    Every node has a fixed delay of its own below ``puppet_splay``. It counts if the last run is not known or long ago, so that the nodes of
+    a fleet do not run Puppet all at once after they were enrolled, or after an outage.
+    """
+    assert settings.puppet_interval is not None
+    first = facts.started_at + own_share(settings.host) * settings.puppet_splay
+    if facts.puppet_at is None:
+        return first
+    due = facts.puppet_at + settings.puppet_interval
+    return max(due, first) if due < facts.started_at else due
+
+
+def own_share(host: str) -> float:
+    """Return a number from 0 to below 1 that belongs to a host."""
+    return int.from_bytes(hashlib.sha256(host.encode()).digest()[:4], "big") / 2**32

@@ -1,0 +1,192 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's own look at the gate: is there something to do for an agent run? No IO.
+
+An agent run asks again, in the code of the collection, and starts an upgrade in one transaction. This look only avoids to start Ansible
+for nothing. It gives the same answer as ``plugins/module_utils/_host/gate_question.py``, which a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from .consul import Entry
+from .errors import printable
+
+# The newest key layout that this release knows.
+SCHEMA = 1
+_BOOLEANS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class NodeKeys:
+    """The keys that concern a node.
+
+    :param prefix: the prefix of all keys: empty, or text that ends with a slash.
+    """
+
+    host: str
+    role: str
+    prefix: str = ""
+
+    @property
+    def current_version(self) -> str:
+        """The version that the fleet should run."""
+        return f"{self.prefix}current_version"
+
+    @property
+    def schema(self) -> str:
+        """The version of the key layout."""
+        return f"{self.prefix}upgrade/schema"
+
+    @property
+    def record(self) -> str:
+        """What the host has reported."""
+        return f"{self.prefix}upgrade/hosts/{self.host}"
+
+    @property
+    def wake(self) -> str:
+        """The key that planners write when they admit the host. Only the write counts."""
+        return f"{self.prefix}upgrade/wake/{self.host}"
+
+    @property
+    def global_gate(self) -> str:
+        """The global gate."""
+        return f"{self.prefix}config_state/enable_puppet/global"
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates of the host, of its role, and of all, in the order in which they decide."""
+        folder = f"{self.prefix}config_state/enable_puppet/"
+        return f"{folder}host/{self.host}", f"{folder}role/{self.role}", f"{folder}global"
+
+    @property
+    def legacy_gates(self) -> tuple[str, ...]:
+        """The same gates in the layout of python-jiocloud."""
+        folder = f"{self.prefix}config_state/"
+        return tuple(f"{folder}{scope}/enable_puppet" for scope in (f"host/{self.host}", f"role/{self.role}", "global"))
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """The holds on the host, on its role, and on all."""
+        folder = f"{self.prefix}upgrade/hold/"
+        return f"{folder}host/{self.host}", f"{folder}role/{self.role}", f"{folder}global"
+
+    @property
+    def all(self) -> list[str]:
+        """All of them, sorted."""
+        single = (self.current_version, self.schema, self.record, self.wake)
+        return sorted({*single, *self.gates, *self.legacy_gates, *self.holds})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of the gates.
+
+    :param is_open: whether the host may run; None if a key can't be read, which counts as closed.
+    :param reason: the answer as a phrase, for messages.
+    :param version: the version that the fleet should run; None if there is none.
+    :param is_pending: whether it is closed only because a rollout has not admitted it yet.
+    :param held: the host's own hold in its record; None if there is none.
+    :param post: the state of the tasks after the upgrade in its record; None if there is none.
+    """
+
+    is_open: Optional[bool]
+    reason: str
+    version: Optional[str] = None
+    is_pending: bool = False
+    held: Optional[str] = None
+    post: Optional[str] = None
+
+
+def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answer:
+    """Return the answer for a host.
+
+    :param entries: what one consistent read of ``keys.all`` returned.
+    :param default: the answer if no gate is set.
+    """
+    version, problem = _version(keys, entries)
+    problem = problem or _newer_schema(keys, entries)
+    held, post = _record(entries.get(keys.record))
+    facts = Answer(None, problem, version, held=held, post=post)
+    if problem:
+        return facts
+    for key in keys.holds:
+        if key in entries:
+            return replace(facts, is_open=False, reason=f"closed: held by {key}")
+    for key in keys.legacy_gates:
+        entry = entries.get(key)
+        # An operator's pause. Gates that planners wrote there have flags, and are copies of the others.
+        if entry is not None and not entry.flags and _is_open(entry, version) is not True:
+            return replace(facts, is_open=False, reason=f"closed: {key} is an operator's pause")
+    for key in keys.gates:
+        entry = entries.get(key)
+        if entry is None:
+            continue
+        opened = _is_open(entry, version)
+        if opened is None:
+            return replace(facts, reason=f"the gate {key} is neither True, False nor a version")
+        text = printable(entry.value.decode("utf-8", "replace").strip(), 200)
+        state = "open" if opened else "closed"
+        pending = not opened and key == keys.global_gate and entry.flags != 0
+        return replace(facts, is_open=opened, reason=f"{state}: {key} is {text}", is_pending=pending)
+    return replace(facts, is_open=default, reason=f"{'open' if default else 'closed'}: no gate is set for {keys.host}")
+
+
+def _version(keys: NodeKeys, entries: Mapping[str, Entry]) -> tuple[Optional[str], str]:
+    """Return the version, and why it can't be read; the latter is empty if it can."""
+    entry = entries.get(keys.current_version)
+    if entry is None:
+        return None, ""
+    try:
+        text = entry.value.decode().strip()
+    except UnicodeDecodeError:
+        text = "/"
+    if not text:
+        return None, ""
+    if "/" in text or not text.isprintable() or len(text) > 255 or text.lower() in _BOOLEANS:
+        return None, f"{keys.current_version} is not a version"
+    return text, ""
+
+
+def _newer_schema(keys: NodeKeys, entries: Mapping[str, Entry]) -> str:
+    entry = entries.get(keys.schema)
+    if entry is None:
+        return ""
+    text = entry.value.decode("utf-8", "replace").strip()
+    try:
+        layout = int(text[:20])
+    except ValueError:
+        return f"{keys.schema} is not a number"
+    return f"{keys.schema} is {text}, and this release knows layouts up to {SCHEMA}" if layout > SCHEMA else ""
+
+
+def _is_open(entry: Entry, version: Optional[str]) -> Optional[bool]:
+    """Return whether a gate's value opens it; None if it can't be read."""
+    try:
+        text = entry.value.decode().strip()
+    except UnicodeDecodeError:
+        return None
+    boolean = _BOOLEANS.get(text.lower())
+    if boolean is not None:
+        return boolean
+    if text and text == version:
+        return True
+    looks_like_version = text.isprintable() and any(one.isdigit() for one in text) and text[0] not in "{[\"'"
+    return False if looks_like_version else None
+
+
+def _record(entry: Optional[Entry]) -> tuple[Optional[str], Optional[str]]:
+    """Return ``held`` and ``post`` of the host's record; None if they are missing or can't be read."""
+    try:
+        data = json.loads(entry.value) if entry is not None else {}
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(data, dict):
+        return None, None
+    held, post = data.get("held"), data.get("post")
+    return (held if isinstance(held, str) else None), (post if isinstance(post, str) else None)

@@ -1,0 +1,192 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The releases of the agent on a node: which one is active, and the trial of a new one.
+
+Each release is a folder below ``releases``, with all that an agent run needs. ``current`` links to the active one, ``next`` to one that an
+upgrade of the node has brought and that has not been tried. A new release becomes active when it has made an agent run and reported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from .agent_run import Release
+from .consul import Consul
+from .errors import ConsulError, InstallError, printable
+from .gate import NodeKeys
+from .settings import Settings
+
+HOME = Path("/opt/convoy")
+CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
+# A file in the folder of a release that could not report, with the reason.
+REFUSED = "refused"
+# A release that hangs is given up after this time, besides the limits of Puppet, packages and validations (seconds).
+_TRIAL_SECONDS = 900.0
+_CHECK_SECONDS = 60.0
+
+
+def home_of(release: Release) -> Optional[Path]:
+    """Return the folder with all releases of this node; None if a release is not installed as one."""
+    folder = release.folder.parent
+    return folder.parent if folder.name == "releases" else None
+
+
+def linked(home: Path, link: str) -> Optional[Path]:
+    """Return the folder of a release that a link names; None if there is none."""
+    path = home / link
+    try:
+        return path.resolve(strict=True) if path.is_symlink() else None
+    except (OSError, RuntimeError):
+        return None
+
+
+def staged(release: Release) -> Optional[Release]:
+    """Return the release that has to be tried; None if there is none, or if it was tried and could not report."""
+    home = home_of(release)
+    folder = linked(home, NEXT) if home is not None else None
+    if folder is None or folder == release.folder or (folder / REFUSED).exists():
+        return None
+    try:
+        return Release.at(folder)
+    except (OSError, ValueError, KeyError):
+        # Its description can't be read, so it can't be tried, and _trial says so.
+        return Release(folder, folder.name, "")
+
+
+def link(home: Path, name: str, folder: Path) -> None:
+    """Let a link name a release, atomically."""
+    new = home / f".{name}.new"
+    with contextlib.suppress(FileNotFoundError):
+        new.unlink()
+    new.symlink_to(os.path.relpath(folder, home))
+    new.replace(home / name)
+
+
+def activate(home: Path, folder: Path) -> None:
+    """Make a release the active one, and remove all others but the one before."""
+    before = linked(home, CURRENT)
+    if before is not None and before != folder:
+        link(home, PREVIOUS, before)
+    link(home, CURRENT, folder)
+    if linked(home, NEXT) == folder:
+        (home / NEXT).unlink()
+    kept = {linked(home, one) for one in (CURRENT, NEXT, PREVIOUS)}
+    for other in (home / "releases").iterdir():
+        if other not in kept:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def try_release(old: Release, new: Release, settings: Settings, path: str) -> Optional[str]:
+    """Let a new release make an agent run; return None if it has reported, else why it could not.
+
+    Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
+    release wrote at the end of its run.
+    """
+    problem = _trial(new, settings, path)
+    home = home_of(old)
+    assert home is not None
+    if problem is None:
+        activate(home, new.folder)
+        return None
+    with contextlib.suppress(OSError):
+        (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
+    return problem
+
+
+def _trial(new: Release, settings: Settings, path: str) -> Optional[str]:
+    program = str(new.folder / "bin/convoy-node")
+    for words, seconds in ((["check"], _CHECK_SECONDS), (["run", "--trial"], _TRIAL_SECONDS + _limits(settings))):
+        try:
+            done = subprocess.run(
+                [program, "--settings", path, *words], stdin=subprocess.DEVNULL, timeout=seconds, check=False, cwd="/"
+            )
+        except subprocess.TimeoutExpired:
+            return f"convoy-node {words[0]} of it did not end within {seconds:.0f} s"
+        except OSError as error:
+            return f"{program} can't be run: {error.strerror}"
+        if words[0] == "check" and done.returncode:
+            return f"convoy-node check of it ended with {done.returncode}"
+    return _not_reported(new, settings)
+
+
+def _not_reported(new: Release, settings: Settings) -> Optional[str]:
+    """Return why the last report of this host is not one of a release; None if it is."""
+    keys = NodeKeys(settings.host, settings.role, settings.prefix)
+    try:
+        entry = Consul(settings.connection).read([keys.record]).get(keys.record)
+        record = json.loads(entry.value) if entry is not None else {}
+    except (ConsulError, ValueError) as error:
+        return f"it is not known whether it has reported: {printable(str(error))}"
+    reporter, state = (record.get(name) for name in ("release", "state")) if isinstance(record, dict) else (None, None)
+    if reporter == new.name and state in ("upgraded", "failed"):
+        return None
+    return f"its agent run left the record of {settings.host} {'started' if state == 'started' else 'without a report of it'}"
+
+
+def _limits(settings: Settings) -> float:
+    """Return how long a trial may take for what it runs (seconds)."""
+    names = {
+        "puppet_gate_puppet_timeout": 3600.0,
+        "puppet_gate_lock_timeout": 600.0,
+        "puppet_gate_package_timeout": 3600.0,
+    }
+    return sum(float(settings.data.get(name, default)) for name, default in names.items())
+
+
+@contextlib.contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Hold the lock of installations meanwhile.
+
+    :raises InstallError: if another installation has it.
+    """
+    home.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (home / ".lock").open("w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InstallError(
+                f"Another installation works in {home}. Wait until it ends, then run the same command again."
+            ) from None
+        yield
+
+
+def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path, bool]:
+    """Install a release from a folder; return its folder, and whether it is active.
+
+    It is copied beside the others and complete before a link names it. A release that is the first of a node becomes active at once. Any
+    other one is only staged with ``stage``; the next agent run tries it.
+
+    :raises InstallError: if the source is no release, or can't be copied.
+    """
+    try:
+        name = str(json.loads((source / "release.json").read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InstallError(f"{source} is not a release of convoy-node: {printable(str(error))}.") from error
+    if not name or "/" in name or name.startswith("."):
+        raise InstallError(f"{source}: {printable(name, 100)!r} can't be the name of a release.")
+    folder = home / "releases" / name
+    with alone(home):
+        if not (folder / "release.json").exists() or (folder / REFUSED).exists():
+            new = home / "releases" / f".{name}.new"
+            shutil.rmtree(new, ignore_errors=True)
+            try:
+                shutil.copytree(source, new, symlinks=True)
+            except (OSError, shutil.Error) as error:
+                shutil.rmtree(new, ignore_errors=True)
+                raise InstallError(f"{source} can't be copied to {folder}: {printable(str(error))}.") from error
+            shutil.rmtree(folder, ignore_errors=True)
+            new.replace(folder)
+        if stage and linked(home, CURRENT) not in (None, folder):
+            link(home, NEXT, folder)
+            return folder, False
+        activate(home, folder)
+        return folder, True

@@ -1,0 +1,297 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The resident agent: reads the gate, starts an agent run when there is something to do, and waits for a reason to read again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from . import agent_run, puppet, releases
+from .consul import Consul, Entry, Watch
+from .decision import DOUBT, HOLD, POST_UPGRADE, Decision, NodeFacts, decide, unreachable
+from .errors import BadSettings, ConsulError, Denied, printable
+from .gate import Answer, NodeKeys, answer
+from .settings import Settings, keep_last_good, read_settings
+from .signals import Signals
+from .state import PuppetRuns, node_version
+from .systemd import Notifier
+
+# How often the agent looks at files of the node while it waits, at most (seconds).
+_EVERY = 30.0
+# A doubt that was reported is reported again after this time (seconds).
+_DOUBT_AGAIN = 1800.0
+_CHECKS = ("puppet", "validation")
+
+
+class Look:
+    """Reads the gate and the node, and decides. One look of ``convoy-node once``, or many of the resident agent."""
+
+    def __init__(
+        self, settings: Settings, runs: Optional[PuppetRuns] = None, say: Callable[[str], None] = print
+    ) -> None:
+        """Prepare; nothing is read yet."""
+        self.settings = settings
+        self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
+        self.consul = Consul(settings.connection)
+        self.entries: dict[str, Entry] = {}
+        self.answer: Optional[Answer] = None
+        self._runs = runs or PuppetRuns()
+        self._say = say
+        self._failures = 0
+        self._facts = NodeFacts(None, None, 0, None, time.monotonic())
+        self._renewed = float("-inf")
+
+    @property
+    def facts(self) -> NodeFacts:
+        """What is known of the node."""
+        return self._facts
+
+    def look(self, only: bool = False) -> Decision:
+        """Read, and return what to do.
+
+        :param only: change nothing: neither Puppet's lock nor the checks of the node.
+        """
+        facts = self._facts = self._read_node()
+        try:
+            self.entries = self.consul.read(self.keys.all)
+            self._failures = 0
+            self.answer = answer(self.keys, self.entries, self.settings.default)
+        except Denied as error:
+            self._failures = 0
+            self.answer = Answer(None, str(error))
+        except ConsulError as error:
+            self._failures += 1
+            decision = unreachable(self.settings, str(error), facts, self._failures)
+            if not only:
+                self._keep_puppet_out(decision)
+            return decision
+        since = facts.now if self.answer.is_open is None and facts.doubt_since is None else facts.doubt_since
+        self._facts = facts = replace(facts, doubt_since=since if self.answer.is_open is None else None)
+        decision = decide(self.settings, self.answer, facts)
+        if not only:
+            self._keep_puppet_out(decision)
+            self._renew_checks(facts.now)
+        return decision
+
+    def woken(self) -> None:
+        """Note that a planner has written for this node, so that what failed lately may be tried again."""
+        self._facts = replace(self._facts, not_before=0.0)
+
+    def ended(self, what: str) -> None:
+        """Note that an agent run has ended."""
+        if what not in (HOLD, DOUBT, POST_UPGRADE):
+            self._runs.note()
+        pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
+        self._facts = replace(self._facts, tried=what, not_before=time.monotonic() + pause, doubt_since=None)
+
+    def ensure_wake_key(self) -> bool:
+        """Create the key that planners write to wake this node, if it is missing; return whether it exists."""
+        if self.keys.wake in self.entries:
+            return True
+        with contextlib.suppress(ConsulError):
+            self.consul.create(self.keys.wake, "enrolled")
+            return True
+        return False
+
+    def _read_node(self) -> NodeFacts:
+        return replace(
+            self._facts,
+            version=node_version(self.settings.version_file),
+            disabled=puppet.disabled_by_operator(),
+            now=time.monotonic(),
+            puppet_at=self._runs.last(),
+        )
+
+    def _keep_puppet_out(self, decision: Decision) -> None:
+        """Use Puppet's own lock, if something else than the agent runs Puppet."""
+        try:
+            if self.settings.is_external and decision.keeps_puppet_out:
+                if puppet.keep_out(decision.reason):
+                    self._say(f"Puppet's own runs are kept out: {decision.reason}")
+            elif puppet.let_in():
+                self._say("Puppet's own runs are let in again")
+        except OSError as error:
+            self._say(f"Puppet's own runs can't be kept out: {error}")
+
+    def _renew_checks(self, now: float) -> None:
+        """Renew the checks of the node, which would become critical otherwise. Their result is that of the last agent run."""
+        settings = self.settings
+        if not (settings.health and settings.health_critical) or now - self._renewed < min(
+            settings.interval, settings.health_ttl / 3
+        ):
+            return
+        self._renewed = now
+        with contextlib.suppress(ConsulError):
+            found = self.consul.checks()
+            for name in _CHECKS:
+                check = found.get(name)
+                if isinstance(check, dict) and not check.get("ServiceID"):
+                    self.consul.update_check(
+                        name, str(check.get("Status") or "warning"), str(check.get("Output") or "")
+                    )
+
+
+class Resident:
+    """The loop."""
+
+    def __init__(self, path: str, say: Callable[[str], None] = print) -> None:
+        """Read the settings.
+
+        :raises BadSettings: if they can't be used.
+        """
+        self._path = path
+        self._say = say
+        self._notifier = Notifier(os.environ)  # type: ignore[arg-type]
+        self._settings = read_settings(path)
+        keep_last_good(self._settings)
+        self._stamp = _stamp(path, self._settings)
+        self._look = Look(self._settings, say=say)
+        self._release = agent_run.own_release()
+        self._watch: Optional[Watch] = None
+        self._watched: tuple[str, ...] = ()
+        self._signals = Signals()
+        self._said: Optional[Decision] = None
+
+    def run(self) -> int:
+        """Work until the service is stopped; return the exit code."""
+        self._notifier.ready()
+        self._say(
+            f"convoy-node {self._release.name} waits for the gate of {self._settings.host} (role {self._settings.role})"
+        )
+        while not self._signals.is_over:
+            self._turn()
+        return 0
+
+    def _turn(self) -> None:
+        self._signals.read_again = False
+        self._reload()
+        decision = self._look.look()
+        self._notifier.alive()
+        if not decision.is_same(self._said):
+            self._say(
+                f"{self._settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else "")
+            )
+            self._notifier.status(decision.reason)
+            self._said = decision
+        if decision.run is None:
+            self._wait(decision.seconds)
+            return
+        self._make_run(decision.run)
+        self._said = None
+        self._replace_release()
+
+    def _make_run(self, what: str) -> None:
+        self._notifier.status(f"agent run: {what}")
+        if agent_run.has_unit():
+            process = agent_run.start_unit()
+        else:
+            process = agent_run.start(self._release, self._settings, self._path)
+        while (code := process.poll()) is None:
+            self._signals.wait(self._notifier.every)
+            self._notifier.alive()
+            if self._signals.is_over:
+                # The unit goes on. Without one, the run is a child, and whoever ends the agent decides on it.
+                return
+        if code:
+            self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
+        self._look.ended(what)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a change in Consul or on the node, at most for so long."""
+        # So that the nodes of a fleet do not read at the same time.
+        seconds *= random.uniform(0.9, 1.1)
+        keys = self._keys_to_watch()
+        if self._watch is None or keys != self._watched:
+            if self._watch is not None:
+                self._watch.close()
+            self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
+        self._watch.note(self._look.entries)
+        disabled = puppet.disabled_by_operator()
+        try:
+            if self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled)):
+                self._look.woken()
+        except ConsulError:
+            # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
+            self._signals.wait(random.uniform(0.2, 2.0))
+
+    def _keys_to_watch(self) -> tuple[str, ...]:
+        # A query on a missing key would end whenever a key near it is written.
+        keys = [self._look.keys.wake] if self._look.entries and self._look.ensure_wake_key() else []
+        if self._settings.is_external and self._look.keys.global_gate in self._look.entries:
+            # What else runs Puppet has to be kept out as soon as a rollout begins.
+            keys.append(self._look.keys.global_gate)
+        return tuple(keys)
+
+    def _has_reason(self, disabled: Optional[str]) -> bool:
+        """Tell systemd that the agent works; return whether something on the node is a reason to look again."""
+        self._notifier.alive()
+        return (
+            self._signals.is_over
+            or self._signals.read_again
+            or puppet.disabled_by_operator() != disabled
+            or _stamp(self._path, self._settings) != self._stamp
+        )
+
+    def _reload(self) -> None:
+        """Read the settings again if they have changed.
+
+        :raises BadSettings: if they can't be used any more.
+        """
+        stamp = _stamp(self._path, self._settings)
+        if stamp == self._stamp:
+            return
+        self._settings = read_settings(self._path)
+        keep_last_good(self._settings)
+        self._stamp = stamp
+        self._say(f"{self._settings.host}: the settings in {self._path} have changed")
+        self._look = Look(self._settings, say=self._say)
+        self._close_watch()
+
+    def _replace_release(self) -> None:
+        """Go on as another release, if one was activated."""
+        home = releases.home_of(self._release)
+        current = releases.linked(home, releases.CURRENT) if home is not None else None
+        if current is None or current == self._release.folder:
+            return
+        self._say(f"{self._settings.host}: the release {current.name} goes on in place of {self._release.name}")
+        self._close_watch()
+        os.environ.update(self._notifier.environ())
+        program = str(current / "bin/convoy-node")
+        os.execv(program, [program, "--settings", self._path, "agent"])
+
+    def _close_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = None
+
+
+def _stamp(path: str, settings: Settings) -> tuple[Any, ...]:
+    """Return what changes with the settings file and the token file."""
+    found: list[Any] = []
+    for one in (path, settings.token_file):
+        if one is None:
+            continue
+        try:
+            facts = Path(one).stat()
+            found.append((facts.st_mtime_ns, facts.st_ino, facts.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def report_bad_settings(error: BadSettings, last_good: str) -> bool:
+    """Let an agent run report that the settings can't be used, with the last that could; return whether that was possible."""
+    try:
+        settings = read_settings(last_good)
+    except BadSettings:
+        # The token may be what can't be read. Then nothing can be reported.
+        return False
+    more = ["-e", agent_run.as_variables(puppet_gate_unusable=printable(str(error), 2000))]
+    return agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0

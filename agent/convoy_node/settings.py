@@ -1,0 +1,279 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The settings of a node: a JSON file that the agent reads, and that Ansible takes as extra variables."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from .connection import Connection
+from .errors import BadSettings, printable
+
+FILE = "/etc/convoy/node.json"
+# The last settings that could be used. With them, the agent can report that the present ones can't.
+LAST_GOOD = "/var/lib/convoy/node.json"
+_MOST_BYTES = 1_000_000
+
+_TEXT, _FLAG, _WHOLE, _SECONDS, _TEXTS, _ITEMS, _MAPPING = (
+    "text",
+    "flag",
+    "whole",
+    "seconds",
+    "texts",
+    "items",
+    "mapping",
+)
+
+# The settings and their kinds. `ansible-doc -t role convoy.upgrade.puppet_gate` describes them; a test compares both.
+KINDS: Mapping[str, str] = {
+    "puppet_gate_host": _TEXT,
+    "puppet_gate_role": _TEXT,
+    "puppet_gate_default": _FLAG,
+    "puppet_gate_bootstrap": _FLAG,
+    "puppet_gate_version_file": _TEXT,
+    "puppet_gate_fact": _TEXT,
+    "puppet_gate_facts_file": _TEXT,
+    "puppet_gate_repositories": _ITEMS,
+    "puppet_gate_upgrade_packages": _FLAG,
+    "puppet_gate_packages": _TEXTS,
+    "puppet_gate_package_timeout": _SECONDS,
+    "puppet_gate_package_lock_timeout": _WHOLE,
+    "puppet_gate_puppet": _TEXT,
+    "puppet_gate_puppet_schedule": _TEXT,
+    "puppet_gate_puppet_interval": _WHOLE,
+    "puppet_gate_puppet_splay": _WHOLE,
+    "puppet_gate_puppet_pending": _FLAG,
+    "puppet_gate_manifest": _TEXT,
+    "puppet_gate_modulepath": _TEXTS,
+    "puppet_gate_environment": _TEXT,
+    "puppet_gate_arguments": _TEXTS,
+    "puppet_gate_noop": _FLAG,
+    "puppet_gate_puppet_timeout": _SECONDS,
+    "puppet_gate_lock_timeout": _SECONDS,
+    "puppet_gate_validation_dir": _TEXT,
+    "puppet_gate_validation_timeout": _SECONDS,
+    "puppet_gate_health": _FLAG,
+    "puppet_gate_health_critical": _FLAG,
+    "puppet_gate_health_ttl": _WHOLE,
+    "puppet_gate_agent": _MAPPING,
+    "puppet_gate_lock_file": _TEXT,
+    "puppet_gate_interval": _WHOLE,
+    "puppet_gate_token_file": _TEXT,
+    "upgrade_consul_host": _TEXT,
+    "upgrade_consul_port": _WHOLE,
+    "upgrade_consul_scheme": _TEXT,
+    "upgrade_consul_token": _TEXT,
+    "upgrade_consul_validate_certs": _FLAG,
+    "upgrade_consul_ca_path": _TEXT,
+    "upgrade_consul_client_cert": _TEXT,
+    "upgrade_consul_client_key": _TEXT,
+    "upgrade_consul_datacenter": _TEXT,
+    "upgrade_consul_timeout": _SECONDS,
+    "upgrade_consul_pass_limit": _SECONDS,
+    "upgrade_consul_kv_prefix": _TEXT,
+}
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "puppet_gate_puppet": ("apply", "agent"),
+    "puppet_gate_puppet_schedule": ("agent", "external"),
+    "upgrade_consul_scheme": ("http", "https"),
+}
+_EXAMPLES = {
+    _TEXT: 'text in quotes, such as "apply"',
+    _FLAG: "true or false",
+    _WHOLE: "a whole number above 0",
+    _SECONDS: "a number above 0",
+    _TEXTS: 'a list of texts, such as ["a", "b"]',
+    _ITEMS: "a list of objects",
+    _MAPPING: "an object",
+}
+# These may be 0.
+_FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
+_ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that the agent itself needs. The rest is Ansible's.
+
+    :param data: all settings as they are in the file.
+    :param interval: seconds after which the gate is read again in any case.
+    :param puppet_interval: seconds between two runs of Puppet; None if something else runs it.
+    """
+
+    host: str
+    role: str
+    connection: Connection
+    data: Mapping[str, Any]
+    prefix: str = ""
+    default: bool = True
+    bootstrap: bool = False
+    noop: bool = False
+    version_file: str = "/etc/convoy/version"
+    interval: int = 300
+    puppet_interval: Optional[int] = 1800
+    puppet_splay: int = 1800
+    puppet_pending: bool = False
+    health: bool = True
+    health_critical: bool = False
+    health_ttl: int = 3600
+    token_file: Optional[str] = None
+
+    @property
+    def is_external(self) -> bool:
+        """Whether something else runs Puppet, and is kept out by Puppet's own lock while the gate is closed."""
+        return self.puppet_interval is None
+
+
+def read_settings(path: str = FILE) -> Settings:
+    """Return the settings of a file.
+
+    :raises BadSettings: if the file or the token can't be read, or a setting is unknown or has a wrong value.
+    """
+    data = _parsed(path)
+    for name, value in data.items():
+        _check(path, name, value)
+    host = str(data.get("puppet_gate_host") or socket.gethostname().partition(".")[0])
+    if not host or "/" in host or not host.isprintable() or host != host.strip():
+        raise BadSettings(f"{path}: puppet_gate_host {printable(repr(host))} can't be the name of a host. Correct it.")
+    role = str(data.get("puppet_gate_role") or "")
+    if not role:
+        found = _ROLE.search(host)
+        if found is None:
+            raise BadSettings(
+                f"{path}: no role can be found in the name {host}, so the gate of its role is unknown. Set puppet_gate_role."
+            )
+        role = found[1]
+    token, token_file = _token(path, data)
+    interval = data.get("puppet_gate_puppet_interval", 1800)
+    return Settings(
+        host,
+        role,
+        _connection(data, token),
+        data,
+        prefix=_prefix(str(data.get("upgrade_consul_kv_prefix", ""))),
+        default=data.get("puppet_gate_default", True),
+        bootstrap=data.get("puppet_gate_bootstrap", False),
+        noop=data.get("puppet_gate_noop", False),
+        version_file=data.get("puppet_gate_version_file", "/etc/convoy/version"),
+        interval=data.get("puppet_gate_interval", 300),
+        puppet_interval=None if data.get("puppet_gate_puppet_schedule") == "external" else interval,
+        puppet_splay=data.get("puppet_gate_puppet_splay", interval),
+        puppet_pending=data.get("puppet_gate_puppet_pending", False),
+        health=data.get("puppet_gate_health", True),
+        health_critical=data.get("puppet_gate_health_critical", False),
+        health_ttl=data.get("puppet_gate_health_ttl", 3600),
+        token_file=token_file,
+    )
+
+
+def keep_last_good(settings: Settings, path: str = LAST_GOOD) -> None:
+    """Store settings that could be used, for the report if later ones can't. A disk that is full is no reason to stop."""
+    text = json.dumps(dict(settings.data), indent=2, sort_keys=True)
+    file = Path(path)
+    try:
+        if file.is_file() and file.read_text(encoding="utf-8") == text:
+            return
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+        new.replace(file)
+    except OSError:
+        return
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise BadSettings(
+            f"{path} can't be read: {error.strerror}. Write the settings of this node there, or enroll it again."
+        ) from error
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise BadSettings(f"{path} is nested too deeply. Correct it, or enroll the node again.") from None
+    except ValueError as error:
+        raise BadSettings(
+            f"{path} is not JSON: {printable(str(error))}. Correct it, or enroll the node again."
+        ) from None
+    if not isinstance(data, dict) or len(text) > _MOST_BYTES:
+        raise BadSettings(f"{path} is not an object with the settings of a node. Correct it, or enroll the node again.")
+    return data
+
+
+def _check(path: str, name: str, value: Any) -> None:
+    kind = KINDS.get(name)
+    if kind is None:
+        close = difflib.get_close_matches(name, KINDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint} Correct or remove it.")
+    if not _fits(name, kind, value):
+        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
+    choices = _CHOICES.get(name, ())
+    if choices and value not in choices:
+        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give one of {', '.join(choices)}.")
+
+
+def _fits(name: str, kind: str, value: Any) -> bool:
+    if kind == _TEXT:
+        return isinstance(value, str)
+    if kind == _FLAG:
+        return isinstance(value, bool)
+    if kind in (_WHOLE, _SECONDS):
+        is_number = isinstance(value, int if kind == _WHOLE else (int, float)) and not isinstance(value, bool)
+        return is_number and (value > 0 or (value == 0 and name in _FROM_ZERO)) and value < 10**9
+    if kind == _MAPPING:
+        return isinstance(value, dict)
+    return isinstance(value, list) and all(isinstance(one, str if kind == _TEXTS else dict) for one in value)
+
+
+def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[str]]:
+    """Return the token and the file that it is from; None without a token."""
+    given = data.get("upgrade_consul_token")
+    if given:
+        return given, None
+    file = data.get("puppet_gate_token_file")
+    if not file:
+        return None, None
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadSettings(
+            f"{path}: the token file {file} can't be read: {reason}. Write the Consul token of this node there."
+        ) from None
+    if not token or not (token.isascii() and token.isprintable()):
+        raise BadSettings(
+            f"{path}: the token file {file} is empty or has characters that tokens don't have. Write the Consul token there."
+        )
+    return token, file
+
+
+def _connection(data: Mapping[str, Any], token: Optional[str]) -> Connection:
+    cert, key = data.get("upgrade_consul_client_cert"), data.get("upgrade_consul_client_key")
+    validate = data.get("upgrade_consul_validate_certs", True)
+    return Connection(
+        host=(data.get("upgrade_consul_host") or "127.0.0.1").strip("[]"),
+        port=data.get("upgrade_consul_port", 8500),
+        scheme=data.get("upgrade_consul_scheme", "http"),
+        token=token,
+        verify=(data.get("upgrade_consul_ca_path") or True) if validate else False,
+        cert=(cert, key) if cert and key else None,
+        datacenter=data.get("upgrade_consul_datacenter"),
+        timeout=float(data.get("upgrade_consul_timeout", 10)),
+    )
+
+
+def _prefix(text: str) -> str:
+    return f"{text.strip('/')}/" if text.strip("/") else ""

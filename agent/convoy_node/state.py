@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the agent knows of its node: the version file, and when Puppet last ran, which has to outlive the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Optional
+
+STATE = "/var/lib/convoy/agent.json"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MOST_BYTES = 4096
+
+
+def node_version(path: str) -> Optional[str]:
+    """Return the version of the node; empty during an upgrade, None if it never had one.
+
+    A file that can't be read counts as an unfinished upgrade, so that an agent run finds out and reports it.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return ""
+
+
+class PuppetRuns:
+    """When Puppet last ran.
+
+    Within a boot the monotonic clock counts, which no one sets. After a boot the time of day has to do; if it says that the last run was in
+    the future, that time is not believed.
+    """
+
+    def __init__(self, path: str = STATE) -> None:
+        """Remember the file."""
+        self._path = Path(path)
+
+    def last(self) -> Optional[float]:
+        """Return when Puppet last ran, in seconds of the monotonic clock; None if that is not known."""
+        try:
+            found = json.loads(self._path.read_bytes()[:_MOST_BYTES])
+            at, boot, monotonic = float(found["at"]), found["boot"], float(found["monotonic"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        if boot and boot == _boot_id() and monotonic <= time.monotonic():
+            return monotonic
+        ago = time.time() - at
+        return time.monotonic() - ago if ago >= 0 else None
+
+    def note(self) -> None:
+        """Store that Puppet has run now. A full disk only lets Puppet run sooner after the next boot."""
+        facts = {"at": time.time(), "boot": _boot_id(), "monotonic": time.monotonic()}
+        new = self._path.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            new.write_text(json.dumps(facts), encoding="ascii")
+            new.replace(self._path)
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path(_BOOT_ID).read_text(encoding="ascii").strip()
+    return ""
