@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -42,14 +44,21 @@ class Release:
     @classmethod
     def at(cls, folder: Path) -> Release:
         """Return the release in a folder, as its ``release.json`` describes it."""
-        facts: dict[str, Any] = {}
         try:
-            facts = json.loads((folder / "release.json").read_text(encoding="utf-8"))
+            facts: dict[str, Any] = json.loads((folder / "release.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             # A checkout.
             return cls(folder, "unknown", sys.executable)
         inside = {name: str(folder / name) for name in ("lib", "collections") if (folder / name).is_dir()}
-        return cls(folder, str(facts["name"]), str(facts["python"]), inside.get("lib"), inside.get("collections"))
+        # A relative path, such as that of a virtual environment, is one inside the release.
+        python = str(folder / str(facts["python"]))
+        return cls(folder, str(facts["name"]), python, inside.get("lib"), inside.get("collections"))
+
+    @property
+    def home(self) -> Optional[Path]:
+        """The folder with all releases of this node; None if this one is not installed there."""
+        folder = self.folder.parent
+        return folder.parent if folder.name == "releases" else None
 
 
 def own_release() -> Release:
@@ -69,8 +78,9 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
         "puppet_gate_host": settings.host,
         "puppet_gate_role": settings.role,
         "puppet_gate_release": release.name,
-        "puppet_gate_home": str(release.folder.parents[1]),
     }
+    if release.home is not None:
+        facts["puppet_gate_home"] = str(release.home)
     if settings.token_file:
         # The path, so that no process shows the token among its arguments.
         facts["upgrade_consul_token"] = "{{ lookup('ansible.builtin.file', " + json.dumps(settings.token_file) + ") }}"
@@ -89,10 +99,15 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
     return [*words, PLAYBOOK, *more]
 
 
+def lock_file(settings: Settings) -> Path:
+    """Return the lock file of the node, which agent runs use."""
+    return Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE)
+
+
 def environment(release: Release, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an agent run."""
     # Beside the lock file, by default in /run and so in memory. Otherwise Ansible could not report a full disk.
-    memory = str(Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE).parent / "tmp")
+    memory = str(lock_file(settings).with_name("tmp"))
     kept = {name: value for name, value in environ.items() if not name.startswith(("ANSIBLE_", "CONSUL_", "PYTHON"))}
     return {
         **kept,
@@ -113,10 +128,20 @@ def environment(release: Release, settings: Settings, environ: Mapping[str, str]
 
 
 def start(release: Release, settings: Settings, path: str, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """Start an agent run as a child of this process, and return it."""
+    """Start an agent run as a child of this process, and return it.
+
+    The child inherits a lock on its release, so that no installation removes the release while the run lasts.
+    """
     environ = environment(release, settings, os.environ)
     Path(environ["ANSIBLE_LOCAL_TEMP"]).mkdir(mode=0o755, parents=True, exist_ok=True)
-    return subprocess.Popen(command(release, settings, path, more), env=environ, stdin=subprocess.DEVNULL, cwd="/")
+    with contextlib.ExitStack() as opened:
+        kept = []
+        with contextlib.suppress(OSError):
+            file = opened.enter_context((release.folder / "release.json").open("rb"))
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            kept.append(file.fileno())
+        words = command(release, settings, path, more)
+        return subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, cwd="/", pass_fds=kept)
 
 
 def start_unit() -> subprocess.Popen[bytes]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -109,7 +110,15 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
         print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
         return 2
     keep_last_good(settings)
-    look = Look(settings, say=say)
+    with alone(settings) as is_alone:
+        if not is_alone:
+            say(f"{settings.host}: convoy-node runs already")
+            return 0
+        return _look_once(settings, path)
+
+
+def _look_once(settings: Settings, path: str) -> int:
+    look = Look(settings, say=say, is_single=True)
     decision = look.look()
     look.ensure_wake_key()
     say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
@@ -118,6 +127,20 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     code = _run(settings, path, [])
     look.ended(decision.run)
     return code
+
+
+@contextlib.contextmanager
+def alone(settings: Settings) -> Iterator[bool]:
+    """Hold the lock of ``convoy-node once`` meanwhile; yield False if another one has it, such as the one that cron started before."""
+    path = agent_run.lock_file(settings).with_name("agent.lock")
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with path.open("w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def _check(settings: Settings) -> int:
@@ -142,7 +165,7 @@ def _status(settings: Settings) -> int:
     version = facts.version if facts.version else ("an upgrade has not ended" if facts.version == "" else "none yet")
     say(f"host:     {settings.host} (role {settings.role})")
     say(f"release:  {release.name}")
-    home = releases.home_of(release)
+    home = release.home
     new: Optional[Path] = releases.linked(home, releases.NEXT) if home is not None else None
     if new is not None:
         say(f"next:     {new.name}" + (", refused" if (new / releases.REFUSED).exists() else ""))

@@ -31,6 +31,7 @@ class NodeFacts:
     :param tried: what the last agent run was for, with the version; empty if there was none.
     :param not_before: when the same may be tried again.
     :param doubt_since: since when the gate can't be read; None if it can.
+    :param patience: how long the gate may be unreadable before that is reported.
     """
 
     version: Optional[str]
@@ -41,6 +42,7 @@ class NodeFacts:
     tried: str = ""
     not_before: float = 0.0
     doubt_since: Optional[float] = None
+    patience: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         return _in_doubt(settings, answer, facts)
     if facts.disabled is not None:
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
-        return _run(settings, facts, HOLD, what) if answer.held is None else Decision(None, what, settings.interval)
+        # Without a version, there is no record that could have the hold.
+        is_reported = answer.held is not None or answer.version is None
+        return Decision(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
     if not answer.is_open:
@@ -102,7 +106,7 @@ def unreachable(settings: Settings, reason: str, facts: NodeFacts, failures: int
 def _in_doubt(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
     """Wait, and if the doubt lasts start an agent run, which starts no upgrade either but reports the reason."""
     since = facts.doubt_since if facts.doubt_since is not None else facts.now
-    if facts.now - since < min(30.0, settings.interval):
+    if facts.now - since < min(facts.patience, settings.interval):
         return Decision(None, f"closed: {answer.reason}", min(10.0, settings.interval))
     return _run(settings, facts, DOUBT, f"closed: {answer.reason}; an agent run reports it")
 

@@ -23,6 +23,7 @@ from .agent_run import Release
 from .consul import Consul
 from .errors import ConsulError, InstallError, printable
 from .gate import NodeKeys
+from .processes import run_limited
 from .settings import Settings
 
 HOME = Path("/opt/convoy")
@@ -30,14 +31,8 @@ CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
 # A file in the folder of a release that could not report, with the reason.
 REFUSED = "refused"
 # A release that hangs is given up after this time, besides the limits of Puppet, packages and validations (seconds).
-_TRIAL_SECONDS = 900.0
+_TRIAL_SECONDS = 1800.0
 _CHECK_SECONDS = 60.0
-
-
-def home_of(release: Release) -> Optional[Path]:
-    """Return the folder with all releases of this node; None if a release is not installed as one."""
-    folder = release.folder.parent
-    return folder.parent if folder.name == "releases" else None
 
 
 def linked(home: Path, link: str) -> Optional[Path]:
@@ -51,7 +46,7 @@ def linked(home: Path, link: str) -> Optional[Path]:
 
 def staged(release: Release) -> Optional[Release]:
     """Return the release that has to be tried; None if there is none, or if it was tried and could not report."""
-    home = home_of(release)
+    home = release.home
     folder = linked(home, NEXT) if home is not None else None
     if folder is None or folder == release.folder or (folder / REFUSED).exists():
         return None
@@ -81,8 +76,20 @@ def activate(home: Path, folder: Path) -> None:
         (home / NEXT).unlink()
     kept = {linked(home, one) for one in (CURRENT, NEXT, PREVIOUS)}
     for other in (home / "releases").iterdir():
-        if other not in kept:
+        if other.resolve() not in kept and not is_in_use(other):
             shutil.rmtree(other, ignore_errors=True)
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether an agent run is made with a release. Each keeps a lock on its ``release.json``."""
+    try:
+        with (folder / "release.json").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def try_release(old: Release, new: Release, settings: Settings, path: str) -> Optional[str]:
@@ -92,7 +99,7 @@ def try_release(old: Release, new: Release, settings: Settings, path: str) -> Op
     release wrote at the end of its run.
     """
     problem = _trial(new, settings, path)
-    home = home_of(old)
+    home = old.home
     assert home is not None
     if problem is None:
         activate(home, new.folder)
@@ -106,15 +113,13 @@ def _trial(new: Release, settings: Settings, path: str) -> Optional[str]:
     program = str(new.folder / "bin/convoy-node")
     for words, seconds in ((["check"], _CHECK_SECONDS), (["run", "--trial"], _TRIAL_SECONDS + _limits(settings))):
         try:
-            done = subprocess.run(
-                [program, "--settings", path, *words], stdin=subprocess.DEVNULL, timeout=seconds, check=False, cwd="/"
-            )
+            code = run_limited([program, "--settings", path, *words], seconds)
         except subprocess.TimeoutExpired:
             return f"convoy-node {words[0]} of it did not end within {seconds:.0f} s"
         except OSError as error:
             return f"{program} can't be run: {error.strerror}"
-        if words[0] == "check" and done.returncode:
-            return f"convoy-node check of it ended with {done.returncode}"
+        if words[0] == "check" and code:
+            return f"convoy-node check of it ended with {code}"
     return _not_reported(new, settings)
 
 
@@ -137,7 +142,6 @@ def _limits(settings: Settings) -> float:
     names = {
         "puppet_gate_puppet_timeout": 3600.0,
         "puppet_gate_lock_timeout": 600.0,
-        "puppet_gate_package_timeout": 3600.0,
     }
     return sum(float(settings.data.get(name, default)) for name, default in names.items())
 
@@ -179,10 +183,12 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
             new = home / "releases" / f".{name}.new"
             shutil.rmtree(new, ignore_errors=True)
             try:
-                shutil.copytree(source, new, symlinks=True)
+                shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(REFUSED))
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(new, ignore_errors=True)
                 raise InstallError(f"{source} can't be copied to {folder}: {printable(str(error))}.") from error
+            # A power cut after the rename must not leave empty files.
+            os.sync()
             shutil.rmtree(folder, ignore_errors=True)
             new.replace(folder)
         if stage and linked(home, CURRENT) not in (None, folder):

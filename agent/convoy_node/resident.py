@@ -34,9 +34,16 @@ class Look:
     """Reads the gate and the node, and decides. One look of ``convoy-node once``, or many of the resident agent."""
 
     def __init__(
-        self, settings: Settings, runs: Optional[PuppetRuns] = None, say: Callable[[str], None] = print
+        self,
+        settings: Settings,
+        runs: Optional[PuppetRuns] = None,
+        say: Callable[[str], None] = print,
+        is_single: bool = False,
     ) -> None:
-        """Prepare; nothing is read yet."""
+        """Prepare; nothing is read yet.
+
+        :param is_single: whether there is no other look after this one.
+        """
         self.settings = settings
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
         self.consul = Consul(settings.connection)
@@ -46,6 +53,8 @@ class Look:
         self._say = say
         self._failures = 0
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
+        if is_single:
+            self._facts = replace(self._facts, patience=0.0)
         self._renewed = float("-inf")
 
     @property
@@ -256,7 +265,7 @@ class Resident:
 
     def _replace_release(self) -> None:
         """Go on as another release, if one was activated."""
-        home = releases.home_of(self._release)
+        home = self._release.home
         current = releases.linked(home, releases.CURRENT) if home is not None else None
         if current is None or current == self._release.folder:
             return

@@ -45,7 +45,6 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_repositories": _ITEMS,
     "puppet_gate_upgrade_packages": _FLAG,
     "puppet_gate_packages": _TEXTS,
-    "puppet_gate_package_timeout": _SECONDS,
     "puppet_gate_package_lock_timeout": _WHOLE,
     "puppet_gate_puppet": _TEXT,
     "puppet_gate_puppet_schedule": _TEXT,
@@ -66,6 +65,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_health_ttl": _WHOLE,
     "puppet_gate_agent": _MAPPING,
     "puppet_gate_lock_file": _TEXT,
+    "puppet_gate_home": _TEXT,
     "puppet_gate_interval": _WHOLE,
     "puppet_gate_token_file": _TEXT,
     "upgrade_consul_host": _TEXT,
@@ -216,8 +216,8 @@ def _check(path: str, name: str, value: Any) -> None:
     kind = KINDS.get(name)
     if kind is None:
         close = difflib.get_close_matches(name, KINDS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint} Correct or remove it.")
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint or '.'} Correct or remove it.")
     if not _fits(name, kind, value):
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
     choices = _CHOICES.get(name, ())

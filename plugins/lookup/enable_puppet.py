@@ -85,7 +85,8 @@ _raw:
     - C(value) is the boolean, and C(reason) explains it in a sentence. C(scope) is the scope of the gate or hold that applies, V(host), V(role) or
       V(global). It is V(default) if nothing is set, and V(unreachable) if Consul is unreachable.
     - C(key) is the key that applies, C(hold) whether it is a hold, and C(version) the value of C(current_version).
-      C(held) is the reason of the hold in the record of the host, or null.
+      C(held) is the reason of the hold in the record of the host, or null. C(pending) is whether the gate is closed only because a rollout has not
+      admitted the host yet.
   type: list
   elements: raw
 """

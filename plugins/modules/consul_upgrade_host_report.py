@@ -98,6 +98,11 @@ options:
         They free no slot.
     type: str
     version_added: 0.1.0
+  release:
+    description:
+      - Release of the node agent that reports. The record keeps it, and the status counts the releases. Omit it if something else reports.
+    type: str
+    version_added: 0.1.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """
@@ -201,6 +206,9 @@ record:
     other_machine:
       description: ID of another machine that reported under the same name, or null.
       type: str
+    release:
+      description: Release of the node agent that reported last, or null.
+      type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure
@@ -248,6 +256,7 @@ def main() -> None:
             "error": {"type": "str"},
             "reason": {"type": "str"},
             "machine": {"type": "str"},
+            "release": {"type": "str"},
             "admitted": {"type": "bool", "default": True},
             "role": {"type": "str"},
             "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
@@ -262,7 +271,7 @@ def main() -> None:
             options["name"],
             *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
         )
-        report = replace(report, machine=options["machine"] or None)
+        report = replace(report, machine=options["machine"] or None, release=options["release"] or None)
         if report.state == STARTED and options["admitted"]:
             # Before the role, so that an invalid name is reported as such, and not as a name without a role.
             check_name("host", report.host, "name")

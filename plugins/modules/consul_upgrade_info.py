@@ -357,6 +357,11 @@ providers:
   type: dict
   sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "task_group": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
+releases:
+  description: Maps each release of the node agent to the number of hosts that reported it last. Empty if Ansible upgrades the hosts.
+  returned: success
+  type: dict
+  sample: {"0.1.0-3f6c1a90b2": 198, "0.1.0-77ab03cd11": 2}
 holds:
   description: All holds, including those for unknown hosts and roles.
   returned: success

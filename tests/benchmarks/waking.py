@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import json
 import os
 import random
 import resource
@@ -62,10 +61,10 @@ class Way:
 
 
 WAYS = [
-    Way("nothing (no node waits)", lambda host: ""),
+    Way("nothing (no node waits)", lambda _host: ""),
     Way("its own gate", lambda host: f"kv/{GATE}{host}?stale&"),
-    Way("the ledger", lambda host: f"kv/{LEDGER}?stale&"),
-    Way("a user event", lambda host: "event/list?name=convoy&", fires=True),
+    Way("the ledger", lambda _host: f"kv/{LEDGER}?stale&"),
+    Way("a user event", lambda _host: "event/list?name=convoy&", fires=True),
     Way("a key of its own", lambda host: f"kv/{WAKE}{host}?stale&", writes_wake=True),
 ]
 
@@ -119,7 +118,11 @@ def put(key: str, value: str) -> dict[str, Any]:
 
 def admit(agent: Agent, way: Way, host: str, epoch: int) -> float:
     """Write what a planner writes to admit one host; return when it was written (seconds of the monotonic clock)."""
-    operations = [put(LEDGER, f'{{"epoch": {epoch}}}'), put(f"upgrade/history/{epoch}", "{}"), put(f"{GATE}{host}", "True")]
+    operations = [
+        put(LEDGER, f'{{"epoch": {epoch}}}'),
+        put(f"upgrade/history/{epoch}", "{}"),
+        put(f"{GATE}{host}", "True"),
+    ]
     operations += [put(f"{WAKE}{host}", str(epoch))] if way.writes_wake else []
     began = time.monotonic()
     code, _headers, body = agent.kv.call("PUT", "txn", operations)

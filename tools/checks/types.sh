@@ -11,5 +11,6 @@ tree=.cache/types
 mkdir -p "$tree/ansible_collections/convoy"
 ln -sfn "$PWD" "$tree/ansible_collections/convoy/upgrade"
 (cd "$tree" && MYPYPATH=. mypy --config-file ../../pyproject.toml -p ansible_collections.convoy.upgrade.plugins)
+MYPYPATH=agent mypy agent/convoy_node agent/__main__.py
 MYPYPATH=tools mypy tools/devkit
 MYPYPATH=tools:tests mypy tests/lab tests/pages tools/checks

@@ -52,7 +52,7 @@ def decode_record(key: str, value: bytes) -> HostRecord:
 def _record(data: Any) -> HostRecord:
     texts = {
         name: _optional_text(data.get(name))
-        for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine")
+        for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine", "release")
     }
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
     if (
@@ -83,6 +83,7 @@ def _record(data: Any) -> HostRecord:
         _failures(data.get("failures")),
         _bounded(texts["machine"], LONGEST_NAME),
         _bounded(texts["other_machine"], LONGEST_NAME),
+        _bounded(texts["release"], LONGEST_NAME),
     )
 
 

@@ -88,6 +88,7 @@ class HostRecord:
     :param failures: the last failures of the upgrade to this version, also those that it has recovered from.
     :param machine: the ID of the machine that reported; None if it gave none.
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
+    :param release: the release of the node agent that reported last; None if none did.
     :param readable: False if the record exists and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul; 0 if the record is not from a snapshot.
     """
@@ -109,6 +110,7 @@ class HostRecord:
     failures: tuple[Failure, ...] = ()
     machine: str | None = None
     other_machine: str | None = None
+    release: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 

@@ -32,6 +32,7 @@ class Permission:
     :param reason: the answer as a phrase, for messages.
     :param version: the version that the fleet should run, from the same read; None if it is not known.
     :param held: the host's own hold in its record. It does not decide here: the host checks its Puppet itself before a run.
+    :param pending: whether it is closed only because a rollout has not admitted the host yet.
     """
 
     value: bool
@@ -41,6 +42,7 @@ class Permission:
     reason: str
     version: str | None = None
     held: str | None = None
+    pending: bool = False
 
 
 def role_by_host_name(host: str, role_pattern: str) -> str:
@@ -125,7 +127,9 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
         return Permission(default, "default", None, False, f"{state}: no gate is set for {host}", version, held)
     state = "open" if gate.is_open else "closed"
     reason = f"{state}: {gate.key} is {gate.value}"
-    return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held)
+    # A planner that begins a rollout leaves the time in the global gate. An operator who closes all gates leaves none.
+    pending = not gate.is_open and gate.scope == "global" and gate.at != 0
+    return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held, pending)
 
 
 def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:

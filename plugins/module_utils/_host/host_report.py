@@ -39,6 +39,7 @@ class HostReport:
     :param state: started, upgraded or failed; held or released for the host's own hold.
     :param reason: why the host holds itself.
     :param machine: the ID of the machine that reports; None if it is not known.
+    :param release: the release of the node agent that reports; None if something else does.
     :param role: the host's role. With it, a start is refused unless the host is admitted at that moment.
     :param default: whether the host may start if no gate is set.
     """
@@ -51,6 +52,7 @@ class HostReport:
     error: str | None = None
     reason: str | None = None
     machine: str | None = None
+    release: str | None = None
     role: str | None = None
     default: bool = True
 
@@ -234,6 +236,8 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     error = sanitize(truncate_error(report.error) or "") or None if report.state == FAILED else None
     machine, other = _machines(before, report)
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
+    release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
+    after = replace(after, release=release or (before.release if before is not None else None))
     at_step = (service, step) if report.state == STARTED else (None, None)
     if before is None or not before.readable:
         after = replace(

@@ -46,6 +46,8 @@ _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_TRIES = 1
 # The most that is read of the file with the reason (bytes).
 _MOST_REASON = 8192
+# How the reason begins with which convoy-node keeps out Puppet's own runs. It is no hold of an operator.
+_KEPT_OUT = "convoy.upgrade: "
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,10 @@ def run_puppet(options: PuppetOptions) -> PuppetRun:
     """
     command = [_find(options.executable), *options.command_line()]
     refuse_disabled()
-    with _alone(options.lock_seconds) as (lock, waited):
+    with (
+        _alone(options.lock_seconds) as (lock, waited),
+        _let_in() if options.kind == "agent" else contextlib.nullcontext(),
+    ):
         return _run(options, command, lock, waited)
 
 
@@ -127,26 +132,52 @@ def refuse_disabled() -> None:
 
 
 def disabled_for() -> str | None:
-    """Return the reason that was given to ``puppet agent --disable``, None if Puppet is not disabled.
+    """Return the reason that an operator gave to ``puppet agent --disable``, None if no operator has disabled Puppet.
 
-    A file that can't be read disables Puppet too, because Puppet only checks that it exists.
+    A file that can't be read disables Puppet too, because Puppet only checks that it exists. The lock with which convoy-node keeps out
+    Puppet's own runs does not count.
     """
     for lock in _LOCKS:
-        path = Path(lock).with_name(_DISABLED)
-        if not os.path.lexists(path):
-            continue
-        try:
-            with path.open("rb") as file:
-                text = file.read(_MOST_REASON).decode(errors="replace")
-        except OSError as error:
-            return f"{path} can't be read: {error.strerror}"
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = text
-        reason = found.get("disabled_message") if isinstance(found, dict) else found
-        return truncate_middle(sanitize(str(reason or "").strip())) or "reason not specified"
+        reason = _reason(Path(lock).with_name(_DISABLED))
+        if reason is not None and not reason.startswith(_KEPT_OUT):
+            return reason
     return None
+
+
+def _reason(path: Path) -> str | None:
+    """Return the reason in a file of ``puppet agent --disable``, None if there is no such file."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_REASON).decode(errors="replace")
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}"
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = text
+    reason = found.get("disabled_message") if isinstance(found, dict) else found
+    return truncate_middle(sanitize(str(reason or "").strip())) or "reason not specified"
+
+
+@contextlib.contextmanager
+def _let_in() -> Iterator[None]:
+    """Enable Puppet for a run of ``puppet agent``, which refuses to run while convoy-node keeps out other runs; then keep them out again."""
+    kept = {}
+    for lock in _LOCKS:
+        path = Path(lock).with_name(_DISABLED)
+        if (_reason(path) or "").startswith(_KEPT_OUT):
+            with contextlib.suppress(FileNotFoundError):
+                kept[path] = path.read_bytes()
+                path.unlink()
+    try:
+        yield
+    finally:
+        for path, content in kept.items():
+            # An operator may have disabled Puppet meanwhile.
+            with contextlib.suppress(FileExistsError), path.open("xb") as out:
+                out.write(content)
 
 
 def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .._common.names import in_order
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import HostRecord, Snapshot
 from .._fleet.holds import Hold
 from .._host_states.state_names import FAILED, HELD, LOST, PENDING, STATES, UPGRADED, UPGRADING
 from .._planner.explanations import LIMIT
@@ -122,6 +122,16 @@ def holds_summary(holds: Iterable[tuple[str, str, Hold]], hosts: Mapping[str, Ho
         }
         for scope, name, hold in holds
     ]
+
+
+def releases_summary(records: Mapping[str, HostRecord], hosts: Collection[str]) -> dict[str, int]:
+    """Return the releases of the node agents that reported last: release -> number of hosts, the most frequent first."""
+    found: dict[str, int] = {}
+    for host in hosts:
+        record = records.get(host)
+        if record is not None and record.release:
+            found[record.release] = found.get(record.release, 0) + 1
+    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
 def hosts_as_result(plan: Plan, hosts: Mapping[str, HostView], wanted: Collection[str]) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from .._codecs.values import sanitize_all
-from .._observe.summary import fleet_summary, forecast_summary, holds_summary, hosts_as_result, rollout_summary
+from .._observe.summary import (
+    fleet_summary,
+    forecast_summary,
+    holds_summary,
+    hosts_as_result,
+    releases_summary,
+    rollout_summary,
+)
 from .._planner.plan import blocked_hosts
 from .fleet_info import FleetView
 
@@ -35,6 +42,7 @@ def info_result(view: FleetView, name: str | None = None, wanted: Sequence[str] 
         "can_move": plan.can_move,
         **rollout_summary(view.snapshot, plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
+        "releases": releases_summary(view.snapshot.records, plan.hosts),
         "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
         "blockers": blocked_hosts(plan, plan.hosts),
         "ledger": sanitize_all(asdict(ledger)) if ledger else {},

@@ -71,6 +71,7 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
         *reason_lines(info["reasons"]),
         *_of_holds(info.get("holds") or []),
         *_of_providers(info.get("providers") or {}),
+        *_of_releases(info.get("releases") or {}),
     ]
 
 
@@ -133,6 +134,12 @@ def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
             why = f": {one['error']}" if one["error"] else ""
             lines.append(f"  {name}: {version}, on the way to {one['target']}{at}{why}")
     return lines
+
+
+def _of_releases(releases: Mapping[str, int]) -> list[str]:
+    """Return a line that counts the releases of the node agent."""
+    counts = [f"{name} on {plural(count, 'host')}" for name, count in releases.items()]
+    return ["", f"agents: {listing(counts, _MOST_HOSTS)}"] if counts else []
 
 
 def headline(info: Mapping[str, Any]) -> str:

@@ -1,0 +1,54 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs with a time limit, which also ends all processes that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def run_limited(words: Sequence[str], seconds: float) -> int:
+    """Run a program and return its exit code.
+
+    :param seconds: how long it may take.
+    :raises subprocess.TimeoutExpired: if it took longer; it and all its descendants have been killed.
+    :raises OSError: if it can't be started.
+    """
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd="/")
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+        process.wait()
+        raise
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all its descendants, also those in process groups of their own."""
+    # Stopped first, so that no process starts another one meanwhile.
+    tree = [pid]
+    for one in tree:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGSTOP)
+        tree += _children(one)
+    for one in tree:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            # The name of the program, in parentheses, may contain spaces.
+            if int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]) == pid:
+                found.append(int(folder.name))
+    return found
