@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .settings import Settings
+from .state import FOLDER
 
 PLAYBOOK = "convoy.upgrade.node"
 UNIT = "convoy-node-run.service"
@@ -114,7 +115,7 @@ def environment(release: Release, settings: Settings, environ: Mapping[str, str]
         # Those of cron lack the folders of package and service commands.
         "PATH": _FOLDERS,
         "LC_ALL": "C.UTF-8",
-        "ANSIBLE_HOME": "/var/lib/convoy",
+        "ANSIBLE_HOME": FOLDER,
         "ANSIBLE_LOCAL_TEMP": memory,
         "ANSIBLE_REMOTE_TEMP": memory,
         "ANSIBLE_LOCALHOST_WARNING": "false",
@@ -150,6 +151,17 @@ def start_unit() -> subprocess.Popen[bytes]:
     The unit goes on if the agent ends or is replaced meanwhile. If it runs already, this waits for it.
     """
     return subprocess.Popen(["systemctl", "start", UNIT], stdin=subprocess.DEVNULL, cwd="/")
+
+
+def start_program(path: str) -> subprocess.Popen[bytes]:
+    """Start ``convoy-node run``, where systemd does not do that.
+
+    :param path: the settings file.
+    """
+    program = str(Path(__file__).resolve().parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-I", program, "--settings", path, "run"], stdin=subprocess.DEVNULL, cwd="/"
+    )
 
 
 def has_systemd() -> bool:

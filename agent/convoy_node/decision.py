@@ -16,7 +16,7 @@ from .gate import Answer
 from .settings import Settings
 
 # Why an agent run is started.
-UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT = "upgrade", "post-upgrade", "puppet", "hold", "doubt"
+UPGRADE, PUPPET, HOLD, DOUBT = "upgrade", "puppet", "hold", "doubt"
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,6 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         return Decision(None, answer.reason, settings.interval)
     if answer.version is not None and answer.version != facts.version and not settings.noop:
         return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
-    if answer.post == "open":
-        return _run(settings, facts, POST_UPGRADE, "the tasks after the upgrade may begin")
     return _puppet(settings, facts, answer.reason)
 
 

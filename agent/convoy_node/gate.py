@@ -92,7 +92,6 @@ class Answer:
     :param version: the version that the fleet should run; None if there is none.
     :param is_pending: whether it is closed only because a rollout has not admitted it yet.
     :param held: the host's own hold in its record; None if there is none.
-    :param post: the state of the tasks after the upgrade in its record; None if there is none.
     """
 
     is_open: Optional[bool]
@@ -100,7 +99,6 @@ class Answer:
     version: Optional[str] = None
     is_pending: bool = False
     held: Optional[str] = None
-    post: Optional[str] = None
 
 
 def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answer:
@@ -111,8 +109,8 @@ def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answe
     """
     version, problem = _version(keys, entries)
     problem = problem or _newer_schema(keys, entries)
-    held, post = _record(entries.get(keys.record))
-    facts = Answer(None, problem, version, held=held, post=post)
+    held = _own_hold(entries.get(keys.record))
+    facts = Answer(None, problem, version, held=held)
     if problem:
         return facts
     for key in keys.holds:
@@ -180,13 +178,11 @@ def _is_open(entry: Entry, version: Optional[str]) -> Optional[bool]:
     return False if looks_like_version else None
 
 
-def _record(entry: Optional[Entry]) -> tuple[Optional[str], Optional[str]]:
-    """Return ``held`` and ``post`` of the host's record; None if they are missing or can't be read."""
+def _own_hold(entry: Optional[Entry]) -> Optional[str]:
+    """Return ``held`` of the host's record; None if it is missing or can't be read."""
     try:
         data = json.loads(entry.value) if entry is not None else {}
     except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(data, dict):
-        return None, None
-    held, post = data.get("held"), data.get("post")
-    return (held if isinstance(held, str) else None), (post if isinstance(post, str) else None)
+        return None
+    held = data.get("held") if isinstance(data, dict) else None
+    return held if isinstance(held, str) else None

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 
 from . import agent_run, puppet, releases
 from .consul import Consul, Entry, Watch
-from .decision import DOUBT, HOLD, POST_UPGRADE, Decision, NodeFacts, decide, unreachable
+from .decision import DOUBT, HOLD, Decision, NodeFacts, decide, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
 from .gate import Answer, NodeKeys, answer
 from .settings import Settings, keep_last_good, read_settings
@@ -51,6 +51,7 @@ class Look:
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
         self._say = say
+        self.is_answered = False
         self._failures = 0
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
@@ -68,10 +69,12 @@ class Look:
         :param only: change nothing: neither Puppet's lock nor the checks of the node.
         """
         facts = self._facts = self._read_node()
+        self.is_answered = False
         try:
             self.entries = self.consul.read(self.keys.all)
             self._failures = 0
             self.answer = answer(self.keys, self.entries, self.settings.default)
+            self.is_answered = True
         except Denied as error:
             self._failures = 0
             self.answer = Answer(None, str(error))
@@ -95,7 +98,7 @@ class Look:
 
     def ended(self, what: str) -> None:
         """Note that an agent run has ended."""
-        if what not in (HOLD, DOUBT, POST_UPGRADE):
+        if what not in (HOLD, DOUBT):
             self._runs.note()
         pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
         self._facts = replace(self._facts, tried=what, not_before=time.monotonic() + pause, doubt_since=None)
@@ -201,7 +204,7 @@ class Resident:
         if agent_run.has_unit():
             process = agent_run.start_unit()
         else:
-            process = agent_run.start(self._release, self._settings, self._path)
+            process = agent_run.start_program(self._path)
         while (code := process.poll()) is None:
             self._signals.wait(self._notifier.every)
             self._notifier.alive()
@@ -216,19 +219,33 @@ class Resident:
         """Wait for a change in Consul or on the node, at most for so long."""
         # So that the nodes of a fleet do not read at the same time.
         seconds *= random.uniform(0.9, 1.1)
+        disabled = puppet.disabled_by_operator()
+        if not self._look.is_answered:
+            # Blocking queries would fail too, and at once.
+            self._close_watch()
+            self._pause(seconds, disabled)
+            return
         keys = self._keys_to_watch()
         if self._watch is None or keys != self._watched:
             if self._watch is not None:
                 self._watch.close()
             self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
         self._watch.note(self._look.entries)
-        disabled = puppet.disabled_by_operator()
         try:
-            if self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled)):
+            # Right after it was created, the agent sees its own write of the wake key.
+            was_there = self._look.keys.wake in self._look.entries
+            changed = self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled))
+            if changed and was_there:
                 self._look.woken()
         except ConsulError:
             # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
             self._signals.wait(random.uniform(0.2, 2.0))
+
+    def _pause(self, seconds: float, disabled: Optional[str]) -> None:
+        """Wait for so long, or until something on the node is a reason to look again."""
+        until = time.monotonic() + seconds
+        while not self._has_reason(disabled) and (left := until - time.monotonic()) > 0:
+            self._signals.wait(min(left, self._notifier.every, _EVERY))
 
     def _keys_to_watch(self) -> tuple[str, ...]:
         # A query on a missing key would end whenever a key near it is written.

@@ -17,10 +17,11 @@ from typing import Any, Optional
 
 from .connection import Connection
 from .errors import BadSettings, printable
+from .state import FOLDER
 
 FILE = "/etc/convoy/node.json"
 # The last settings that could be used. With them, the agent can report that the present ones can't.
-LAST_GOOD = "/var/lib/convoy/node.json"
+LAST_GOOD = f"{FOLDER}/node.json"
 _MOST_BYTES = 1_000_000
 
 _TEXT, _FLAG, _WHOLE, _SECONDS, _TEXTS, _ITEMS, _MAPPING = (
@@ -65,7 +66,6 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_health_ttl": _WHOLE,
     "puppet_gate_agent": _MAPPING,
     "puppet_gate_lock_file": _TEXT,
-    "puppet_gate_home": _TEXT,
     "puppet_gate_interval": _WHOLE,
     "puppet_gate_token_file": _TEXT,
     "upgrade_consul_host": _TEXT,
@@ -217,7 +217,7 @@ def _check(path: str, name: str, value: Any) -> None:
     if kind is None:
         close = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
-        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint or '.'} Correct or remove it.")
+        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint} Correct or remove it.")
     if not _fits(name, kind, value):
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
     choices = _CHOICES.get(name, ())

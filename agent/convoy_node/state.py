@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Optional
 
-STATE = "/var/lib/convoy/agent.json"
+# systemd sets it for StateDirectory=convoy; without systemd it is the same folder.
+FOLDER = os.environ.get("STATE_DIRECTORY", "/var/lib/convoy")
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOST_BYTES = 4096
 
@@ -37,7 +39,7 @@ class PuppetRuns:
     the future, that time is not believed.
     """
 
-    def __init__(self, path: str = STATE) -> None:
+    def __init__(self, path: str = f"{FOLDER}/agent.json") -> None:
         """Remember the file."""
         self._path = Path(path)
 

@@ -13,7 +13,7 @@ from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
-from .._consul.operations import Change, compare_and_put, net_changes, put
+from .._consul.operations import Change, compare_and_put, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, find_members
 from .._fleet.former_rollouts import with_former_rollout
@@ -102,7 +102,7 @@ def _try_once(
         outcome.admissions += [by_host[host] for host in hosts]
         opened.extend(by_host[host] for host in hosts)
 
-    left_out = write_hosts(store.keys, by_host, MOST_GATES // 2, make, write)
+    left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
     if left_out:
         outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
     outcome.changes = net_changes(writer.changes)
@@ -136,10 +136,7 @@ def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, Host
             before = HostRecord(version, UPGRADED, reported=version, former=former)
         text = encode_record(replace(before, post=POST_OPEN))
         found[host] = HostWrite(
-            [
-                compare_and_put(key, text, entry.modify_index if entry is not None else 0),
-                put(store.keys.wake(host), str(int(runtime.now()))),
-            ],
+            [compare_and_put(key, text, entry.modify_index if entry is not None else 0)],
             [Change(key, text_of(entry.value) if entry is not None else None, text)],
         )
     return found

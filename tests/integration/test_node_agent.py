@@ -1,0 +1,505 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The node agent as a process, with a real Consul: what starts an agent run, when, and which release goes on.
+
+Agent runs are those of a program that notes how it was called. The lab's tests have real ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import ROOT, Agent
+from devkit.child import start, stop
+from devkit.kv import RawKV
+from missing import missing
+
+HOST = "compute7"
+GATE = f"config_state/enable_puppet/host/{HOST}"
+EVERYWHERE = "config_state/enable_puppet/global"
+WAKE = f"upgrade/wake/{HOST}"
+RECORD = f"upgrade/hosts/{HOST}"
+
+# What stands for Ansible: it notes its call, and reports as an agent run does, unless it is told otherwise.
+PROGRAM = """\
+#!{python}
+import json, os, sys, time, urllib.request
+from pathlib import Path
+folder = Path({folder!r})
+facts = {{}}
+for name, value in zip(sys.argv, sys.argv[1:]):
+    if name == "-e":
+        text = Path(value[1:]).read_text() if value.startswith("@") else value
+        facts.update(json.loads(text))
+call = {{"argv": sys.argv[1:], "facts": facts, "environ": dict(os.environ), "at": time.time(), "pid": os.getpid()}}
+with (folder / "runs").open("a") as out:
+    out.write(json.dumps(call) + "\\n")
+what = (folder / "what").read_text() if (folder / "what").exists() else "report"
+while what == "wait" and (folder / "what").exists():
+    time.sleep(0.02)
+release = facts["puppet_gate_release"]
+if what == "fail" or facts.get("puppet_gate_unusable"):
+    sys.exit(2)
+if what == "bring" and release == "r1":
+    sys.exit(0)
+if what != "silence" and not (what == "bring" and "broken" in release):
+    root = "http://%s:%s/v1/kv/" % ("127.0.0.1", facts["upgrade_consul_port"])
+    version = urllib.request.urlopen(root + "current_version?raw").read().decode()
+    record = json.dumps({{"version": version, "state": "upgraded", "release": release}}).encode()
+    urllib.request.urlopen(urllib.request.Request(root + "upgrade/hosts/" + {host!r}, record, method="PUT"))
+    (folder / "version").write_text(version + "\\n")
+"""
+
+
+class Node:
+    """A node without a machine: a folder with settings, releases and what its agent has done."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.home = folder / "opt"
+        self.settings = {
+            "puppet_gate_host": HOST,
+            "puppet_gate_role": "compute",
+            "puppet_gate_version_file": str(folder / "version"),
+            "puppet_gate_lock_file": str(folder / "run/node.lock"),
+            "puppet_gate_health": False,
+            "upgrade_consul_port": port,
+        }
+        self.file = folder / "node.json"
+        self.write()
+        self.at("v1")
+        self.process: subprocess.Popen[str] | None = None
+        self.lines: list[str] = []
+
+    def write(self, **settings: Any) -> None:
+        """Write the settings, with these on top."""
+        self.file.write_text(json.dumps({**self.settings, **settings}))
+
+    def at(self, version: str) -> None:
+        """Let the node be at a version."""
+        (self.folder / "version").write_text(f"{version}\n")
+
+    def release(self, name: str, python: str | None = None) -> Path:
+        """Return the folder of a new release, which is not installed."""
+        folder = self.folder / "new" / name
+        shutil.copytree(
+            ROOT / "agent", folder / "agent", ignore=shutil.ignore_patterns("__pycache__", ".*", "ruff.toml")
+        )
+        program = folder / "ansible"
+        program.write_text(PROGRAM.format(python=sys.executable, folder=str(self.folder), host=HOST))
+        program.chmod(0o755)
+        (folder / "release.json").write_text(json.dumps({"name": name, "python": "ansible"}))
+        (folder / "bin").mkdir()
+        starter = folder / "bin/convoy-node"
+        starter.write_text(f'#!/bin/sh\nexec {python or sys.executable} -I {self.home}/releases/{name}/agent "$@"\n')
+        starter.chmod(0o755)
+        return folder
+
+    def install(self, name: str, *more: str) -> str:
+        """Install a release, as enrolment and a package do."""
+        folder = self.release(name)
+        command = [sys.executable, folder / "agent", "install", folder, "--home", self.home, *more]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def command(self, *words: str) -> list[str]:
+        return [str(self.home / "current/bin/convoy-node"), "--settings", str(self.file), *words]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "STATE_DIRECTORY": str(self.folder / "state"), "PYTHONUNBUFFERED": "1"}
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, env=self.environ, check=False, timeout=60
+        )
+
+    def start(self, **environ: str) -> None:
+        """Start the agent."""
+        self.process = start(
+            self.command("agent"),
+            env={**self.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        lines = self.process.stdout
+        threading.Thread(target=lambda: self.lines.extend(lines), daemon=True).start()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            stop(self.process)
+        self.process = None
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        file = self.folder / "runs"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def active(self) -> str:
+        return (self.home / "current").resolve().name
+
+    def says(self, text: str) -> Callable[[], bool]:
+        return lambda: any(text in line for line in list(self.lines))
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> float:
+    """Return the time at which the condition held (unix seconds)."""
+    until = time.time() + seconds
+    while not condition():
+        assert time.time() < until, f"{what}: not within {seconds} s"
+        time.sleep(0.01)
+    return time.time()
+
+
+@pytest.fixture
+def node(consul: RawKV, agent: Agent, tmp_path: Path) -> Iterator[Node]:
+    """A node at v1 of a fleet that is to run v2, not admitted yet."""
+    consul.put("current_version", "v2")
+    consul.put(EVERYWHERE, "False")
+    found = Node(tmp_path, agent.http_port)
+    found.install("r1")
+    yield found
+    found.stop()
+    (tmp_path / "what").unlink(missing_ok=True)
+
+
+def admit(consul: RawKV) -> float:
+    """Admit the node as planners do: gate and wake key in one transaction; return when (unix seconds)."""
+    at = time.time()
+    consul.put(GATE, "True")
+    consul.put(WAKE, str(at))
+    return at
+
+
+def test_an_admission_starts_an_agent_run_within_a_second_and_nothing_else_does(consul: RawKV, node: Node) -> None:
+    node.start()
+    wait_for(node.says(f"closed: {EVERYWHERE} is False"), "it waits")
+    wait_for(lambda: consul.get(WAKE), "it has its key")
+    # Other hosts are admitted, and the ledger is written.
+    for number in range(20):
+        consul.put(f"config_state/enable_puppet/host/compute{number + 10}", "True")
+        consul.put(f"upgrade/wake/compute{number + 10}", "1")
+        consul.put("upgrade/ledger", "{}")
+    time.sleep(0.5)
+    assert node.runs == []
+    at = admit(consul)
+    wait_for(lambda: node.runs, "a run")
+    assert node.runs[0]["at"] - at < 1
+    facts = node.runs[0]["facts"]
+    assert (facts["puppet_gate_host"], facts["puppet_gate_release"]) == (HOST, "r1")
+    assert facts["puppet_gate_home"] == str(node.home)
+    time.sleep(0.5)
+    assert len(node.runs) == 1
+
+
+def test_a_gate_of_the_role_or_of_all_is_found_at_the_interval(consul: RawKV, node: Node) -> None:
+    node.write(puppet_gate_interval=1)
+    node.start()
+    wait_for(node.says("is False"), "it waits")
+    consul.put("config_state/enable_puppet/role/compute", "True")
+    wait_for(lambda: node.runs, "a run", seconds=5)
+
+
+def test_what_an_operator_opens_by_hand_wakes_the_node(consul: RawKV, node: Node, store: Store) -> None:
+    node.start()
+    wait_for(lambda: consul.get(WAKE), "it has its key")
+    at = time.time()
+    set_gate(store, "host", HOST, True)
+    wait_for(lambda: node.runs, "a run")
+    assert node.runs[0]["at"] - at < 1
+
+
+def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
+    consul.put(EVERYWHERE, "True")
+    node.at("v2")
+    node.write(puppet_gate_puppet_interval=2, puppet_gate_puppet_splay=0)
+    (node.folder / "what").write_text("silence")
+    node.start()
+    wait_for(lambda: len(node.runs) == 3, "three runs", seconds=15)
+    times = [run["at"] for run in node.runs]
+    assert all(1.9 < after - before < 4 for before, after in itertools.pairwise(times))
+    # A new agent knows when Puppet ran.
+    node.stop()
+    node.write(puppet_gate_puppet_interval=3600, puppet_gate_puppet_splay=0)
+    node.start()
+    time.sleep(1)
+    assert len(node.runs) == 3
+    # With a closed gate, it does not run at all.
+    node.stop()
+    node.write(puppet_gate_puppet_interval=1, puppet_gate_puppet_splay=0)
+    consul.put(EVERYWHERE, "False")
+    node.start()
+    time.sleep(1.5)
+    assert len(node.runs) == 3
+
+
+@pytest.mark.parametrize(("by_a_rollout", "goes_on"), [(True, True), (False, False)])
+def test_a_pending_node_goes_on_running_puppet_if_it_is_told_to(
+    by_a_rollout: bool, goes_on: bool, consul: RawKV, node: Node
+) -> None:
+    code, _headers, _body = consul.call("PUT", f"kv/{EVERYWHERE}?flags={1700000000 if by_a_rollout else 0}", b"False")
+    assert code == 200
+    node.write(puppet_gate_puppet_pending=True, puppet_gate_puppet_splay=0)
+    (node.folder / "what").write_text("silence")
+    done = node.call("once")
+    assert done.returncode == 0, done.stderr
+    assert bool(node.runs) == goes_on
+
+
+def test_without_consul_nothing_is_started_and_it_goes_on_when_consul_is_back(
+    consul: RawKV, agent: Agent, node: Node
+) -> None:
+    consul.put(EVERYWHERE, "True")
+    consul.put(GATE, "False")
+    node.start()
+    wait_for(node.says(f"closed: {GATE} is False"), "it waits")
+    agent.stop()
+    try:
+        wait_for(node.says("can't be reached"), "it notices")
+        assert any("The node stays at v1" in line for line in node.lines)
+        time.sleep(1)
+        assert node.runs == []
+        assert node.process is not None
+        assert node.process.poll() is None
+    finally:
+        agent.start()
+    admit(consul)
+    wait_for(lambda: node.runs, "a run", seconds=40)
+
+
+def test_a_gate_that_can_t_be_read_is_closed_and_an_agent_run_reports_it(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "Flase")
+    node.write(puppet_gate_interval=2)
+    (node.folder / "what").write_text("fail")
+    node.start()
+    wait_for(node.says(f"the gate {GATE} is neither True, False nor a version"), "it says so")
+    wait_for(lambda: node.runs, "it is reported")
+    # Reported once, not every few seconds.
+    time.sleep(3)
+    assert len(node.runs) == 1
+
+
+def test_a_failed_upgrade_is_tried_again_at_the_interval_or_when_the_node_is_woken(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    (node.folder / "what").write_text("fail")
+    node.start()
+    wait_for(node.says("ended with 2"), "it fails")
+    time.sleep(0.5)
+    assert len(node.runs) == 1
+    admit(consul)
+    wait_for(lambda: len(node.runs) == 2, "it is tried again")
+
+
+def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    (node.folder / "what").write_text("wait")
+    node.start()
+    wait_for(lambda: node.runs, "a run")
+    (node.folder / "version").write_text("")
+    assert node.process is not None
+    node.process.send_signal(signal.SIGKILL)
+    os.kill(node.runs[0]["pid"], signal.SIGKILL)
+    node.process.wait()
+    (node.folder / "what").unlink()
+    node.start()
+    wait_for(lambda: (node.folder / "version").read_text() == "v2\n", "the next agent does it")
+    assert len(node.runs) == 2
+
+
+def test_settings_that_change_are_read_again_and_bad_ones_end_the_agent_with_one_sentence(
+    consul: RawKV, node: Node
+) -> None:
+    node.start()
+    wait_for(node.says("closed:"), "it waits")
+    node.write(puppet_gate_role="storage")
+    assert node.process is not None
+    node.process.send_signal(signal.SIGHUP)
+    wait_for(node.says("have changed"), "it reads them")
+    consul.put("config_state/enable_puppet/role/storage", "False")
+    node.write(puppet_gate_rle="compute")
+    node.process.send_signal(signal.SIGHUP)
+    assert node.process.wait(timeout=20) == 78
+    wait_for(
+        node.says(
+            f"{node.file}: puppet_gate_rle is not a setting; did you mean puppet_gate_role? Correct or remove it."
+        ),
+        "it says why",
+    )
+    # With the settings before, an agent run has reported it.
+    (run,) = node.runs
+    assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
+    assert run["facts"]["puppet_gate_role"] == "storage"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not an object"),
+        ('{"puppet_gate_interval": "often"}', 'puppet_gate_interval is "often"; give a whole number above 0'),
+        ('{"puppet_gate_puppet": "maybe"}', "give one of apply, agent"),
+        (
+            '{"puppet_gate_host": "compute7", "puppet_gate_token_file": "/nonexistent/token"}',
+            "the token file /nonexistent/token can't be read",
+        ),
+        (None, "can't be read: No such file or directory"),
+    ],
+)
+@pytest.mark.usefixtures("consul")
+def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, told: str, node: Node) -> None:
+    node.file.unlink() if text is None else node.file.write_text(text)
+    for command in ("agent", "once", "run", "check", "status"):
+        done = node.call(command)
+        assert done.returncode == 78, done
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert node.runs == []
+
+
+def test_systemd_learns_that_it_is_ready_and_alive(consul: RawKV, node: Node) -> None:
+    consul.put(EVERYWHERE, "False")
+    # A short name, because those of sockets have at most 108 bytes.
+    address = f"\0convoy-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(10)
+        node.start(NOTIFY_SOCKET=f"@{address[1:]}", WATCHDOG_USEC="900000")
+        assert manager.recv(400) == b"READY=1"
+        alive, status = 0, ""
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            message = manager.recv(400).decode()
+            alive += message == "WATCHDOG=1"
+            status = message if message.startswith("STATUS=") else status
+        assert alive >= 4
+        assert status == f"STATUS=closed: {EVERYWHERE} is False"
+
+
+def test_cron_makes_one_look_and_not_two_at_once(consul: RawKV, node: Node) -> None:
+    assert node.call("once").stdout == f"{HOST}: closed: {EVERYWHERE} is False\n"
+    assert consul.get(WAKE) == b"enrolled"
+    consul.put(GATE, "True")
+    (node.folder / "what").write_text("wait")
+    first = subprocess.Popen(node.command("once"), stdout=subprocess.PIPE, text=True, env=node.environ)
+    wait_for(lambda: node.runs, "a run")
+    assert node.call("once", "--delay", "0").stdout == f"{HOST}: convoy-node runs already\n"
+    (node.folder / "what").unlink()
+    first.communicate(timeout=20)
+    assert (node.folder / "version").read_text() == "v2\n"
+    assert len(node.runs) == 1
+
+
+def test_a_release_that_an_upgrade_brings_finishes_it_and_becomes_active(consul: RawKV, node: Node) -> None:
+    node.install("r2", "--stage")
+    (node.folder / "what").write_text("bring")
+    consul.put(GATE, "True")
+    node.start()
+    wait_for(node.says("convoy-node r2 waits"), "the agent is that of the new release")
+    assert [run["facts"]["puppet_gate_release"] for run in node.runs] == ["r1", "r2"]
+    assert node.active == "r2"
+    assert (node.home / "previous").resolve().name == "r1"
+    assert not os.path.lexists(node.home / "next")
+    assert json.loads(consul.get(RECORD) or b"")["release"] == "r2"
+
+
+@pytest.mark.parametrize("fault", ["no report", "no program"])
+def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
+    fault: str, consul: RawKV, node: Node
+) -> None:
+    node.install("broken", "--stage")
+    (node.folder / "what").write_text("bring")
+    if fault == "no program":
+        (node.home / "releases/broken/bin/convoy-node").write_text("#!/bin/sh\nexit 3\n")
+    consul.put(GATE, "True")
+    node.start()
+    wait_for(node.says("can't report"), "it is refused")
+    wait_for(lambda: node.runs[-1]["facts"]["puppet_gate_release"] == "r1" and len(node.runs) > 1, "r1 goes on")
+    assert node.active == "r1"
+    refused = (node.home / "releases/broken/refused").read_text()
+    assert ("without a report" if fault == "no report" else "check of it ended with 3") in refused
+    # The next upgrade brings a release that works.
+    node.install("r3", "--stage")
+    node.stop()
+    (node.folder / "version").write_text("")
+    node.start()
+    wait_for(lambda: node.active == "r3", "r3 is active")
+    wait_for(
+        lambda: sorted(one.name for one in (node.home / "releases").iterdir()) == ["r1", "r3"], "others are removed"
+    )
+
+
+def test_an_installation_keeps_the_release_of_a_run(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    (node.folder / "what").write_text("wait")
+    node.start()
+    wait_for(lambda: node.runs, "a run")
+    node.install("r2")
+    node.install("r3")
+    assert sorted(one.name for one in (node.home / "releases").iterdir()) == ["r1", "r2", "r3"]
+    (node.folder / "what").unlink()
+    wait_for(node.says("convoy-node r3 waits"), "r3 goes on")
+    node.install("r4")
+    assert sorted(one.name for one in (node.home / "releases").iterdir()) == ["r3", "r4"]
+
+
+@pytest.mark.parametrize("python", ["python3.9", "python3.13"])
+def test_it_runs_on_old_and_new_pythons(python: str, consul: RawKV, node: Node, pythons: dict[str, str]) -> None:
+    if python not in pythons:
+        missing(f"no {python} here")
+    starter = node.home / "releases/r1/bin/convoy-node"
+    starter.write_text(starter.read_text().replace(sys.executable, pythons[python]))
+    assert node.call("check").returncode == 0
+    node.start()
+    wait_for(lambda: consul.get(WAKE), "it has its key")
+    admit(consul)
+    wait_for(lambda: node.runs, "a run")
+
+
+@pytest.fixture(scope="session")
+def pythons() -> dict[str, str]:
+    """Other Pythons of this machine."""
+    found = {}
+    for name in ("python3.9", "python3.13"):
+        places = [*Path.home().glob(f".pyenv/versions/{name[6:]}*/bin/{name}"), shutil.which(name)]
+        for place in filter(None, places):
+            if subprocess.run([place, "-c", ""], check=False).returncode == 0:
+                found[name] = str(place)
+    return found
+
+
+def test_what_it_costs_to_wait(consul: RawKV, node: Node) -> None:
+    node.start()
+    wait_for(lambda: consul.get(WAKE), "it has its key")
+    time.sleep(1)
+    assert node.process is not None
+    before = busy(node.process.pid)
+    time.sleep(4)
+    # Blocking queries, not polling: one tick of the clock at most.
+    assert busy(node.process.pid) - before <= 0.01
+    status = Path(f"/proc/{node.process.pid}/status").read_text()
+    kilobytes = int(status.partition("VmRSS:")[2].split()[0])
+    assert kilobytes < 24_000
+
+
+def busy(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
