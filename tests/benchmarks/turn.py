@@ -34,17 +34,17 @@ def measure(fleet: Fleet, runs: int) -> Iterator[tuple[str, float, float]]:
     """Return what was run, its seconds, and its seconds on the processor: the median of the runs."""
     node = fleet.lab.nodes[NODE]
     node.write("/root/empty.yml", EMPTY)
-    ansible = [str(RUNTIME / "bin/ansible-playbook"), "-i", "/etc/convoy/node.yml"]
+    ansible = [str(RUNTIME / "bin/ansible-playbook"), "-i", "localhost,", "-c", "local"]
     gate = f"config_state/enable_puppet/host/{NODE}"
     fleet.consul.put(gate, "False")
     yield "ansible-playbook with an empty play", *median(node, [*ansible, "/root/empty.yml"], runs)
-    bare = ["convoy-node", "-e", '{"puppet_gate_health": false}']
+    bare = ["convoy-node", "run", "-e", '{"puppet_gate_health": false}']
     yield "an agent run, gate closed, without health", *median(node, bare, runs)
-    yield "an agent run, gate closed", *median(node, ["convoy-node"], runs)
+    yield "an agent run, gate closed", *median(node, ["convoy-node", "run"], runs)
     fleet.consul.put(gate, "True")
     apply = ["puppet", "apply", "--detailed-exitcodes", "/usr/share/fleet/manifests/site.pp"]
     yield "puppet apply alone", *median(node, apply, runs)
-    yield "an agent run, gate open, nothing to upgrade", *median(node, ["convoy-node"], runs)
+    yield "an agent run, gate open, nothing to upgrade", *median(node, ["convoy-node", "run"], runs)
 
 
 def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]:
@@ -69,10 +69,7 @@ def run(options: Options, report: Report) -> None:
         fleet.enroll(puppet_gate_interval=100000)
         wait_for(lambda: fleet.version_of(NODE) == "v1", "the node is set up")
         node = lab.nodes[NODE]
-        node.run("systemctl", "stop", "convoy-node.timer")
-        wait_for(
-            lambda: node.run("systemctl", "is-active", "convoy-node", check=False).stdout != "activating\n", "rest"
-        )
+        node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service", "convoy-node-run.service")
         table = report.table("Agent runs on one node, the median.", HEAD)
         for what, seconds, busy in measure(fleet, options.repeated(9)):
             table.add(what, f"{seconds:.2f}", f"{busy:.2f}")

@@ -38,8 +38,9 @@ SETTINGS: dict[str, Any] = {
     "puppet_gate_runtime": str(RUNTIME),
     "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
     "puppet_gate_packages": PACKAGES,
-    # Slow enough to leave the processor to others; see waking.py.
+    # A failed upgrade is tried again after this time. Puppet's own clock leaves the processor to others.
     "puppet_gate_interval": 60,
+    "puppet_gate_puppet_interval": 120,
     "puppet_gate_delay": 1,
 }
 
@@ -116,8 +117,8 @@ class Fleet:
         return self.play("enroll", *arguments, **variables)
 
     def turn(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Let a node take its turn now, as its timer would."""
-        return self.lab.nodes[node].run("convoy-node", *arguments, check=False, seconds=180)
+        """Let a node make an agent run now, as its agent would."""
+        return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=180)
 
     def version_of(self, node: str) -> str | None:
         """Return the version that a node remembers, None where it has none, as while an upgrade is not ended."""

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from lab.node import ROOT, Node
 
 from .conftest import MakeFleet
@@ -55,9 +55,9 @@ def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(flee
         assert fleet.consul.get(f"config_state/enable_puppet/host/{name}") == b"False"
         assert node.run("stat", "-c", "%a %U", "/etc/convoy/token").stdout == "600 root\n"
         assert node.read("/etc/convoy/token") == f"{TOKEN}\n"
-        text = node.read("/etc/convoy/node.yml") or ""
+        text = node.read("/etc/convoy/node.json") or ""
         assert TOKEN not in text
-        own = yaml.safe_load(text)["all"]["hosts"][name]
+        own = json.loads(text)
         assert own["puppet_gate_role"] == role
         assert own["puppet_gate_repositories"][0] == {
             "src": "/etc/convoy/repositories/fleet.list.j2",
@@ -71,22 +71,28 @@ def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(flee
 
 
 @pytest.mark.thorough
-def test_the_schedule_is_a_timer_where_there_is_systemd_and_cron_where_there_is_none(fleet: Fleet) -> None:
+def test_the_agent_is_a_service_where_there_is_systemd_and_cron_starts_it_where_there_is_none(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute1"]
-    assert node.run("systemctl", "is-enabled", "convoy-node.timer").stdout == "enabled\n"
-    assert node.run("systemctl", "is-active", "convoy-node.timer").stdout == "active\n"
-    units = "/etc/systemd/system/convoy-node.service", "/etc/systemd/system/convoy-node.timer"
+    for unit in ("convoy-node.service", "convoy-node.path"):
+        assert node.run("systemctl", "is-enabled", unit).stdout == "enabled\n"
+        assert node.run("systemctl", "is-active", unit).stdout == "active\n"
+    status = node.run("systemctl", "show", "--property=StatusText,Type,NRestarts", "convoy-node.service").stdout
+    assert "Type=notify" in status
+    assert "StatusText=closed: " in status
+    assert "NRestarts=0" in status
+    units = [f"/etc/systemd/system/convoy-node{kind}" for kind in (".service", "-run.service", ".path")]
     verified = node.run("systemd-analyze", "verify", *units)
     assert verified.stdout + verified.stderr == ""
     assert node.read("/etc/cron.d/convoy-node") is None
     plain = fleet.lab.nodes["compute2"]
-    assert plain.read("/etc/systemd/system/convoy-node.timer") is None
+    assert plain.read("/etc/systemd/system/convoy-node.service") is None
     line = (plain.read("/etc/cron.d/convoy-node") or "").splitlines()[-1]
-    assert line.startswith("*/1 * * * * root CONVOY_DELAY=0 /usr/local/sbin/convoy-node >")
+    command = "/opt/convoy/current/bin/convoy-node --settings /etc/convoy/node.json once --delay 0"
+    assert line.startswith(f"*/1 * * * * root {command} >")
 
 
 @pytest.mark.thorough
-def test_both_schedules_run_the_node_and_its_role_and_token_are_used(fleet: Fleet) -> None:
+def test_service_and_cron_run_the_node_and_its_role_and_token_are_used(fleet: Fleet) -> None:
     for name in ROLES:
         fleet.consul.delete(f"config_state/enable_puppet/host/{name}")
     # By its name, cache-7 would have no role, and the lookup would refuse to guess.
@@ -108,7 +114,7 @@ def test_a_node_that_knows_its_version_is_believed(fleet: Fleet) -> None:
 @pytest.mark.thorough
 def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet) -> None:
     node = fleet.lab.nodes["cache-7"]
-    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service")
     wheels = download_wheels(node)
     changed_wheels = {
         "puppet_gate_runtime": "",
@@ -116,7 +122,9 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     }
     refused = fleet.enroll("--limit", "cache-7", seconds=300, code=2, **changed_wheels)
     assert "DO NOT MATCH THE HASHES" in refused
-    assert node.run("ls", "/opt/convoy/venv/bin/ansible-playbook", check=False).returncode
+    # The release before is still the active one.
+    release = node.run("readlink", "/opt/convoy/current").stdout
+    assert node.run("ls", "/opt/convoy/current/venv", check=False).returncode
     settings = {
         "puppet_gate_runtime": "",
         "puppet_gate_pip_arguments": f"--no-index --find-links {wheels}",
@@ -124,15 +132,16 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     }
     fleet.consul.put("config_state/enable_puppet/role/redis", "False")
     fleet.enroll("--limit", "cache-7", seconds=300, **settings)
-    assert (node.read("/usr/local/sbin/convoy-node") or "").count("/opt/convoy/venv/bin/ansible-playbook") == 1
+    assert node.run("readlink", "/opt/convoy/current").stdout != release
+    assert node.run("readlink", "-f", "/opt/convoy/previous").stdout.strip().endswith(release.strip())
+    node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service")
     again = fleet.enroll("--limit", "cache-7", seconds=300, **settings)
     assert changed(again, "cache-7") == 0
     fleet.consul.put("config_state/enable_puppet/role/redis", "True")
     done = fleet.turn("cache-7")
     assert done.returncode == 0, done.stdout + done.stderr
-    # The timer may have begun the same just before.
     wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2", seconds=120)
-    assert node.run("ls", "/opt/convoy/collections/ansible_collections/convoy/upgrade").stdout.split() == [
+    assert node.run("ls", "/opt/convoy/current/collections/ansible_collections/convoy/upgrade").stdout.split() == [
         "meta",
         "playbooks",
         "plugins",

@@ -12,7 +12,6 @@ import pytest
 from .conftest import MakeFleet
 from .fleet import Fleet, wait_for
 from .snapshots import publish
-from .waking import waking
 
 ROLES = {f"compute{n}": "compute" for n in range(1, 6)}
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"compute": 4}}}
@@ -33,13 +32,6 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
         node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
         node.write("/etc/convoy/validation.d/20-disk", BROKEN, 0o755)
 
-    # Those that fail begin, and try again, from their timers alone.
-    with waking(fleet, but=("compute1", "compute2")):
-        go_wrong_and_be_repaired(fleet)
-
-
-def go_wrong_and_be_repaired(fleet: Fleet) -> None:
-    nodes = fleet.lab.nodes
     publish(fleet.lab.shared, "v2", broken="compute1")
     nodes["compute2"].write("/root/broken", "")
     for name in ("compute3", "compute4"):
@@ -67,7 +59,7 @@ def go_wrong_and_be_repaired(fleet: Fleet) -> None:
 
     wait_for(all_have_failed, "the nodes that can fail have failed")
     each_shows_its_reason(fleet)
-    # The nodes' timers go on trying; whatever they do, no one follows.
+    # The nodes' agents go on trying; whatever they do, no one follows.
     wait_for(lambda: fleet.record("compute1")["attempt"] > 2, "compute1 tries again")
     assert fleet.states()["compute5"] == "pending"
     assert fleet.reported("v2") == set()
@@ -101,7 +93,7 @@ def expected_states() -> dict[str, str]:
 
 
 def each_shows_its_reason(fleet: Fleet) -> None:
-    # Their timers try again, and while they do they are upgrading.
+    # Their agents try again, and while they do they are upgrading.
     reasons = {
         "compute1": r"failed, step puppet.*the manifest of this host is broken",
         "compute2": r"failed, step validation.*20-disk ended with 3: the disk is full",

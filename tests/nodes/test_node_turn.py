@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One node takes its turn, in every case that it can find itself in; its timer is stopped, so that each turn is seen."""
+"""One node takes its turn, in every case that it can find itself in; its agent is stopped, so that each turn is seen."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     fleet.consul.put(GATE, "False")
     fleet.enroll(puppet_gate_interval=100000)
     node = fleet.lab.nodes[NODE]
-    wait_for(
-        lambda: node.run("systemctl", "is-active", "convoy-node", check=False).stdout != "activating\n", "its turn"
-    )
-    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    wait_for(lambda: fleet.consul.get(f"upgrade/wake/{NODE}"), "its agent waits")
+    stop_agent(node)
     node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
     publish(fleet.lab.shared, "v3", service="v2.9")
     return fleet
@@ -63,6 +61,10 @@ def bring_to(fleet: Fleet, version: str) -> None:
     assert fleet.version_of(NODE) == version
 
 
+def stop_agent(node: Node) -> None:
+    node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service", "convoy-node-run.service")
+
+
 def forget(node: Node) -> None:
     """Make a host of the node that never was set up."""
     node.run("rm", "-f", "/etc/convoy/version", FACTS, SOURCES, RELEASE)
@@ -76,7 +78,7 @@ def turn(fleet: Fleet, *arguments: str, code: int = 0) -> str:
 
 def start_turn(node: Node) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        node.command("convoy-node"),
+        node.command("convoy-node", "run"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -140,34 +142,28 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
     assert fleet.states()[NODE] == "pending"
 
 
-SETTINGS = "/etc/convoy/node.yml"
+SETTINGS = "/etc/convoy/node.json"
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        pytest.param("all: {hosts: {}}\n", f"{SETTINGS} is missing", id="empty"),
+        pytest.param("", f"{SETTINGS} is not JSON", id="nothing"),
         *(
             pytest.param(text, told, id=name, marks=pytest.mark.thorough)
             for name, text, told in (
-                ("nothing", "", f"{SETTINGS} is missing"),
-                ("broken", "all: {hosts: [", f"{SETTINGS} is missing"),
-                ("another", "all: {hosts: {compute9: {}}}\n", f"{SETTINGS} is missing"),
-                ("cut", None, f"{SETTINGS} is missing"),
-                ("value", None, "puppet_gate_puppet"),
+                ("cut", '{"puppet_gate_host": "comp', f"{SETTINGS} is not JSON"),
+                ("unknown", '{"puppet_gate_rle": "compute"}', "puppet_gate_rle is not a setting"),
+                ("value", '{"puppet_gate_puppet": "maybe"}', "puppet_gate_puppet is"),
             )
         ),
     ],
 )
 def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
-    settings: str | None, told: str, fleet: Fleet, node: Node
+    settings: str, told: str, fleet: Fleet, node: Node
 ) -> None:
     bring_to(fleet, "v1")
     good = node.read(SETTINGS) or ""
-    if settings is None:
-        settings = "".join(good.splitlines(keepends=True)[:-1])
-        if "is missing" not in told:
-            settings = good.replace('puppet_gate_puppet: "apply"', 'puppet_gate_puppet: "maybe"')
     node.write(SETTINGS, settings)
     try:
         fleet.consul.put("current_version", "v2")
@@ -180,7 +176,7 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
         # Not admitted, it takes no slot.
         assert fleet.consul.tree() == before
         fleet.consul.put(GATE, "True")
-        assert told in turn(fleet, code=2)
+        assert told in turn(fleet, code=78)
         record = fleet.record(NODE)
         assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
         assert told in record["error"]
@@ -202,8 +198,8 @@ def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) ->
         node.run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder)
         node.run("dd", "if=/dev/zero", f"of={folder}/full", "bs=4k", "count=2", check=False)
     try:
-        assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
-        assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
+        assert node.run("systemctl", "start", "convoy-node-run.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node-run.service", check=False).stdout == "failed\n"
         record = fleet.record(NODE)
         assert (record["state"], record.get("step"), record["version"]) == ("failed", "ask", "v2")
         assert "No usable temporary directory" in record["error"]
@@ -473,7 +469,7 @@ def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) 
     node.write("/root/slow", "")
     process = start_turn(node)
     wait_for(lambda: node.read("/root/validating") is not None, "it validates")
-    node.run("pkill", "-9", "-f", "bin/ansible-playbook")
+    node.run("pkill", "-9", "-f", "ansible playbook")
     stop(process)
     node.run("pkill", "-9", "-f", "validation.d", check=False)
     node.run("rm", "-f", "/root/slow")
@@ -508,7 +504,7 @@ def test_a_turn_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: No
     assert fleet.version_of(NODE) is None
     node.boot()
     node.wait(22)
-    node.run("systemctl", "stop", "convoy-node.timer", "convoy-node.service")
+    stop_agent(node)
     node.run("rm", "-f", "/root/slow", "/root/validating")
     wait_for(lambda: node.run("curl", "-sf", "http://127.0.0.1:8500/v1/status/leader", check=False).stdout, "Consul")
     wait_for(lambda: turn_works(fleet), "the next turn does it")

@@ -17,7 +17,6 @@ from lab.node import ROOT
 
 from .conftest import MakeFleet
 from .fleet import RUNTIME, Fleet, wait_for, write_validation
-from .waking import waking
 
 ROLES = {"controller1": "controller", **{f"compute{n}": "compute" for n in range(1, 4)}}
 CAPS = {"controller": 1, "compute": 2}
@@ -49,7 +48,7 @@ def caps_hold(keys: View) -> None:
         assert all(ROLES[host] == "controller" for host in open_now), open_now
 
 
-def test_enrolled_hosts_set_themselves_up_from_their_timers(fleet: Fleet) -> None:
+def test_enrolled_hosts_set_themselves_up(fleet: Fleet) -> None:
     wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
     for name, node in fleet.lab.nodes.items():
         wait_for(lambda name=name: fleet.version_of(name) == "v1", f"{name} remembers its version")
@@ -62,7 +61,7 @@ def test_enrolled_hosts_set_themselves_up_from_their_timers(fleet: Fleet) -> Non
 def test_one_command_upgrades_them_all_in_order_and_within_the_caps(fleet: Fleet) -> None:
     for node in fleet.lab.nodes.values():
         node.write("/etc/fleet-service.conf", f"# changed by hand on {node.name}\n")
-    with Watcher(fleet.consul, caps_hold) as watcher, waking(fleet):
+    with Watcher(fleet.consul, caps_hold) as watcher:
         shown = fleet.play("upgrade", seconds=560, version="v2", instructions=RULES)
         _index, keys = read(fleet.consul)
     # On a busy machine, it sees several changes at once.

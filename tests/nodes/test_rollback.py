@@ -13,7 +13,6 @@ from lab.node import Node
 from .conftest import MakeFleet
 from .fleet import wait_for
 from .snapshots import publish
-from .waking import waking
 
 ROLES = {"compute1": "compute", "compute2": "compute"}
 RULES = {"rolling_rules": {"roles": {"compute": 2}}}
@@ -29,17 +28,16 @@ def test_a_half_upgraded_host_is_brought_back_by_a_rollback(make_fleet: MakeFlee
     broken = fleet.lab.nodes["compute1"]
     fleet.consul.put("current_version", "v1")
     fleet.enroll()
-    with waking(fleet):
-        wait_for(lambda: all(fleet.version_of(name) == "v1" for name in ROLES), "all nodes run v1")
-        publish(fleet.lab.shared, "v2", broken="compute1")
-        upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
-        wait_for(lambda: fleet.record("compute1").get("state") == "failed", "compute1 fails")
-        wait_for(lambda: fleet.reported("v2") == {"compute2"}, "compute2 is upgraded")
-        upgrade.process.send_signal(signal.SIGINT)
-        upgrade.end(60)
-        assert installed(broken) == "2.0"
-        assert fleet.lab.nodes["compute1"].read("/etc/convoy/version") == ""
-        shown = fleet.play("rollback", seconds=400)
+    wait_for(lambda: all(fleet.version_of(name) == "v1" for name in ROLES), "all nodes run v1")
+    publish(fleet.lab.shared, "v2", broken="compute1")
+    upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
+    wait_for(lambda: fleet.record("compute1").get("state") == "failed", "compute1 fails")
+    wait_for(lambda: fleet.reported("v2") == {"compute2"}, "compute2 is upgraded")
+    upgrade.process.send_signal(signal.SIGINT)
+    upgrade.end(60)
+    assert installed(broken) == "2.0"
+    assert fleet.lab.nodes["compute1"].read("/etc/convoy/version") == ""
+    shown = fleet.play("rollback", seconds=400)
     assert "2 of 2 hosts upgraded" in shown
     for name, node in fleet.lab.nodes.items():
         wait_for(lambda name=name: fleet.version_of(name) == "v1", f"{name} remembers its version")
