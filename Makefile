@@ -44,6 +44,10 @@ docs: setup ## Build a site of the pages and the reference of plugins and roles
 build: setup ## Build the artifact that ansible-galaxy installs
 	@.venv/bin/ansible-galaxy collection build --force --output-path .cache/build
 
+.PHONY: deb
+deb: setup ## Build the Debian package of the node agent
+	@tools/deb/build.sh $(VERSION)
+
 .PHONY: clean
 clean: ## Remove the output of the other targets
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

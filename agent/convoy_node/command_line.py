@@ -21,6 +21,7 @@ from .decision import puppet_due
 from .errors import BadSettings, ConsulError, InstallError
 from .resident import Look, Resident, report_bad_settings
 from .settings import FILE, LAST_GOOD, Settings, keep_last_good, read_settings
+from .state import node_version
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78
@@ -86,7 +87,9 @@ def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     release = agent_run.own_release()
     is_trial = arguments[:1] == ["--trial"]
     code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
-    new = releases.staged(release) if not (is_trial or arguments) and code == 0 else None
+    # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
+    is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
+    new = releases.staged(release) if is_unfinished else None
     if new is None:
         return code
     say(f"{settings.host}: the release {new.name} of convoy-node goes on")

@@ -57,6 +57,7 @@ release = facts["puppet_gate_release"]
 if what == "fail" or facts.get("puppet_gate_unusable"):
     sys.exit(2)
 if what == "bring" and release == "r1":
+    (folder / "version").write_text("")
     sys.exit(0)
 if what != "silence" and not (what == "bring" and "broken" in release):
     root = "http://%s:%s/v1/kv/" % ("127.0.0.1", facts["upgrade_consul_port"])
