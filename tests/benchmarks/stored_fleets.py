@@ -27,7 +27,7 @@ KEYS = Keys()
 OLD, NEW, OLDER = "v1", "v2", "v0"
 ROLE = "compute"
 # As many hosts as one planner write admits.
-ADMISSIONS = 61
+ADMISSIONS = 30
 RULES: dict[str, Any] = {"rolling_rules": {"global": ADMISSIONS}}
 _REPORTED_AT, _BEGUN_AT = 1_789_000_000, 1_789_100_000
 # Entries of one former rollout: it begins, admits hosts and ends.

@@ -10,7 +10,7 @@ import signal
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_ADMISSIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
@@ -31,13 +31,13 @@ def test_200_hosts_are_opened_in_one_pass(run: Runner, consul: RawKV) -> None:
     assert [one["host"] for one in result["transitions"]] == list(FLEET)
     assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in FLEET}}
     events = history(consul)
-    assert [event["what"] for event in events] == ["begin", *["open"] * 4]
-    assert [len(event["hosts"]) for event in events[1:]] == [MOST_GATES, MOST_GATES, MOST_GATES, 200 - 3 * MOST_GATES]
-    assert result["epoch"] == ledger(consul)["epoch"] == 5
+    assert [event["what"] for event in events] == ["begin", *["open"] * 7]
+    assert [len(event["hosts"]) for event in events[1:]] == [*[MOST_ADMISSIONS] * 6, 200 - 6 * MOST_ADMISSIONS]
+    assert result["epoch"] == ledger(consul)["epoch"] == 8
 
 
 @pytest.mark.parametrize("count", [50, 500])
-def test_a_pass_costs_one_request_to_read_and_one_for_61_openings(store: Store, consul: RawKV, count: int) -> None:
+def test_a_pass_costs_one_request_to_read_and_one_for_30_openings(store: Store, consul: RawKV, count: int) -> None:
     seed(consul, names(compute=count), gates={"global": "False"})
     consul.put("upgrade/hosts/compute1", '{"version": "1", "state": "upgraded"}')
     cap = {"rolling_rules": {"global": count}}
@@ -46,7 +46,7 @@ def test_a_pass_costs_one_request_to_read_and_one_for_61_openings(store: Store, 
     outcome = make_pass(store, PassRequest(rules=cap))
     assert len(outcome.admissions) == count
     # One to read, one for the new rules, then the admissions.
-    assert store.client.requests - before == 1 + 1 + -(-count // MOST_GATES)
+    assert store.client.requests - before == 1 + 1 + -(-count // MOST_ADMISSIONS)
     before = store.client.requests
     assert not make_pass(store, PassRequest()).admissions
     assert store.client.requests - before == 1
@@ -62,7 +62,7 @@ def test_a_killed_planner_leaves_a_state_that_the_next_one_goes_on_with(
     assert victim.exitcode == -signal.SIGKILL
     written = point if after else point - 1
     assert len(history(consul)) == written
-    hosts = list(FLEET)[: min(CAP, max(0, written - 1) * MOST_GATES)]
+    hosts = list(FLEET)[: min(CAP, max(0, written - 1) * MOST_ADMISSIONS)]
     assert sorted(opened(history(consul))) == sorted(hosts)
     expected = {"global": "False"} if written else {}
     assert gates(consul) == expected | {f"host/{host}": "True" for host in hosts}

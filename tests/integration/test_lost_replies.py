@@ -57,9 +57,9 @@ def test_nothing_is_written_or_told_twice(agent: Agent, consul: RawKV, fates: li
     assert [times for times in Counter(opened(history(consul))).values() if times != 1] == []
     assert [event["what"] for event in history(consul)] == ["begin", "open", "open", "open"]
     assert len({event["commit"] for event in history(consul)}) == 4
-    assert proxy.writes <= 4 + len(fates)
+    assert proxy.writes <= 6 + len(fates)
     assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in FLEET}}
-    assert outcome.ledger is not None and outcome.ledger.epoch == ledger(consul)["epoch"] == 4
+    assert outcome.ledger is not None and outcome.ledger.epoch == ledger(consul)["epoch"] == 6
 
 
 def test_the_module_tells_the_openings_once_too(run: Runner, agent: Agent, consul: RawKV) -> None:
@@ -84,7 +84,7 @@ def test_others_may_write_on_top_before_the_loss_is_noticed(agent: Agent, consul
         proxy.after_write = other
         outcome = make_pass(store, REQUEST)
     mine = [one.host for one in outcome.admissions]
-    assert (len(mine), len(others)) == (61, 89)
+    assert (len(mine), len(others)) == (30, 120)
     assert sorted(mine + others) == sorted(FLEET)
     assert sorted(opened(history(consul))) == sorted(FLEET)
 
@@ -101,10 +101,10 @@ def test_a_consul_that_stays_away_is_told_and_the_next_pass_goes_on(agent: Agent
         proxy.after_write = go_away
         with pytest.raises(Unreachable, match="can't be reached"):
             make_pass(store, REQUEST)
-    assert len(opened(history(consul))) == 61
+    assert len(opened(history(consul))) == 30
     outcome = make_pass(Store(Settings(port=agent.http_port)), REQUEST)
-    assert len(outcome.admissions) == 89
-    assert len(history(consul)) == ledger(consul)["epoch"] == 4
+    assert len(outcome.admissions) == 120
+    assert len(history(consul)) == ledger(consul)["epoch"] == 6
 
 
 def test_a_report_whose_reply_was_lost_is_found_done(agent: Agent, consul: RawKV) -> None:

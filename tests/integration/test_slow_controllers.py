@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_ADMISSIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -94,7 +94,7 @@ def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consu
 
 
 def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, proxy: LossyProxy) -> None:
-    fleet = names(compute=4 * MOST_GATES)
+    fleet = names(compute=4 * MOST_ADMISSIONS)
     seed(consul, fleet)
     proxy.write_delay = 1.2
     # Each try has time for one write: the first begins, and each of the others admits as many hosts as a write has room for.

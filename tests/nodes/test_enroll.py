@@ -66,6 +66,8 @@ def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(flee
         # The template is brought as it is, for whatever version comes.
         assert "{{ version }}" in (node.read("/etc/convoy/repositories/fleet.list.j2") or "")
         assert fleet.version_of(name) == "v1"
+        assert node.read("/etc/facter/facts.d/convoy.txt") == "convoy_version=v1\n"
+        assert node.read("/etc/apt/sources.list.d/fleet.list") == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
     again = fleet.enroll(**settings)
     assert [changed(again, name) for name in ROLES] == [0, 0, 0]
 

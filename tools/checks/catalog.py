@@ -86,7 +86,14 @@ OTHERS = (
     _same("site", ("tools/site/build.sh",)),
     _same("sanity", ("tools/checks/sanity.sh",)),
     _same("demo", ("python", "tools/demo")),
-    Check("benchmarks", (("python", "tests/benchmarks", "--quick"),), ()),
+    Check(
+        "benchmarks",
+        (
+            ("python", "tests/benchmarks", "--quick"),
+            ("python", "tests/benchmarks/waking.py", "--watchers", "2000", "--admissions", "6"),
+        ),
+        (),
+    ),
 )
 
 

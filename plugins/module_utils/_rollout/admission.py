@@ -30,6 +30,10 @@ from .._state.store import Store
 MOST_SLOW = 3
 
 
+# How many hosts one write can admit if each gate is written in one layout: a gate and a wake key each.
+MOST_ADMISSIONS = MOST_GATES // 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Gate:
     """A gate to open, of a role or of a host."""

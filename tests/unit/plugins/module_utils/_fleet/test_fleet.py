@@ -129,6 +129,7 @@ def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
         "failures": [[7, 1, "nova", "stop", "no space"]],
         "machine": None,
         "other_machine": None,
+        "release": None,
     }
 
 

@@ -33,7 +33,8 @@ BEGUN = (
     compare_and_put("cloud/upgrade/hold/", "", 0),
     put("cloud/current_version", "2.0"),
     WIPED,
-    put(f"{GATES}global", "False"),
+    # The time of the snapshot, at least 1, tells nodes that a rollout closed it.
+    put(f"{GATES}global", "False", 1),
     remove_tree("cloud/upgrade/once/"),
     remove_tree("cloud/upgrade/health/"),
     remove_tree("cloud/upgrade/approval/"),
