@@ -205,7 +205,9 @@ def main() -> None:
             with many_connections(watchers) as agent:
                 ended, used, times = asyncio.run(measure(agent, way, watchers, options.admissions))
             if way.writes_wake and (ended > MOST_ENDED or float(p95(times)) > MOST_SECONDS):
-                failed.append(f"{watchers:,} nodes: an admission ends {ended:g} queries, and takes {p95(times)} s (p95)")
+                failed.append(
+                    f"{watchers:,} nodes: an admission ends {ended:g} queries, and takes {p95(times)} s (p95)"
+                )
             print(f"| {watchers:,} | {way.name} | {ended:,.0f} | {used:.3f} | {p95(times)} |", flush=True)
     if failed:
         raise SystemExit(f"What the agents wait on wakes too many, or too late: {'; '.join(failed)}.")

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the agent does next: two clocks, and no upgrade in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from convoy_node.connection import Connection
+from convoy_node.decision import DOUBT, HOLD, PUPPET, Decision, NodeFacts, decide, own_share, puppet_due, unreachable
+from convoy_node.gate import Answer
+from convoy_node.settings import Settings
+
+SETTINGS = Settings("compute7", "compute", Connection(), {})
+OPEN = Answer(True, "open: gate is True", "v2")
+CLOSED = Answer(False, "closed: gate is False", "v2")
+PENDING = replace(CLOSED, is_pending=True)
+DOUBTFUL = Answer(None, "the gate is neither True, False nor a version", "v2")
+# The agent began at 1000, and Puppet ran at 1500.
+FACTS = NodeFacts("v2", None, 2000.0, 1500.0, 1000.0)
+
+
+def run(answer: Answer, facts: NodeFacts = FACTS, **settings: Any) -> str | None:
+    return decide(replace(SETTINGS, **settings), answer, facts).run
+
+
+def test_an_open_gate_starts_an_upgrade_if_the_node_has_another_version() -> None:
+    for version in ("v1", "", None, "v3"):
+        assert run(OPEN, replace(FACTS, version=version)) == "upgrade to v2"
+    assert run(OPEN) is None
+    assert run(replace(OPEN, version=None), replace(FACTS, version="v1")) is None
+    assert run(OPEN, replace(FACTS, version="v1"), noop=True) is None
+
+
+def test_a_closed_gate_starts_nothing_even_if_puppet_is_due() -> None:
+    for answer in (CLOSED, PENDING):
+        assert run(answer, replace(FACTS, version="v1", now=1e6)) is None
+
+
+def test_a_pending_node_runs_puppet_only_if_it_is_told_to_and_has_a_version() -> None:
+    late = replace(FACTS, version="v1", now=9000.0)
+    assert run(PENDING, late, puppet_pending=True) == PUPPET
+    assert run(PENDING, replace(late, version=""), puppet_pending=True) is None
+    assert run(PENDING, replace(late, version=None), puppet_pending=True) is None
+    assert run(CLOSED, late, puppet_pending=True) is None
+
+
+def test_puppet_is_due_at_its_own_interval() -> None:
+    before = decide(SETTINGS, OPEN, replace(FACTS, now=3299.0))
+    assert (before.run, before.seconds) == (None, 1.0)
+    assert run(OPEN, replace(FACTS, now=3300.0)) == PUPPET
+    # The gate is asked at its own interval, whatever Puppet's is.
+    assert decide(SETTINGS, OPEN, FACTS).seconds == SETTINGS.interval
+    assert run(OPEN, replace(FACTS, now=1e6), puppet_interval=None) is None
+
+
+def test_the_nodes_of_a_fleet_spread_their_first_run() -> None:
+    first = replace(FACTS, puppet_at=None, now=1000.0)
+    dues = [puppet_due(replace(SETTINGS, host=f"compute{number}"), first) - 1000 for number in range(1000)]
+    assert all(0 <= due < SETTINGS.puppet_splay for due in dues)
+    assert 0.4 < sum(due < SETTINGS.puppet_splay / 2 for due in dues) / 1000 < 0.6
+    # The same for each start of one node.
+    assert own_share("compute7") == own_share("compute7")
+    # After a long outage they are spread too.
+    assert puppet_due(SETTINGS, replace(FACTS, puppet_at=-90_000.0)) >= 1000.0
+
+
+def test_a_disabled_puppet_is_reported_once_and_holds_the_node() -> None:
+    held = replace(FACTS, version="v1", disabled="its disk")
+    for answer in (OPEN, CLOSED):
+        assert run(answer, held) == HOLD
+        known = replace(answer, held="its disk")
+        assert run(known, held) is None
+        # Its end is reported too.
+        assert run(known, replace(held, disabled=None)) == HOLD
+        # Without a version there is no record to have it.
+        assert run(replace(answer, version=None), held) is None
+
+
+def test_a_doubt_starts_no_upgrade_and_is_reported_if_it_lasts() -> None:
+    behind = replace(FACTS, version="v1")
+    at_once = decide(SETTINGS, DOUBTFUL, behind)
+    assert (at_once.run, at_once.seconds) == (None, 10.0)
+    assert run(DOUBTFUL, replace(behind, doubt_since=1971.0)) is None
+    assert run(DOUBTFUL, replace(behind, doubt_since=1970.0)) == DOUBT
+    # There is no later look of `convoy-node once`.
+    assert run(DOUBTFUL, replace(behind, patience=0.0)) == DOUBT
+    again = replace(behind, doubt_since=1.0, tried=DOUBT, not_before=3000.0)
+    assert run(DOUBTFUL, again) is None
+
+
+def test_what_failed_is_tried_again_after_the_interval_but_something_else_at_once() -> None:
+    failed = replace(FACTS, version="", tried="upgrade to v2", not_before=2100.0)
+    waiting = decide(SETTINGS, OPEN, failed)
+    assert (waiting.run, waiting.seconds) == (None, 100.0)
+    assert "tried again later" in waiting.reason
+    assert run(OPEN, replace(failed, now=2100.0)) == "upgrade to v2"
+    assert run(replace(OPEN, version="v3"), failed) == "upgrade to v3"
+
+
+def test_puppet_that_something_else_runs_is_kept_out_unless_the_gate_is_open_and_nothing_is_to_be_done() -> None:
+    external = replace(SETTINGS, puppet_interval=None)
+
+    def keeps_out(answer: Answer, facts: NodeFacts = FACTS) -> bool:
+        return decide(external, answer, facts).keeps_puppet_out
+
+    assert not keeps_out(OPEN)
+    assert keeps_out(CLOSED)
+    assert keeps_out(DOUBTFUL)
+    assert keeps_out(OPEN, replace(FACTS, version="v1"))
+    assert keeps_out(PENDING)
+    pending = decide(replace(external, puppet_pending=True), PENDING, replace(FACTS, version="v1"))
+    assert not pending.keeps_puppet_out
+
+
+def without_consul(facts: NodeFacts, failures: int, **settings: Any) -> Decision:
+    return unreachable(replace(SETTINGS, **settings), "Consul can't be reached.", facts, failures)
+
+
+def test_without_consul_nothing_is_started_except_a_first_run_that_is_allowed() -> None:
+    for version in ("v1", "", None):
+        assert without_consul(replace(FACTS, version=version), 9).run is None
+    assert without_consul(replace(FACTS, version=None), 9, bootstrap=True).run == PUPPET
+    assert without_consul(replace(FACTS, version=None), 1, bootstrap=True).run is None
+    assert without_consul(replace(FACTS, version=""), 9, bootstrap=True).run is None
+    assert without_consul(replace(FACTS, version=None, disabled="x"), 9, bootstrap=True).run is None
+    assert "The node stays at v2." in without_consul(FACTS, 9).reason
+    assert without_consul(FACTS, 9).keeps_puppet_out
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 4), (5, 32), (6, 60), (1000, 60)])
+def test_it_asks_less_and_less_often_while_consul_is_away(failures: int, seconds: int) -> None:
+    assert without_consul(FACTS, failures).seconds == seconds

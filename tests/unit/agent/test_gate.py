@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's own look gives the same answer as the code that an agent run asks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import KVEntry
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import keys_to_read, permission
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import SCHEMA as NEWEST
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import refuse_newer
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
+from convoy_node.consul import Entry
+from convoy_node.gate import SCHEMA, NodeKeys, answer
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOST, ROLE = "compute7", "compute"
+NODE, KEYS = NodeKeys(HOST, ROLE, "cloud/"), Keys("cloud/")
+
+GATES = [b"True", b"False", b"true", b"FALSE", b" True\n", b"v1", b"v2", b"v3", b"Flase", b"", b"\xff", b"[1]", b"1"]
+VALUES = {
+    NODE.current_version: [b"v1", b"v2", b"", b" v2\n", b"\xff", b"a/b", b"True"],
+    NODE.schema: [b"0", b"1", b"2", b"x", b"", b" 1 "],
+    NODE.record: [b"{}", b"[", json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode()],
+    NODE.wake: [b"1"],
+    **{key: [b"{}", b"", json.dumps({"reason": "disk", "by": "ann", "at": 1}).encode()] for key in NODE.holds},
+    **dict.fromkeys((*NODE.gates, *NODE.legacy_gates), GATES),
+}
+
+
+def entries() -> st.SearchStrategy[dict[str, Entry]]:
+    """Keys as one read returns them: few at a time, so that each of them decides often."""
+
+    def values(key: str) -> st.SearchStrategy[tuple[str, Entry]]:
+        flags = st.sampled_from([0, 1700000000])
+        return st.builds(
+            lambda value, flag: (key, Entry(value, 5, 0 if key == NODE.schema else flag)),
+            st.sampled_from(VALUES[key]),
+            flags,
+        )
+
+    return st.lists(st.sampled_from(NODE.all).flatmap(values), max_size=5).map(dict)
+
+
+def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
+    assert set(NODE.all) == keys_to_read(KEYS, HOST, ROLE) | {
+        KEYS.current_version,
+        KEYS.schema,
+        KEYS.record(HOST),
+        KEYS.wake(HOST),
+    }
+
+
+@given(entries(), st.booleans())
+def test_the_answer_is_that_of_an_agent_run(found: dict[str, Entry], default: bool) -> None:
+    mine = answer(NODE, found, default)
+    try:
+        snapshot = decode_snapshot(KEYS, [as_entry(key, one) for key, one in found.items()])
+        refuse_newer(KEYS, snapshot.schema, snapshot.release)
+        theirs = permission(snapshot, HOST, ROLE, default=default, current=snapshot.current_version)
+    except UpgradeError:
+        # In doubt, the agent starts no upgrade.
+        assert mine.is_open is None
+        return
+    if mine.is_open is None:
+        # It may doubt more, but opens nothing.
+        assert not theirs.value
+        return
+    assert mine.is_open == theirs.value
+    assert mine.is_pending == theirs.pending
+    if theirs.value:
+        assert mine.version == theirs.version
+    assert (mine.held is None) == (theirs.held is None)
+
+
+def as_entry(key: str, entry: Entry) -> KVEntry:
+    return KVEntry(key, entry.value, modify_index=entry.index, flags=entry.flags)
+
+
+@pytest.mark.parametrize(("value", "is_pending"), [(b"False", True), (b"v1", True)])
+def test_a_node_is_pending_only_if_a_rollout_closed_the_global_gate(value: bytes, is_pending: bool) -> None:
+    version = {NODE.current_version: Entry(b"v2", 1)}
+    by_rollout = {**version, NODE.global_gate: Entry(value, 1, 1700000000)}
+    assert answer(NODE, by_rollout, True).is_pending == is_pending
+    assert not answer(NODE, {**version, NODE.global_gate: Entry(value, 1)}, True).is_pending
+    own = {**by_rollout, NODE.gates[0]: Entry(b"False", 1, 1700000000)}
+    assert not answer(NODE, own, True).is_pending
+
+
+def test_it_knows_the_layout_of_the_collection() -> None:
+    assert NEWEST == SCHEMA

@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The settings file: the options of the role and no others, each refused with its name if it has a wrong value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from convoy_node.errors import BadSettings
+from convoy_node.settings import KINDS, keep_last_good, read_settings
+from devkit.agent import ROOT
+
+ROLE = ROOT / "roles/puppet_gate"
+GOOD = {"puppet_gate_host": "compute7"}
+# What convoy-node itself gives to an agent run, and what is never a setting of a node.
+_NOT_IN_THE_FILE = {"puppet_gate_home", "puppet_gate_release", "puppet_gate_unusable", "puppet_gate_leave"}
+_KINDS = {"str": "text", "path": "text", "bool": "flag", "int": "whole", "float": "seconds", "dict": "mapping"}
+
+
+def options() -> dict[str, dict[str, Any]]:
+    specs = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())
+    found: dict[str, dict[str, Any]] = specs["argument_specs"]["main"]["options"]
+    return found
+
+
+def write(folder: Path, data: object) -> str:
+    file = folder / "node.json"
+    file.write_text(data if isinstance(data, str) else json.dumps(data))
+    return str(file)
+
+
+def test_the_settings_are_the_options_of_the_role() -> None:
+    found = {
+        name: "texts" if one["type"] == "list" and one["elements"] != "dict" else _KINDS.get(one["type"], "items")
+        for name, one in options().items()
+        if name not in _NOT_IN_THE_FILE
+    }
+    assert {name: kind for name, kind in KINDS.items() if name.startswith("puppet_gate_")} == found
+
+
+def test_enrolment_writes_each_of_them() -> None:
+    kept = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    names = [
+        name for group in ("texts", "flags", "wholes", "numbers", "lists") for name in kept[f"puppet_gate_{group}"]
+    ]
+    others = {"host", "repositories", "token_file"}
+    assert sorted([*names, *others]) == sorted(
+        name[len("puppet_gate_") :] for name in KINDS if name.startswith("puppet_gate_")
+    )
+    groups = {"texts": "text", "flags": "flag", "wholes": "whole", "numbers": "seconds"}
+    for group, kind in groups.items():
+        assert {KINDS[f"puppet_gate_{name}"] for name in kept[f"puppet_gate_{group}"]} == {kind}
+
+
+def test_the_ways_to_consul_are_those_of_the_playbooks() -> None:
+    variables = yaml.safe_load((ROOT / "playbooks/group_vars/all.yml").read_text())
+    assert {f"upgrade_consul_{name}" for name in variables["upgrade_consul"]} == {
+        name for name in KINDS if name.startswith("upgrade_consul_")
+    }
+
+
+def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
+    settings = read_settings(write(tmp_path, GOOD))
+    for name in ("default", "bootstrap", "noop", "version_file", "interval", "puppet_pending", "health_ttl"):
+        assert getattr(settings, name) == options()[f"puppet_gate_{name}"]["default"]
+    assert settings.puppet_interval == settings.puppet_splay == options()["puppet_gate_puppet_interval"]["default"]
+    assert (settings.host, settings.role, settings.connection.url) == ("compute7", "compute", "http://127.0.0.1:8500")
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({**GOOD, "puppet_gate_rle": "x"}, "puppet_gate_rle is not a setting; did you mean puppet_gate_role?"),
+        ({**GOOD, "surprise": 1}, "surprise is not a setting. Correct or remove it."),
+        ({**GOOD, "puppet_gate_interval": 0}, "puppet_gate_interval is 0; give a whole number above 0"),
+        ({**GOOD, "puppet_gate_interval": True}, "puppet_gate_interval is true; give a whole number above 0"),
+        ({**GOOD, "puppet_gate_interval": 1.5}, "give a whole number above 0"),
+        ({**GOOD, "puppet_gate_health": "yes"}, 'puppet_gate_health is "yes"; give true or false'),
+        ({**GOOD, "puppet_gate_packages": "nginx"}, 'give a list of texts, such as ["a", "b"]'),
+        ({**GOOD, "puppet_gate_repositories": ["x"]}, "give a list of objects"),
+        ({**GOOD, "puppet_gate_puppet_schedule": "cron"}, "give one of agent, external"),
+        ({**GOOD, "upgrade_consul_scheme": "ftp"}, "give one of http, https"),
+        ({"puppet_gate_host": "a/b", "puppet_gate_role": "x"}, "can't be the name of a host"),
+        ({"puppet_gate_host": "vm"}, "no role can be found in the name vm"),
+        ("[" * 100_000, "is nested too deeply"),
+        ("", "is not JSON"),
+        ([], "is not an object"),
+        ({**GOOD, "x\x1b[31m": 1}, "x?[31m is not a setting"),
+    ],
+)
+def test_what_can_t_be_used_is_refused_with_one_sentence(data: object, told: str, tmp_path: Path) -> None:
+    path = write(tmp_path, data)
+    with pytest.raises(BadSettings) as refused:
+        read_settings(path)
+    assert told in str(refused.value)
+    assert str(refused.value).startswith(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    path = write(tmp_path, {**GOOD, "puppet_gate_token_file": str(token)})
+    with pytest.raises(BadSettings, match=r"the token file .* can't be read: No such file"):
+        read_settings(path)
+    for bad in ("", "\n", "a b\x07"):
+        token.write_text(bad)
+        with pytest.raises(BadSettings, match="is empty or has characters"):
+            read_settings(path)
+    token.write_text("5ec2e7\n")
+    settings = read_settings(path)
+    assert settings.connection.headers() == {"X-Consul-Token": "5ec2e7"}
+    assert "5ec2e7" not in repr(settings)
+
+
+def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path) -> None:
+    settings = read_settings(write(tmp_path, {**GOOD, "puppet_gate_interval": 60}))
+    kept = tmp_path / "state/node.json"
+    keep_last_good(settings, str(kept))
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert read_settings(str(kept)).interval == 60
+
+
+def test_the_release_is_named_after_the_version_of_the_collection() -> None:
+    galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text())
+    assert yaml.safe_load((ROLE / "vars/main.yml").read_text())["puppet_gate_agent_version"] == galaxy["version"]
