@@ -91,6 +91,7 @@ def test_setup_matrix_and_enrolment_install_nothing_else() -> None:
     scripts = [(ROOT / "tools" / name).read_text(encoding="utf-8") for name in ("setup.sh", "checks/matrix.sh")]
     installs = [line for text in scripts for line in text.splitlines() if "-m pip install" in line]
     assert len(installs) == 2
-    enrolment = (ROOT / "roles/puppet_gate/tasks/install/runtime.yml").read_text(encoding="utf-8")
-    for line in (*installs, enrolment):
+    enrolment = (ROOT / "roles/puppet_gate/tasks/install/build.yml").read_text(encoding="utf-8")
+    package = (ROOT / "tools/deb/build.sh").read_text(encoding="utf-8")
+    for line in (*installs, enrolment, package):
         assert "--require-hashes --only-binary :all: " in line
