@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import MOST_EARLIER, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import status_lines
 from devkit.kv import RawKV
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, info
@@ -32,6 +33,27 @@ def begin(store: Store, consul: RawKV) -> None:
     consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "disk", "by": "ann"}))
     make_pass(store, PassRequest())
     write_report(store, HostReport("compute1", "2", "failed", step="upgrade", error="no space left"))
+
+
+def test_it_counts_the_releases_of_the_agents(run: Runner, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=4))
+    reports = [
+        {"convoy.upgrade.consul_upgrade_host_report": {"name": name, "version": "1", "state": "upgraded", **more}}
+        for name, more in (
+            ("compute1", {"release": "r2"}),
+            ("compute2", {"release": "r1"}),
+            ("compute3", {"release": "r2"}),
+            ("compute4", {}),
+        )
+    ]
+    run(reports)
+    (view,) = run([info()])
+    assert view["releases"] == {"r2": 2, "r1": 1}
+    # A report of something else than an agent leaves the release as it is.
+    write_report(store, HostReport("compute1", "2", "started"))
+    assert read_fleet(store).snapshot.records["compute1"].release == "r2"
+    shown = "\n".join(status_lines(view))
+    assert "agents: r2 on 2 hosts, r1 on 1 host" in shown
 
 
 def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: RawKV) -> None:

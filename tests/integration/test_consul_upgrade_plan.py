@@ -60,8 +60,12 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
     seen_before = max(one["ModifyIndex"] for one in json.loads(consul.call("GET", "kv/?recurse")[2]))
     (result,) = run([plan(version="2", instructions=CONTROLLERS_FIRST)])
     begin, opening = history(consul)
+    # What wakes the agent of the admitted host; only the write counts.
+    wakes = consul.texts("upgrade/wake/")
+    assert set(wakes) == {"upgrade/wake/controller1"}
     assert consul.texts("") == {
         **reports,
+        **wakes,
         "current_version": "2",
         "config_state/enable_puppet/global": "False",
         "config_state/enable_puppet/host/controller1": "True",

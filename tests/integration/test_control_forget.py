@@ -31,7 +31,7 @@ CAPPED = {"rolling_rules": {"global": 2}}
 OF_COMPUTE1 = (
     *("running/versions/0/compute1", "running/versions/2/compute1", "running_version/1/compute1"),
     *("upgrade/hosts/compute1", "upgrade/hold/host/compute1", "upgrade/health/compute1"),
-    *("config_state/enable_puppet/host/compute1", "config_state/host/compute1/enable_puppet"),
+    *("config_state/enable_puppet/host/compute1", "config_state/host/compute1/enable_puppet", "upgrade/wake/compute1"),
 )
 
 
