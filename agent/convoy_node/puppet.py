@@ -32,16 +32,24 @@ def disabled_by_operator(folders: Sequence[str] = FOLDERS) -> Optional[str]:
 
 
 def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
-    """Disable Puppet's own runs, unless it is disabled already; return whether this call did it."""
-    for folder in folders:
-        path = Path(folder) / _NAME
-        if not Path(folder).is_dir() or os.path.lexists(path):
+    """Disable Puppet's own runs, unless it is disabled already; return whether this call did it.
+
+    Which folder Puppet uses depends on its packages and settings, so each that may be it gets a lock. Puppet creates the folder only in its
+    first run, which has to be kept out too.
+    """
+    if disabled_by_operator(folders) is not None:
+        return False
+    found = False
+    for folder in map(Path, folders):
+        path = folder / _NAME
+        if not folder.parent.is_dir() or os.path.lexists(path):
             continue
+        folder.mkdir(mode=0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as out:
                 json.dump({"disabled_message": f"{OWN}{printable(reason)}"}, out)
-            return True
-    return False
+            found = True
+    return found
 
 
 def let_in(folders: Sequence[str] = FOLDERS) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -36,18 +37,22 @@ echo %(version)s
 """
 
 
-def publish(folder: Path, version: str, *, broken: str = "", service: str = "") -> None:
+def publish(
+    folder: Path, version: str, *, broken: str = "", service: str = "", more: Sequence[Package | Path] = ()
+) -> None:
     """Make the snapshot of a version.
 
     :param folder: where the snapshots are.
     :param version: such as ``v2``; the packages have the number in it.
     :param broken: a host whose manifest fails.
     :param service: the version that the service takes itself for; the right one, unless it is given.
+    :param more: further packages.
     """
     number = version.lstrip("v")
     repository(
         folder / version,
         [
+            *more,
             Package(
                 "fleet-manifests",
                 f"{number}.0",

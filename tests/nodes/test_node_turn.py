@@ -25,6 +25,8 @@ GATE = f"config_state/enable_puppet/host/{NODE}"
 FACTS = "/etc/facter/facts.d/convoy.txt"
 SOURCES = "/etc/apt/sources.list.d/fleet.list"
 RELEASE = "/etc/fleet-release"
+# Where Puppet's lock may be, by its packages.
+FOLDERS = ("/var/lib/puppet/state", "/var/cache/puppet/state", "/opt/puppetlabs/puppet/cache/state")
 SLOW = "#!/bin/sh\ntouch /root/validating\nwhile [ -e /root/slow ]; do sleep 0.1; done\nrm -f /root/validating\n"
 
 
@@ -143,6 +145,44 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
 
 
 SETTINGS = "/etc/convoy/node.json"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["apply", "agent"])
+def test_puppet_that_something_else_runs_is_kept_out_until_the_node_is_upgraded(
+    kind: str, fleet: Fleet, node: Node
+) -> None:
+    """With kind agent there is no Puppet server, so the run fails; but it gets past the lock."""
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put("config_state/enable_puppet/global", "False")
+    more = {"puppet_gate_puppet_schedule": "external", "puppet_gate_puppet": kind, "puppet_gate_interval": 300}
+    node.write(SETTINGS, json.dumps({**json.loads(good), **more}))
+    try:
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: "convoy.upgrade: closed" in locks(node), "Puppet is kept out")
+        assert "disabled" in node.run("puppet", "agent", "--test", check=False).stdout
+        assert "held" not in fleet.record(NODE)
+        fleet.consul.put(GATE, "True")
+        fleet.consul.put(f"upgrade/wake/{NODE}", "1")
+        if kind == "apply":
+            wait_for(lambda: fleet.version_of(NODE) == "v2", "it is upgraded")
+            wait_for(lambda: locks(node) == "", "Puppet is let in again")
+        else:
+            wait_for(lambda: fleet.record(NODE).get("state") == "failed", "there is no Puppet server")
+            assert fleet.record(NODE)["step"] == "puppet"
+            assert "disabled" not in fleet.record(NODE)["error"]
+            assert "convoy.upgrade: " in locks(node)
+    finally:
+        stop_agent(node)
+        node.run("rm", "-f", *(f"{folder}/agent_disabled.lock" for folder in FOLDERS))
+        node.write(SETTINGS, good)
+
+
+def locks(node: Node) -> str:
+    files = " ".join(f"{folder}/agent_disabled.lock" for folder in FOLDERS)
+    return node.run("sh", "-c", f"cat {files} 2>/dev/null", check=False).stdout
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ LOCK = "agent_disabled.lock"
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders of two kinds of packages, of which one is installed; the collection looks there too."""
-    found = [str(tmp_path / "none"), str(tmp_path / "state")]
-    Path(found[1]).mkdir()
+    found = [str(tmp_path / "none/state"), str(tmp_path / "puppet/state")]
+    Path(found[1]).mkdir(parents=True)
     monkeypatch.setattr(collection, "_LOCKS", tuple(f"{folder}/agent_catalog_run.lock" for folder in found))
     return found
 
@@ -81,8 +81,15 @@ def test_an_agent_run_lets_its_own_puppet_in_and_keeps_others_out_again(folders:
         assert path.read_text() == "mine"
 
 
+def test_a_first_run_is_kept_out_too(folders: list[str]) -> None:
+    Path(folders[1]).rmdir()
+    assert puppet.keep_out("closed", folders)
+    assert (Path(folders[1]) / LOCK).exists()
+    assert not Path(folders[0]).exists()
+
+
 def test_without_puppet_nothing_is_created(tmp_path: Path) -> None:
-    nowhere = [str(tmp_path / "none")]
+    nowhere = [str(tmp_path / "none/state")]
     assert not puppet.keep_out("closed", nowhere)
     assert puppet.disabled_by_operator(nowhere) is None
     assert not (tmp_path / "none").exists()
