@@ -161,7 +161,7 @@ def _check(settings: Settings) -> int:
 
 
 def _status(settings: Settings) -> int:
-    look = Look(settings, say=lambda _text: None)
+    look = Look(settings, say=lambda _text: None, is_single=True)
     decision = look.look(only=True)
     facts = look.facts
     release = agent_run.own_release()
@@ -174,7 +174,9 @@ def _status(settings: Settings) -> int:
         say(f"next:     {new.name}" + (", refused" if (new / releases.REFUSED).exists() else ""))
     say(f"version:  {version}")
     say(f"gate:     {decision.reason}")
-    if settings.puppet_interval is not None:
+    if settings.puppet_interval is not None and facts.puppet_at is None:
+        say(f"puppet:   has not run yet; the first run is spread over {settings.puppet_splay} s")
+    elif settings.puppet_interval is not None:
         say(f"puppet:   due in {max(0, round(puppet_due(settings, facts) - facts.now))} s, if the gate is open")
     else:
         say("puppet:   something else runs it")

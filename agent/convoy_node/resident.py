@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 
 from . import agent_run, puppet, releases
 from .consul import Consul, Entry, Watch
-from .decision import DOUBT, HOLD, Decision, NodeFacts, decide, unreachable
+from .decision import DOUBT, HOLD, Decision, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
 from .gate import Answer, NodeKeys, answer
 from .settings import Settings, keep_last_good, read_settings
@@ -53,9 +53,11 @@ class Look:
         self._say = say
         self.is_answered = False
         self._failures = 0
+        self._is_single = is_single
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
-            self._facts = replace(self._facts, patience=0.0)
+            # The time at which this process started says nothing.
+            self._facts = replace(self._facts, patience=0.0, started_at=float("-inf"))
         self._renewed = float("-inf")
 
     @property
@@ -68,6 +70,8 @@ class Look:
 
         :param only: change nothing: neither Puppet's lock nor the checks of the node.
         """
+        if self._is_single and not only:
+            self._spread_first_run()
         facts = self._facts = self._read_node()
         self.is_answered = False
         try:
@@ -111,6 +115,12 @@ class Look:
             self.consul.create(self.keys.wake, "enrolled")
             return True
         return False
+
+    def _spread_first_run(self) -> None:
+        """Let the first run of Puppet be due after the node's share of the splay, for looks that do not know of each other."""
+        settings = self.settings
+        if settings.puppet_interval is not None and self._runs.last() is None:
+            self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
 
     def _read_node(self) -> NodeFacts:
         return replace(

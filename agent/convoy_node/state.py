@@ -42,9 +42,12 @@ class PuppetRuns:
     def __init__(self, path: str = f"{FOLDER}/agent.json") -> None:
         """Remember the file."""
         self._path = Path(path)
+        self._noted: Optional[float] = None
 
     def last(self) -> Optional[float]:
         """Return when Puppet last ran, in seconds of the monotonic clock; None if that is not known."""
+        if self._noted is not None:
+            return self._noted
         try:
             found = json.loads(self._path.read_bytes()[:_MOST_BYTES])
             at, boot, monotonic = float(found["at"]), found["boot"], float(found["monotonic"])
@@ -55,9 +58,13 @@ class PuppetRuns:
         ago = time.time() - at
         return time.monotonic() - ago if ago >= 0 else None
 
-    def note(self) -> None:
-        """Store that Puppet has run now. A full disk only lets Puppet run sooner after the next boot."""
-        facts = {"at": time.time(), "boot": _boot_id(), "monotonic": time.monotonic()}
+    def note(self, ago: float = 0.0) -> None:
+        """Store that Puppet has run. On a full disk, this process still knows it, and the next one lets Puppet run sooner.
+
+        :param ago: how long ago (seconds).
+        """
+        self._noted = time.monotonic() - ago
+        facts = {"at": time.time() - ago, "boot": _boot_id(), "monotonic": self._noted}
         new = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

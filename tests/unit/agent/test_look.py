@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A look: what it makes of Consul's answers, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from convoy_node.connection import Connection
+from convoy_node.consul import Entry
+from convoy_node.decision import PUPPET, own_share
+from convoy_node.errors import ConsulError, Denied
+from convoy_node.resident import Look
+from convoy_node.settings import Settings
+from convoy_node.state import PuppetRuns
+
+
+class Answers:
+    """Consul, as far as a look asks it."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {"current_version": b"v2", "config_state/enable_puppet/global": b"True"}
+        self.error: ConsulError | None = None
+        self.created: list[str] = []
+
+    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+        if self.error is not None:
+            raise self.error
+        return {key: Entry(value, 1) for key, value in self.found.items() if key in keys}
+
+    def create(self, key: str, _value: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.created.append(key)
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+def look(folder: Path, answers: Answers, *, single: bool = False, splay: int = 1800) -> Look:
+    (folder / "version").write_text("v2\n")
+    settings = Settings(
+        "compute7", "compute", Connection(), {}, version_file=str(folder / "version"), health=False, puppet_splay=splay
+    )
+    found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=lambda _text: None, is_single=single)
+    found.consul = answers  # type: ignore[assignment]
+    return found
+
+
+def test_looks_of_cron_spread_the_first_run_of_puppet_and_make_it(tmp_path: Path, answers: Answers) -> None:
+    assert look(tmp_path, answers, single=True).look().run is None
+    # The next look, of another process, when the node's share of the splay is over.
+    PuppetRuns(str(tmp_path / "agent.json")).note(ago=1799)
+    assert look(tmp_path, answers, single=True).look().run is None
+    PuppetRuns(str(tmp_path / "agent.json")).note(ago=1800)
+    assert look(tmp_path, answers, single=True).look().run == PUPPET
+    assert own_share("compute7") * 1800 > 1
+
+
+def test_without_a_splay_the_first_look_of_cron_runs_puppet(tmp_path: Path, answers: Answers) -> None:
+    assert look(tmp_path, answers, single=True, splay=0).look().run == PUPPET
+
+
+def test_status_changes_nothing(tmp_path: Path, answers: Answers) -> None:
+    look(tmp_path, answers, single=True).look(only=True)
+    assert not (tmp_path / "agent.json").exists()
+    assert answers.created == []
+
+
+def test_an_agent_without_an_answer_does_not_wait_with_queries(tmp_path: Path, answers: Answers) -> None:
+    found = look(tmp_path, answers)
+    found.look()
+    assert found.is_answered
+    for error in (ConsulError("Consul can't be reached."), Denied("Consul refused the node's token.")):
+        answers.error = error
+        assert found.look().run is None
+        assert not found.is_answered
+        assert not found.ensure_wake_key()
+    answers.error = None
+    found.look()
+    assert found.is_answered
+    assert found.ensure_wake_key()
+    assert answers.created == ["upgrade/wake/compute7"]
+
+
+def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answers: Answers) -> None:
+    found = look(tmp_path, answers)
+    answers.error = ConsulError("Consul can't be reached.")
+    found.look()
+    assert found.facts.doubt_since is None
+    answers.error = Denied("Consul refused the node's token.")
+    found.look()
+    assert found.facts.doubt_since is not None
+    answers.error = None
+    found.look()
+    assert found.facts.doubt_since is None
