@@ -63,6 +63,20 @@ class Consul:
         except (TypeError, KeyError, ValueError):
             raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
 
+    def get(self, key: str) -> Optional[Entry]:
+        """Return a key from a consistent read of it alone; None if it is missing.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        body = self.send("GET", f"kv/{quote(key)}", {"consistent": ""}, missing_is_well=True)
+        if not body:
+            return None
+        try:
+            (one,) = json.loads(body)
+            return Entry(base64.b64decode(one["Value"] or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0))
+        except (TypeError, KeyError, ValueError, RecursionError):
+            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+
     def create(self, key: str, value: str) -> None:
         """Create a key unless it exists.
 
@@ -86,15 +100,23 @@ class Consul:
         body = json.dumps({"Status": status, "Output": output}).encode()
         self.send("PUT", f"agent/check/update/{quote(name)}", {}, body)
 
-    def send(self, method: str, path: str, query: Mapping[str, str], body: Optional[bytes] = None) -> bytes:
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Optional[bytes] = None,
+        missing_is_well: bool = False,
+    ) -> bytes:
         """Send a request; return the body of the answer.
 
+        :param missing_is_well: whether the key of the request may be missing.
         :raises ConsulError: also :class:`Denied`.
         """
         connection = self._to.open()
         try:
             connection.request(method, self._to.path(path, query), body, self._to.headers())
-            return self.answer(connection)[1]
+            return self.answer(connection, missing_is_well)[1]
         except (OSError, http.client.HTTPException) as error:
             raise self.unreachable(error) from error
         finally:

@@ -78,8 +78,8 @@ class NodeKeys:
 
     @property
     def all(self) -> list[str]:
-        """All of them, sorted."""
-        single = (self.current_version, self.schema, self.record, self.wake)
+        """All that are read at each look, sorted. Records are large, and such a read also returns keys that only begin like these."""
+        single = (self.current_version, self.schema, self.wake)
         return sorted({*single, *self.gates, *self.legacy_gates, *self.holds})
 
 
@@ -104,7 +104,7 @@ class Answer:
 def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answer:
     """Return the answer for a host.
 
-    :param entries: what one consistent read of ``keys.all`` returned.
+    :param entries: what one consistent read of ``keys.all`` returned, and the host's record if it was read.
     :param default: the answer if no gate is set.
     """
     version, problem = _version(keys, entries)

@@ -127,7 +127,7 @@ def _not_reported(new: Release, settings: Settings) -> Optional[str]:
     """Return why the last report of this host is not one of a release; None if it is."""
     keys = NodeKeys(settings.host, settings.role, settings.prefix)
     try:
-        entry = Consul(settings.connection).read([keys.record]).get(keys.record)
+        entry = Consul(settings.connection).get(keys.record)
         record = json.loads(entry.value) if entry is not None else {}
     except (ConsulError, ValueError) as error:
         return f"it is not known whether it has reported: {printable(str(error))}"

@@ -54,6 +54,7 @@ class Look:
         self.is_answered = False
         self._failures = 0
         self._is_single = is_single
+        self._has_record = False
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
             # The time at which this process started says nothing.
@@ -75,12 +76,12 @@ class Look:
         facts = self._facts = self._read_node()
         self.is_answered = False
         try:
-            self.entries = self.consul.read(self.keys.all)
+            self.entries = {**self.consul.read(self.keys.all), **self._read_record(facts)}
             self._failures = 0
             self.answer = answer(self.keys, self.entries, self.settings.default)
             self.is_answered = True
         except Denied as error:
-            self._failures = 0
+            self._failures, self._has_record = 0, False
             self.answer = Answer(None, str(error))
         except ConsulError as error:
             self._failures += 1
@@ -121,6 +122,14 @@ class Look:
         settings = self.settings
         if settings.puppet_interval is not None and self._runs.last() is None:
             self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
+
+    def _read_record(self, facts: NodeFacts) -> dict[str, Entry]:
+        """Return the host's record, if it matters: only the host itself sets a hold there, while its Puppet is disabled."""
+        if self.answer is not None and self.answer.held is None and self._has_record and facts.disabled is None:
+            return {}
+        entry = self.consul.get(self.keys.record)
+        self._has_record = True
+        return {self.keys.record: entry} if entry is not None else {}
 
     def _read_node(self) -> NodeFacts:
         return replace(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from convoy_node.connection import Connection
 from convoy_node.consul import Entry
-from convoy_node.decision import PUPPET, own_share
+from convoy_node.decision import HOLD, PUPPET, own_share
 from convoy_node.errors import ConsulError, Denied
 from convoy_node.resident import Look
 from convoy_node.settings import Settings
@@ -25,6 +25,13 @@ class Answers:
         self.found: dict[str, bytes] = {"current_version": b"v2", "config_state/enable_puppet/global": b"True"}
         self.error: ConsulError | None = None
         self.created: list[str] = []
+        self.records = 0
+
+    def get(self, key: str) -> Entry | None:
+        if self.error is not None:
+            raise self.error
+        self.records += 1
+        return Entry(self.found[key], 1) if key in self.found else None
 
     def read(self, keys: Sequence[str]) -> dict[str, Entry]:
         if self.error is not None:
@@ -99,3 +106,29 @@ def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answer
     answers.error = None
     found.look()
     assert found.facts.doubt_since is None
+
+
+def test_the_record_is_read_only_when_it_matters(
+    tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disabled: list[str | None] = [None]
+    monkeypatch.setattr("convoy_node.puppet.disabled_by_operator", lambda: disabled[0])
+    found = look(tmp_path, answers)
+    for _time in range(3):
+        found.look()
+    assert answers.records == 1
+    disabled[0] = "its disk"
+    assert found.look().run == HOLD
+    # The agent run has reported it.
+    answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
+    assert found.look().run is None
+    disabled[0] = None
+    assert found.look().run == HOLD
+    answers.found["upgrade/hosts/compute7"] = b"{}"
+    found.look()
+    before = answers.records
+    found.look()
+    assert answers.records == before
+    # A new agent finds a hold that has ended meanwhile.
+    answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
+    assert look(tmp_path, answers).look().run == HOLD
