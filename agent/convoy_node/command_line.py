@@ -94,6 +94,9 @@ def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
         return code
     say(f"{settings.host}: the release {new.name} of convoy-node goes on")
     problem = releases.try_release(release, new, settings, path)
+    if problem == "":
+        say(f"{settings.host}: the node reboots, and the release {new.name} is tried again after the boot")
+        return 0
     if problem is None:
         say(f"{settings.host}: the release {new.name} has reported, and is active now")
         return 0

@@ -25,6 +25,7 @@ from .errors import ConsulError, InstallError, printable
 from .gate import NodeKeys
 from .processes import run_limited
 from .settings import Settings
+from .state import is_rebooting
 
 HOME = Path("/opt/convoy")
 CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
@@ -93,7 +94,7 @@ def is_in_use(folder: Path) -> bool:
 
 
 def try_release(old: Release, new: Release, settings: Settings, path: str) -> Optional[str]:
-    """Let a new release make an agent run; return None if it has reported, else why it could not.
+    """Let a new release make an agent run; return None if it has reported, else why it could not, or an empty text if the node reboots first.
 
     Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
     release wrote at the end of its run.
@@ -104,6 +105,8 @@ def try_release(old: Release, new: Release, settings: Settings, path: str) -> Op
     if problem is None:
         activate(home, new.folder)
         return None
+    if is_rebooting(settings.version_file):
+        return ""
     with contextlib.suppress(OSError):
         (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
     return problem
@@ -142,6 +145,7 @@ def _limits(settings: Settings) -> float:
     names = {
         "puppet_gate_puppet_timeout": 3600.0,
         "puppet_gate_lock_timeout": 600.0,
+        "puppet_gate_hooks_timeout": 600.0,
     }
     return sum(float(settings.data.get(name, default)) for name, default in names.items())
 

@@ -59,6 +59,10 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_noop": _FLAG,
     "puppet_gate_puppet_timeout": _SECONDS,
     "puppet_gate_lock_timeout": _SECONDS,
+    "puppet_gate_hooks_dir": _TEXT,
+    "puppet_gate_hooks_timeout": _SECONDS,
+    "puppet_gate_reboot": _TEXT,
+    "puppet_gate_reboot_file": _TEXT,
     "puppet_gate_validation_dir": _TEXT,
     "puppet_gate_validation_timeout": _SECONDS,
     "puppet_gate_health": _FLAG,
@@ -84,6 +88,7 @@ KINDS: Mapping[str, str] = {
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "puppet_gate_puppet": ("apply", "agent"),
     "puppet_gate_puppet_schedule": ("agent", "external"),
+    "puppet_gate_reboot": ("never", "file", "kernel"),
     "upgrade_consul_scheme": ("http", "https"),
 }
 _EXAMPLES = {

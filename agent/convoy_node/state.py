@@ -32,6 +32,15 @@ def node_version(path: str) -> Optional[str]:
         return ""
 
 
+def is_rebooting(version_file: str) -> bool:
+    """Return whether an agent run of this boot has asked for a reboot, after which the upgrade goes on."""
+    try:
+        words = Path(f"{version_file}.reboot").read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return False
+    return len(words) == 2 and words[1] == _boot_id()
+
+
 class PuppetRuns:
     """When Puppet last ran.
 

@@ -37,6 +37,19 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
     assert (tmp_path / "ran").exists()
 
 
+def test_hooks_are_changes_and_fail_with_a_code_of_their_own(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "10-drain").write_text("#!/bin/sh\necho drained\n")
+    (tmp_path / "10-drain").chmod(0o755)
+    task = validate(tmp_path, kind="hook")
+    (shown,) = run([task], check=True)
+    assert (shown["changed"], shown["validations"][0]["output"]) == (True, None)
+    done, nothing = run([task, validate(tmp_path / "missing", kind="hook")])
+    assert (done["changed"], done["validations"][0]["output"]) == (True, "drained\n")
+    assert nothing["changed"] is False
+    (tmp_path / "10-drain").write_text("#!/bin/sh\nexit 3\n")
+    assert run([task])[0]["failure"]["code"] == "hook_failed"
+
+
 @pytest.mark.thorough
 def test_check_mode_names_the_checks_and_runs_none(run: Runner, tmp_path: Path) -> None:
     folder = tmp_path / "validation.d"

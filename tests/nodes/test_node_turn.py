@@ -228,6 +228,58 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
     wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
 
 
+HOOKS = ("drain", "before", "after", "undrain")
+HOOK = '#!/bin/sh\necho "%s $CONVOY_HOST $CONVOY_VERSION" >>/root/hooks\n'
+ASKS = "[ -e /root/asked ] || touch /root/asked /run/reboot-required\n"
+
+
+@pytest.mark.thorough
+def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    for name in HOOKS:
+        node.write(f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name + (ASKS if name == "after" else ""), 0o755)
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_reboot": "file"}))
+    first = node.first_process
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "True")
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: node.is_up and node.first_process != first, "it reboots")
+        assert fleet.record(NODE)["state"] == "started"
+        wait_for(lambda: fleet.version_of(NODE) == "v2", "it carries on after the boot")
+        once = [f"{name} {NODE} v2" for name in ("drain", "before", "after")]
+        assert (node.read("/root/hooks") or "").splitlines() == [*once, *once, f"undrain {NODE} v2"]
+        record = fleet.record(NODE)
+        assert (record["state"], record["attempt"], record.get("failures")) == ("upgraded", 1, None)
+        assert node.read("/etc/convoy/version.reboot") is None
+    finally:
+        node.wait(22)
+        stop_agent(node)
+        node.run("rm", "-rf", "/root/hooks", "/root/asked", *(f"/etc/convoy/hooks/{name}.d/10-note" for name in HOOKS))
+        node.write(SETTINGS, good)
+
+
+@pytest.mark.thorough
+def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write("/etc/convoy/hooks/drain.d/10-note", HOOK % "drain", 0o755)
+    node.write("/etc/convoy/hooks/before.d/10-bad", "#!/bin/sh\necho instances are left\nexit 3\n", 0o755)
+    node.write("/etc/convoy/hooks/undrain.d/10-note", HOOK % "undrain", 0o755)
+    try:
+        fleet.consul.put("current_version", "v2")
+        assert "before.d/10-bad ended with 3: instances are left" in turn(fleet, code=2)
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"]) == ("failed", "before")
+        assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+        assert node.read("/root/hooks") == f"drain {NODE} v2\n"
+    finally:
+        node.run("rm", "-rf", "/root/hooks", "/etc/convoy/hooks/before.d/10-bad")
+        node.run("rm", "-f", "/etc/convoy/hooks/drain.d/10-note", "/etc/convoy/hooks/undrain.d/10-note")
+    turn(fleet)
+    assert fleet.version_of(NODE) == "v2"
+
+
 @pytest.mark.thorough
 def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")

@@ -48,6 +48,7 @@ Code = Literal[
     "foreign_version",
     "haproxy_refused",
     "haproxy_unreachable",
+    "hook_failed",
     "in_the_way",
     "incomparable_versions",
     "leftover_words",

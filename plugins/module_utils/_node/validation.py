@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Validations: the operator's own checks of a node, which are the executables of a folder."""
+"""Validations and hooks: the operator's own checks and actions on a node, which are the executables of a folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._common.errors import UpgradeError
+from .._common.errors import Code, UpgradeError
 from .._common.names import in_order
 from .process import last_lines, run_process
+
+VALIDATION, HOOK = "validation", "hook"
+_CODES: dict[str, Code] = {VALIDATION: "validation_failed", HOOK: "hook_failed"}
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,12 @@ def validations(folder: str) -> list[str]:
     return in_order(name for name in files if not name.startswith("."))
 
 
-def validate(folder: str, seconds: float) -> list[PassedValidation]:
+def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[PassedValidation]:
     """Run the validations of a folder one after the other, up to the first that fails; return those that passed.
 
     :param seconds: how long each may take.
-    :raises UpgradeError: ``validation_failed``; the details have ``name``, ``exit_code`` and ``output``.
+    :param kind: validation or hook, which fail with different codes.
+    :raises UpgradeError: ``validation_failed`` or ``hook_failed``; the details have ``name``, ``exit_code`` and ``output``.
     """
     passed = []
     for name in validations(folder):
@@ -58,7 +62,7 @@ def validate(folder: str, seconds: float) -> list[PassedValidation]:
             passed.append(PassedValidation(name, round(ended.seconds, 3), ended.output))
             continue
         raise UpgradeError(
-            "validation_failed",
+            _CODES[kind],
             f"{path} {why}: {last_lines(ended.output) or 'it printed nothing'}",
             name=name,
             exit_code=ended.code,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import validate, validations
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import HOOK, validate, validations
 
 
 def write(folder: Path, name: str, body: str = "exit 0", mode: int = 0o755) -> None:
@@ -44,6 +44,13 @@ def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) 
         "passed": ["1-good"],
     }
     assert not (tmp_path / "ran").exists()
+
+
+def test_hooks_fail_with_a_code_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path, "1-bad", "echo instances are left; exit 7")
+    with pytest.raises(UpgradeError, match=r"1-bad ended with 7: instances are left$") as caught:
+        validate(str(tmp_path), 10, HOOK)
+    assert caught.value.code == "hook_failed"
 
 
 def test_a_validation_that_takes_too_long_has_failed(tmp_path: Path) -> None:
