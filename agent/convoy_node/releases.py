@@ -145,6 +145,7 @@ def _limits(settings: Settings) -> float:
     names = {
         "puppet_gate_puppet_timeout": 3600.0,
         "puppet_gate_lock_timeout": 600.0,
+        "puppet_gate_package_timeout": 3600.0,
         "puppet_gate_hooks_timeout": 600.0,
     }
     return sum(float(settings.data.get(name, default)) for name, default in names.items())

@@ -46,6 +46,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_repositories": _ITEMS,
     "puppet_gate_upgrade_packages": _FLAG,
     "puppet_gate_packages": _TEXTS,
+    "puppet_gate_package_timeout": _SECONDS,
     "puppet_gate_package_lock_timeout": _WHOLE,
     "puppet_gate_puppet": _TEXT,
     "puppet_gate_puppet_schedule": _TEXT,

@@ -88,6 +88,7 @@ Code = Literal[
     "other_planner_host",
     "out_of_memory",
     "overtaken",
+    "packages_failed",
     "partial_tags",
     "post_upgrade_pending",
     "provider_failed",
