@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -75,7 +76,8 @@ class ActionModule(ControllerAction):
         :raises UpgradeError: ``bad_maintenance``.
         """
         try:
-            return read_maintenance(self._loader.load_from_file(file), file)
+            # The loader searches relative paths beside the playbook.
+            return read_maintenance(self._loader.load_from_file(str(Path.cwd() / file)), file)
         except (AnsibleError, OSError) as error:
             why = f"maintenance: {file} can't be read ({' '.join(str(error).split())}). Nothing was done: correct the path."
             raise UpgradeError("bad_maintenance", why, file=file) from error
@@ -123,8 +125,8 @@ class ActionModule(ControllerAction):
     def _warn_of(self, companions: Sequence[LivePage | Maintenance]) -> None:
         """Show each new warning once. Following goes on without what it is about."""
         warnings = {one.warning for one in companions} - {""}
-        for warning in sorted(warnings - self._warned):
-            self._display.warning(warning)
+        # Ansible keeps warnings of a task until its end, which may be days away.
+        self._say([f"Warning: {warning}" for warning in sorted(warnings - self._warned)])
         self._warned = warnings
 
     _warned: AbstractSet[str] = frozenset()

@@ -39,7 +39,7 @@ class PageFolder:
         :param dry: write nothing.
         :raises UpgradeError: ``bad_folder`` if it can't be written, has another page, or another process writes it.
         """
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self._dry = dry
         self.texts: dict[str, str] = {}
         self._changes: dict[str, str] = {}
