@@ -89,7 +89,7 @@ class ActionModule(ControllerAction):
         with contextlib.suppress(UpgradeError):
             # If the daemon ends before the rollout, the rollout is shown as lines.
             if is_started() and ask(FollowProgress(settings, fleet)):
-                has_view = True
+                has_view = bool(companions)
                 ended = ask(WaitForEnd()) if not companions else None
                 if ended is not None:
                     return ended

@@ -114,7 +114,7 @@ class LivePage:
         return not only_time_differs(self._state, self._before)
 
     def update(self, read: ProgressUpdate | Unreachable | None) -> None:
-        """Write what has changed. An error of the folder or of a further request becomes ``warning``, and the next call tries again.
+        """Write what has changed. An error becomes ``warning``, and the next call tries again: a page must not end what it is about.
 
         :param read: what was read; the error if Consul can't be reached; None if nothing has changed.
         """
@@ -123,6 +123,8 @@ class LivePage:
             self.warning = ""
         except UpgradeError as error:
             self.warning = f"The page is not up to date: {error.message}"
+        except Exception as error:
+            self.warning = f"The page is not up to date, because of a fault in convoy.upgrade: {error!r}."
 
     def close(self) -> None:
         """Say on the page that it is no longer updated, and let others write it."""

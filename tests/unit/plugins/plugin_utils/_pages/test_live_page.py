@@ -242,3 +242,36 @@ def test_its_files_can_be_read_by_a_web_server_and_have_no_inline_code_but_their
         assert "unsafe" not in policy
         assert text.count("<script") == (0 if file.name.startswith("rollout-") else 1)
     assert re.findall(r'(?:src|href)="(?:https?:)?//', site.index) == []
+
+
+def test_a_fault_of_the_page_is_a_warning(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: Any, **_options: Any) -> str:
+        raise ZeroDivisionError("division by zero")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live_page, "bars_of", fails)
+        site.page.update(site.read())
+        assert site.page.warning.startswith(
+            "The page is not up to date, because of a fault in convoy.upgrade: ZeroDivisionError"
+        )
+    site.update()
+
+
+def test_before_the_first_rollout_it_says_so(site: Site) -> None:
+    for key in [one for one in site.consul.keys if one.startswith("upgrade/")]:
+        del site.consul.keys[key]
+    site.update()
+    assert "<h1>No rollout has begun</h1>" in " ".join(site.index.split("\n"))
+    assert [error.message for error in SCHEMA.iter_errors(site.state)] == []
+    assert site.state["rollouts"] == []
+
+
+def test_a_rollback_and_a_complete_rollout_are_shown(site: Site) -> None:
+    ledger = json.loads(site.consul.keys["upgrade/ledger"])
+    site.consul.keys["upgrade/ledger"] = json.dumps(
+        {**ledger, "rollback": True, "state": "paused", "command": {"by": "ann", "at": 7}}
+    ).encode()
+    site.update()
+    assert "paused, a rollback" in site.index
+    assert "ansible-playbook convoy.upgrade.resume -i inventory.yml" in site.index
+    assert [error.message for error in SCHEMA.iter_errors(site.state)] == []
