@@ -24,11 +24,12 @@ Release: 1
 Summary: A tool of the fleet
 License: GPL
 BuildArch: noarch
+Provides: /bin/sh
 %%description
 A tool of the fleet.
 %%install
 mkdir -p %%{buildroot}/usr/bin
-echo 'echo %s' >%%{buildroot}/usr/bin/fleet-tool
+printf '#!/bin/sh\\necho %s\\n' >%%{buildroot}/usr/bin/fleet-tool
 chmod 755 %%{buildroot}/usr/bin/fleet-tool
 %%files
 /usr/bin/fleet-tool

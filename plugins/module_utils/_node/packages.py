@@ -132,11 +132,12 @@ class _Work:
 
     def dnf(self) -> None:
         dry = self._options.dry
-        answer = "--assumeno" if dry else "-y"
+        # By default, dnf goes on without a source that can't be reached.
+        answer = ["--assumeno" if dry else "-y", "--setopt=*.skip_if_unavailable=False"]
         # It goes down too, so that a rollback does. The versionlock plugin is respected.
-        self._dnf([answer, "--refresh", "distro-sync"])
+        self._dnf([*answer, "--refresh", "distro-sync"])
         if self._options.packages:
-            self._dnf([answer, "install", "--", *self._options.packages])
+            self._dnf([*answer, "install", "--", *self._options.packages])
 
     def _dnf(self, words: list[str]) -> None:
         command = [self._options.manager, *words]
@@ -182,8 +183,7 @@ class _Work:
             if ended.code is None
             else f"ended with {ended.code}"
         )
-        errors = [line for line in ended.output.splitlines() if line.startswith(("E: ", "W: Failed", "Error: "))]
-        told = "\n".join(errors[-10:]) if errors and ended.code is not None else last_lines(ended.output)
+        told = last_lines(ended.output) if ended.code is None else _reason(ended.output)
         name = " ".join([command[0], *(word for word in command[1:] if word in _SUBCOMMANDS)])
         return UpgradeError(
             "packages_failed",
@@ -191,3 +191,13 @@ class _Work:
             exit_code=ended.code,
             output=self.run.output,
         )
+
+
+def _reason(output: str) -> str:
+    """Return the errors of apt-get, or those of dnf with the lines that explain them; the last lines if there are none."""
+    lines = output.splitlines()
+    errors = [line for line in lines if line.startswith(("E: ", "W: Failed"))]
+    if errors:
+        return "\n".join(errors[-10:])
+    began = next((number for number, line in enumerate(lines) if line.startswith("Error:")), 0)
+    return last_lines("\n".join(lines[began:]))

@@ -141,17 +141,27 @@ def test_what_takes_too_long_fails_with_its_last_lines(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("manager", ["dnf", "dnf5"])
 def test_dnf_synchronizes_and_installs(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_of = "--setopt=*.skip_if_unavailable=False"
     nothing = "Dependencies resolved.\nNothing to do.\nComplete!\n"
     commands = Commands(distro_sync=[(0, nothing)], install=[(0, nothing)])
     assert not upgrade(monkeypatch, commands, manager, ["nginx"]).changed
-    assert commands.ran == [f"{manager} -y --refresh distro-sync", f"{manager} -y install -- nginx"]
+    assert commands.ran == [f"{manager} -y {all_of} --refresh distro-sync", f"{manager} -y {all_of} install -- nginx"]
     assert upgrade(monkeypatch, Commands(distro_sync=[(0, "Upgraded:\n shop-2\nComplete!\n")]), manager).changed
     with pytest.raises(UpgradeError, match=rf"^{manager} distro-sync ended with 1: Error: Failed to download metadata"):
         upgrade(monkeypatch, Commands(distro_sync=[(1, "Error: Failed to download metadata for repo 'x'\n")]), manager)
+
+
+def test_the_errors_of_dnf_come_with_what_explains_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = "Last metadata check\nError: \n Problem: conflicting requests\n  - nothing provides /bin/sh needed by x\n"
+    with pytest.raises(UpgradeError) as caught:
+        upgrade(monkeypatch, Commands(distro_sync=[(1, output)]), "dnf")
+    assert caught.value.message == (
+        "dnf distro-sync ended with 1: Error:\n Problem: conflicting requests\n  - nothing provides /bin/sh needed by x"
+    )
 
 
 def test_in_check_mode_dnf_ends_with_an_error_if_there_is_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted = (1, "Transaction Summary\nUpgrade  1 Package\nOperation aborted.\n")
     commands = Commands(distro_sync=[aborted])
     assert upgrade(monkeypatch, commands, "dnf", dry=True).changed
-    assert commands.ran == ["dnf --assumeno --refresh distro-sync"]
+    assert commands.ran == ["dnf --assumeno --setopt=*.skip_if_unavailable=False --refresh distro-sync"]
