@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # In place of this folder, whose files have names of packages in tests.
 sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from benchmarks import growth, outage, playbooks, push, rollout, turn
+from benchmarks import growth, outage, playbooks, push, rollout, turn, waking
 from benchmarks.options import Options
 from benchmarks.tables import Report
 from lab.lab import obstacle
 
-PARTS: Mapping[str, ModuleType] = {one.NAME: one for one in (growth, rollout, playbooks, push, outage, turn)}
+PARTS: Mapping[str, ModuleType] = {one.NAME: one for one in (growth, rollout, waking, playbooks, push, outage, turn)}
 
 
 def main() -> int:

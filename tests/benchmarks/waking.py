@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What waiting nodes cost Consul: wake-ups and processor time of each admission, by what the nodes wait on.
 
-    python tests/benchmarks/waking.py [--watchers N ...] [--admissions N]
-
 One process holds a real blocking query for every waiting node, against one Consul server. Then hosts are admitted one by one, each in a
 transaction as a planner writes it. Measured are the queries that an admission ends, the processor time of the server, and the time from
 the write until the admitted node's query has ended. The rounds of all ways of waiting are in one run, one after the other.
@@ -12,14 +10,12 @@ the write until the admitted node's query has ended. The rounds of all ways of w
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import os
 import random
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,19 +23,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
+from benchmarks.options import Options
+from benchmarks.tables import NOTHING, Report, percentile
 from devkit.agent import Agent
+
+NAME = "waking"
+ABOUT = "what 2,000 and 10,000 waiting nodes cost Consul at each admission, by what they wait on"
+NEEDS_LAB = False
 
 WATCHERS = [2_000, 10_000]
 ADMISSIONS = 20
 # The nodes' gates that are open when the measurement begins, as in the middle of a rollout.
 ADMITTED_BEFORE = 100
 WAIT = "10m"
-# What agents wait on may cost at most so much: ended queries of an admission, and seconds until the node is woken (p95).
+# An admission may end at most so many queries of nodes, on average.
 MOST_ENDED = 2.0
-MOST_SECONDS = 1.0
 # Queries that an admission ends are counted for this long after it (seconds).
 _SETTLE = 1.0
 _SETTLE_OF_HERD = 6.0
@@ -186,32 +184,18 @@ async def measure(agent: Agent, way: Way, watchers: int, admissions: int) -> tup
     return statistics.mean(ended), statistics.mean(used), times
 
 
-def p95(times: list[float]) -> str:
-    """Return the 95th percentile as text."""
-    return f"{sorted(times)[int(len(times) * 0.95) - 1]:.3f}" if times else ""
-
-
-def main() -> None:
-    """Measure all ways with all numbers of watchers, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--watchers", type=int, nargs="+", default=WATCHERS)
-    parser.add_argument("--admissions", type=int, default=ADMISSIONS)
-    options = parser.parse_args()
-    failed: list[str] = []
-    print("| waiting nodes | they wait on | ended queries | server, seconds of processor | woken after, p95 (s) |")
-    print("| ---: | :--- | ---: | ---: | ---: |")
-    for watchers in options.watchers:
+def run(options: Options, report: Report) -> None:
+    """Measure all ways with all numbers of waiting nodes."""
+    head = ["waiting nodes", "they wait on", "ended queries", "server's processor (s)", "woken after, p95 (s)"]
+    table = report.table("What one admission costs the server, by what the nodes wait on.", head, 2)
+    for watchers in options.sizes or (WATCHERS[:1] if options.quick else WATCHERS):
         for way in WAYS:
             with many_connections(watchers) as agent:
-                ended, used, times = asyncio.run(measure(agent, way, watchers, options.admissions))
-            if way.writes_wake and (ended > MOST_ENDED or float(p95(times)) > MOST_SECONDS):
-                failed.append(
-                    f"{watchers:,} nodes: an admission ends {ended:g} queries, and takes {p95(times)} s (p95)"
+                count = options.rounds or (5 if options.quick else ADMISSIONS)
+                ended, used, times = asyncio.run(measure(agent, way, watchers, count))
+            woken = f"{percentile(times, 95):.3f}" if times else NOTHING
+            table.add(f"{watchers:,}", way.name, f"{ended:,.0f}", f"{used:.3f}", woken)
+            if way.writes_wake and ended > MOST_ENDED:
+                report.mistakes.append(
+                    f"With {watchers:,} waiting nodes, an admission ends {ended:g} of their queries."
                 )
-            print(f"| {watchers:,} | {way.name} | {ended:,.0f} | {used:.3f} | {p95(times)} |", flush=True)
-    if failed:
-        raise SystemExit(f"What the agents wait on wakes too many, or too late: {'; '.join(failed)}.")
-
-
-if __name__ == "__main__":
-    main()
