@@ -15,7 +15,7 @@ here=tools/site work=.cache/site source=.cache/site/source
 rm -rf "$work"
 mkdir -p "$source/reference"
 chmod go-w "$source/reference" # antsibull-docs wants it
-git ls-files -z --cached --others --exclude-standard -- '*.md' 'docs/*' LICENSE |
+git ls-files -z --cached --others --exclude-standard -- '*.md' 'docs/*' schemas LICENSE |
     xargs -0 cp --parents -t "$source"
 cp "$here/index.rst" "$source"
 

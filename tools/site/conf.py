@@ -17,7 +17,7 @@ author = "The convoy.upgrade authors"
 copyright = f"2026, {author}"
 
 extensions = ["myst_parser", "sphinx_antsibull_ext"]
-exclude_patterns = ["docs/alerts.yml"]
+exclude_patterns = ["docs/alerts.yml", "docs/awx.yml", "docs/grafana.json", "schemas"]
 
 # Anchors of headings as in other renderers of Markdown.
 myst_heading_anchors = 4
