@@ -50,9 +50,12 @@ class PageFolder:
         if dry:
             return
         try:
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (self.path / HOSTS).mkdir(exist_ok=True)
+            if not (self.path / HOSTS).is_dir():
+                (self.path / HOSTS).mkdir()
+                # A web server reads it, whatever the umask of this process.
+                (self.path / HOSTS).chmod(0o755)
         except BlockingIOError:
             self.close()
             raise self._error("another process writes a page there; give another folder, or end that process") from None

@@ -232,6 +232,7 @@ def test_a_fleet_that_shrinks_leaves_no_pages_behind(site: Site) -> None:
 
 def test_its_files_can_be_read_by_a_web_server_and_have_no_inline_code_but_their_own(site: Site) -> None:
     site.update()
+    assert (site.folder / "hosts").stat().st_mode & 0o777 == 0o755
     for file in site.folder.rglob("*.html"):
         assert file.stat().st_mode & 0o777 == 0o644
         text = file.read_text()
