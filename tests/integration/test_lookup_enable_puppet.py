@@ -46,7 +46,7 @@ def test_host_then_role_then_global_decides_and_a_hold_closes(run: Runner, consu
     details = played[4]["msg"]
     assert details[0] == {
         "value": True, "scope": "host", "key": f"{GATES}/host/compute1", "hold": False,
-        "reason": f"open: {GATES}/host/compute1 is True", "version": "2.10", "held": None,
+        "reason": f"open: {GATES}/host/compute1 is True", "version": "2.10", "held": None, "pending": False,
     }  # fmt: skip
     assert [(each["value"], each["scope"], each["hold"]) for each in details] == [
         (True, "host", False), (True, "role", False), (True, "role", False), (False, "host", True), (False, "role", True),
@@ -72,6 +72,7 @@ def test_where_nothing_is_set_the_caller_says_what_it_is(run: Runner, consul: Ra
             "reason": "closed: no gate is set for compute1",
             "version": None,
             "held": None,
+            "pending": False,
         }
     ]
 
@@ -199,7 +200,15 @@ def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(r
     assert played[0]["msg"] == [False, False]
     (detail,) = played[1]["msg"]
     assert detail.pop("reason").startswith("closed: Consul at http://127.0.0.1:1 can't be reached: ")
-    assert detail == {"value": False, "scope": "unreachable", "key": None, "hold": False, "version": None, "held": None}
+    assert detail == {
+        "value": False,
+        "scope": "unreachable",
+        "key": None,
+        "hold": False,
+        "version": None,
+        "held": None,
+        "pending": False,
+    }
     assert played[2]["msg"] == [False]
     assert played[3]["failed"]
     # ansible-core 2.19 and later tell the causes of an error too; the sentence is there once all the same.

@@ -42,7 +42,7 @@ def test_places_along_the_time_are_in_percent() -> None:
     )
     db, web = timeline(found)
     assert (db.role, web.role, web.has_names, web.height) == ("db", "web", True, 18)
-    assert [(bar.kind, bar.x, bar.width) for bar in web.hosts[0].bars] == [("w", 0, 25), ("po", 25, 25), ("d", 50, 50)]
+    assert [(one.kind, one.x, one.width) for one in web.hosts[0].bars] == [("w", 0, 25), ("po", 25, 25), ("d", 50, 50)]
     assert [one.role for one in timeline(found, {"web1"})] == ["web"]
 
 

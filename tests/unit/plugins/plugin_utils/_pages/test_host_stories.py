@@ -61,7 +61,7 @@ def test_steps_have_their_begin_and_end(state: str, end: int | None) -> None:
         StepStart(250, "nova", "verify"),
     )
     site.records["compute1"] = HostRecord(NEW, state, times={state: 300}, trail=trail)
-    (found,) = told(site).values()
+    found = next(iter(told(site).values()))
     assert [*found.steps] == [
         ("nova", "stop", 100, 160), ("nova", "start", 160, 200), ("nova", "verify", 250, end),
     ]  # fmt: skip
