@@ -63,7 +63,7 @@ Version: $version
 Architecture: $arch
 Maintainer: The convoy.upgrade authors <convoy@example.com>
 Installed-Size: $(du -sk "$tree" | cut -f1)
-Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1))), python3-apt
+Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1)))
 Recommends: puppet-agent | puppet | openvox-agent, consul
 Section: admin
 Priority: optional

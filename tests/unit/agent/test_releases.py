@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 from convoy_node import releases
 from convoy_node.agent_run import Release
+from convoy_node.connection import Connection
+from convoy_node.consul import Entry
 from convoy_node.errors import InstallError
 from convoy_node.processes import run_limited
+from convoy_node.settings import Settings
+from convoy_node.state import is_rebooting
 
 
 @pytest.fixture
@@ -122,3 +126,69 @@ def test_a_program_that_takes_too_long_is_ended_with_all_that_it_started(tmp_pat
     time.sleep(2.5)
     assert not mark.exists()
     assert run_limited(["sh", "-c", "exit 3"], 5) == 3
+
+
+class Record:
+    """Consul, with the record of the host that the agent run of the new release has left."""
+
+    found: dict[str, str] | None = None
+
+    def __init__(self, _connection: Connection) -> None:
+        pass
+
+    def get(self, key: str) -> Entry | None:
+        assert key == "upgrade/hosts/compute7"
+        return Entry(json.dumps(self.found).encode(), 1) if self.found is not None else None
+
+
+@pytest.mark.parametrize(
+    ("record", "script", "reboots", "result"),
+    [
+        ({"release": "r2", "state": "upgraded"}, "", False, None),
+        # Whether the upgrade succeeds does not count, only that the release can tell.
+        ({"release": "r2", "state": "failed"}, "", False, None),
+        ({"release": "r2", "state": "started"}, "", False, "left the record of compute7 started"),
+        ({"release": "r1", "state": "upgraded"}, "", False, "without a report of it"),
+        (None, "", False, "without a report of it"),
+        ({"release": "r2", "state": "upgraded"}, "exit 3", False, "convoy-node check of it ended with 3"),
+        ({"release": "r2", "state": "started"}, "", True, ""),
+    ],
+)
+def test_a_release_becomes_active_only_if_it_has_reported(
+    record: dict[str, str] | None,
+    script: str,
+    reboots: bool,
+    result: str | None,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(releases, "Consul", Record)
+    monkeypatch.setattr(Record, "found", record)
+    releases.install(source(tmp_path, "r1"), home)
+    new = source(tmp_path, "r2")
+    (new / "bin").mkdir()
+    (new / "bin/convoy-node").write_text(f"#!/bin/sh\n{script}\n")
+    (new / "bin/convoy-node").chmod(0o755)
+    releases.install(new, home, stage=True)
+    version = tmp_path / "version"
+    if reboots:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        (tmp_path / "version.reboot").write_text(f"v2 {boot}")
+    settings = Settings("compute7", "compute", Connection(), {}, version_file=str(version))
+    old, staged = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
+    problem = releases.try_release(old, staged, settings, "/nonexistent")
+    assert problem == result if not result else result in (problem or "")
+    assert current(home) == ("r2" if result is None else "r1")
+    assert (home / "releases/r2" / releases.REFUSED).exists() == bool(result)
+    # After a reboot, it is tried again.
+    assert (releases.staged(old) is not None) == (result == "")
+
+
+def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
+    version = tmp_path / "version"
+    assert not is_rebooting(str(version))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    for text, found in ((f"v2 {boot}", True), ("v2 another\n", False), ("", False), (boot, False)):
+        (tmp_path / "version.reboot").write_text(text)
+        assert is_rebooting(str(version)) == found
