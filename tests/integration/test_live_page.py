@@ -229,6 +229,9 @@ def test_it_is_whole_without_scripts_and_from_a_disk(site: Site, browser: Browse
 def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: BrowserSession) -> None:
     browser.open(f"{site.url}/index.html")
     assert browser.run("document.querySelector('#stale').hidden")
+    # The page has been loaded again, and has looked once more.
+    asked = "performance.getEntriesByType('resource').filter((one) => one.name.includes('changes.json')).length"
+    browser.wait_until(f"{asked} > 1")
     # Three minutes later, nothing has been written.
     browser.run("{ const real = performance.now.bind(performance); performance.now = () => real() + 180000; }")
     browser.wait_until("document.querySelector('#stale').innerText.includes('was not written for 3m')")
