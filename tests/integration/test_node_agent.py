@@ -89,8 +89,10 @@ class Node:
         self.lines: list[str] = []
 
     def write(self, **settings: Any) -> None:
-        """Write the settings, with these on top."""
-        self.file.write_text(json.dumps({**self.settings, **settings}))
+        """Replace the settings, with these on top, as a whole: the agent may look at any time."""
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps({**self.settings, **settings}))
+        fresh.replace(self.file)
 
     def at(self, version: str) -> None:
         """Let the node be at a version."""
