@@ -126,7 +126,8 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
 def _look_once(settings: Settings, path: str) -> int:
     look = Look(settings, say=say, is_single=True)
     decision = look.look()
-    look.ensure_wake_key()
+    with contextlib.suppress(ConsulError):
+        look.ensure_wake_key()
     say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
     if decision.run is None:
         return 0

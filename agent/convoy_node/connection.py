@@ -49,10 +49,11 @@ class Connection:
         return f"/v1/{path}?{urlencode(facts)}" if facts else f"/v1/{path}"
 
     def open(self, keep: bool = False) -> http.client.HTTPConnection:
-        """Return a new connection, which is not yet connected.
+        """Return a new connection.
 
-        :param keep: whether it stays open for long. A peer that is gone without a word is then noticed by TCP's keepalive.
+        :param keep: whether it stays open for long. It is connected then, and TCP's keepalive notices a peer that is gone without a word.
         :raises BadSettings: if a certificate can't be read.
+        :raises OSError: with ``keep``, if it can't be connected.
         """
         connection: http.client.HTTPConnection
         if self.scheme == "https":
@@ -62,7 +63,8 @@ class Connection:
         else:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
         if keep:
-            connection._create_connection = _with_keepalive  # type: ignore[attr-defined]
+            connection.connect()
+            _keep_alive(connection.sock)
         return connection
 
     def _context(self) -> Any:
@@ -84,10 +86,8 @@ class Connection:
         return context
 
 
-def _with_keepalive(address: tuple[str, int], timeout: Any = None, source_address: Any = None) -> socket.socket:
-    connected = socket.create_connection(address, timeout, source_address)
+def _keep_alive(connected: socket.socket) -> None:
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connected

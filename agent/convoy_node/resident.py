@@ -27,6 +27,8 @@ from .systemd import Notifier
 _EVERY = 30.0
 # A doubt that was reported is reported again after this time (seconds).
 _DOUBT_AGAIN = 1800.0
+# Settings that can't be used are read once more after this time (seconds).
+_HALF_WRITTEN = 1.0
 _CHECKS = ("puppet", "validation")
 
 
@@ -54,7 +56,7 @@ class Look:
         self.is_answered = False
         self._failures = 0
         self._is_single = is_single
-        self._has_record = False
+        self._has_record = self._has_told = False
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
             # The time at which this process started says nothing.
@@ -109,13 +111,22 @@ class Look:
         self._facts = replace(self._facts, tried=what, not_before=time.monotonic() + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:
-        """Create the key that planners write to wake this node, if it is missing; return whether it exists."""
+        """Create the key that planners write to wake this node, if it is missing; return whether it exists.
+
+        :raises ConsulError: if there is no answer. A token that may not create it is a line in the log.
+        """
         if self.keys.wake in self.entries:
             return True
-        with contextlib.suppress(ConsulError):
+        try:
             self.consul.create(self.keys.wake, "enrolled")
-            return True
-        return False
+        except Denied as error:
+            if not self._has_told:
+                self._say(
+                    f"{self.settings.host}: it can't be woken, and looks every {self.settings.interval:g} s: {error}"
+                )
+            self._has_told = True
+            return False
+        return True
 
     def _spread_first_run(self) -> None:
         """Let the first run of Puppet be due after the node's share of the splay, for looks that do not know of each other."""
@@ -179,7 +190,7 @@ class Resident:
         """
         self._path = path
         self._say = say
-        self._notifier = Notifier(os.environ)  # type: ignore[arg-type]
+        self._notifier = Notifier(os.environ)
         self._settings = read_settings(path)
         keep_last_good(self._settings)
         self._stamp = _stamp(path, self._settings)
@@ -228,7 +239,7 @@ class Resident:
             self._signals.wait(self._notifier.every)
             self._notifier.alive()
             if self._signals.is_over:
-                # The unit goes on. Without one, the run is a child, and whoever ends the agent decides on it.
+                # The unit goes on without the agent. Without one, the run is a child, which a supervisor may end too.
                 return
         if code:
             self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
@@ -244,13 +255,12 @@ class Resident:
             self._close_watch()
             self._pause(seconds, disabled)
             return
-        keys = self._keys_to_watch()
-        if self._watch is None or keys != self._watched:
-            if self._watch is not None:
-                self._watch.close()
-            self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
-        self._watch.note(self._look.entries)
         try:
+            keys = self._keys_to_watch()
+            if self._watch is None or keys != self._watched:
+                self._close_watch()
+                self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
+            self._watch.note(self._look.entries)
             # Right after it was created, the agent sees its own write of the wake key.
             was_there = self._look.keys.wake in self._look.entries
             changed = self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled))
@@ -292,7 +302,12 @@ class Resident:
         stamp = _stamp(self._path, self._settings)
         if stamp == self._stamp:
             return
-        self._settings = read_settings(self._path)
+        try:
+            self._settings = read_settings(self._path)
+        except BadSettings:
+            # It may have been read while it was written.
+            self._signals.wait(_HALF_WRITTEN)
+            stamp, self._settings = _stamp(self._path, self._settings), read_settings(self._path)
         keep_last_good(self._settings)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")

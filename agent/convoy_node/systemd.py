@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import MutableMapping
 
 from .errors import printable
 
@@ -15,7 +16,7 @@ from .errors import printable
 class Notifier:
     """Tells systemd that the service is ready, alive, and what it does."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
         """Take the address from the environment, so that no child process has it."""
         self._address = environ.pop("NOTIFY_SOCKET", "")
         environ.pop("WATCHDOG_PID", None)

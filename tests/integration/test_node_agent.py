@@ -89,10 +89,8 @@ class Node:
         self.lines: list[str] = []
 
     def write(self, **settings: Any) -> None:
-        """Replace the settings, with these on top, as a whole: the agent may look at any time."""
-        fresh = self.file.with_suffix(".new")
-        fresh.write_text(json.dumps({**self.settings, **settings}))
-        fresh.replace(self.file)
+        """Write the settings, with these on top."""
+        self.file.write_text(json.dumps({**self.settings, **settings}))
 
     def at(self, version: str) -> None:
         """Let the node be at a version."""
@@ -351,6 +349,19 @@ def test_settings_that_change_are_read_again_and_bad_ones_end_the_agent_with_one
     (run,) = node.runs
     assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
     assert run["facts"]["puppet_gate_role"] == "storage"
+
+
+def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
+    node.start()
+    wait_for(node.says("closed:"), "it waits")
+    assert node.process is not None
+    node.file.write_text('{"puppet_gate_ro')
+    node.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    node.write(puppet_gate_role="storage")
+    wait_for(node.says("have changed"), "it reads them")
+    assert node.process.poll() is None
+    assert node.runs == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,13 +49,20 @@ def answers() -> Answers:
     return Answers()
 
 
-def look(folder: Path, answers: Answers, *, single: bool = False, splay: int = 1800) -> Look:
+def look(
+    folder: Path,
+    answers: Answers,
+    *,
+    single: bool = False,
+    splay: int = 1800,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Look:
     (folder / "version").write_text("v2\n")
     settings = Settings(
         "compute7", "compute", Connection(), {}, version_file=str(folder / "version"), health=False, puppet_splay=splay
     )
-    found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=lambda _text: None, is_single=single)
-    found.consul = answers  # type: ignore[assignment]
+    found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
+    found.consul = answers  # type: ignore[assignment]  # it has the methods that a look calls
     return found
 
 
@@ -87,12 +94,29 @@ def test_an_agent_without_an_answer_does_not_wait_with_queries(tmp_path: Path, a
         answers.error = error
         assert found.look().run is None
         assert not found.is_answered
-        assert not found.ensure_wake_key()
     answers.error = None
     found.look()
     assert found.is_answered
     assert found.ensure_wake_key()
     assert answers.created == ["upgrade/wake/compute7"]
+
+
+def test_a_wake_key_that_consul_did_not_take_is_tried_again_soon(tmp_path: Path, answers: Answers) -> None:
+    answers.found["current_version"] = b"v2"
+    found = look(tmp_path, answers)
+    found.look()
+    answers.error = ConsulError("Consul can't be reached.")
+    with pytest.raises(ConsulError, match="can't be reached"):
+        found.ensure_wake_key()
+
+
+def test_a_token_that_may_not_create_the_wake_key_is_told_once(tmp_path: Path, answers: Answers) -> None:
+    said: list[str] = []
+    found = look(tmp_path, answers, say=said.append)
+    found.look()
+    answers.error = Denied("Consul refused the node's token.")
+    assert [found.ensure_wake_key() for _each in range(3)] == [False] * 3
+    assert said == ["compute7: it can't be woken, and looks every 300 s: Consul refused the node's token."]
 
 
 def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answers: Answers) -> None:
