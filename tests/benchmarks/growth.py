@@ -204,7 +204,7 @@ def _count_requests() -> list[str]:
         sent.append(path)
         return send(transport, method, path, *arguments, **options)
 
-    setattr(Transport, "send", counted)  # noqa: B010
+    Transport.send = counted
     return sent
 
 

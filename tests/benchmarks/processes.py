@@ -67,8 +67,8 @@ class Measured:
         :param act: what the process does.
         :param folder: its working directory; None for that of this process.
         """
-        self._out: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._used: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._out: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  end() closes it
+        self._used: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  end() closes it
         sys.stdout.flush()
         self._number = os.fork()
         if not self._number:

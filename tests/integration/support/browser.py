@@ -42,7 +42,7 @@ class Browser:
         return self._run(page, "--dump-dom")
 
     def picture(self, page: Path, *, dark: bool) -> Path:
-        """Return what somebody sees who likes dark or light pages, 800 by 1500 pixels, as a PNG."""
+        """Return a picture of the page, 800 by 1500 pixels, as a PNG. ``dark`` asks for the dark or the light colours."""
         picture = self._home / f"{page.stem}-{'dark' if dark else 'light'}.png"
         self._run(
             page,

@@ -129,7 +129,7 @@ class BrowserSession:
             time.sleep(0.05)
 
     def look(self, *, width: int, dark: bool) -> None:
-        """Let the page be so wide (CSS pixels), for somebody who likes dark or light pages."""
+        """Set the width of the page (CSS pixels), and ask for its dark or its light colours."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )

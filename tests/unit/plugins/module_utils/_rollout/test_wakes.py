@@ -28,7 +28,7 @@ def consul() -> Iterator[MemoryConsul]:
 
 
 @pytest.fixture
-def writes(consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, list[list[str]]]:  # noqa: ARG001  the store is there
+def writes(consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, list[list[str]]]:  # noqa: ARG001  the store talks to it
     """A store, and the keys of each transaction that it writes."""
     store = Store(Settings())
     write = store.client.write
