@@ -28,13 +28,15 @@ from .journal import Journal
 from .judge import Judge
 from .processes import WENT_BACK, Child, prepare
 from .proxy import CuttingProxy
-from .replay import State, replay
+from .replay import State, Step, replay
 from .restore import Restorer
 from .rules import Rules, Schedule, schedule
 from .watcher import Witness
 
 _SECONDS = 120
 _FIRE = 12
+# What is told of a violation: so many writes before it, and so many characters of each value.
+_MOST_TOLD, _MOST_VALUE = 12, 300
 _PLANNERS, _NODES = 4, 3
 
 
@@ -225,7 +227,23 @@ class Run:
             steady=not result.faults["clock"] and not restores,
         )
         judge.judge(self._findings)
+        first = self._findings.first()
+        if first is not None:
+            print("The writes before the first violation:", *_told(steps, first), sep="\n")
         result.admissions, result.writes, result.events = judge.admissions, len(steps), judge.events
+
+
+def _told(steps: Sequence[Step], index: int) -> list[str]:
+    """Return the last writes up to an index, each with who made it and what it changed."""
+    told = []
+    for step in [one for one in steps if one.index <= index][-_MOST_TOLD:]:
+        told.append(f"index {step.index}, {step.write.who if step.write is not None else 'Consul itself'}:")
+        for key, (before, after) in step.changed().items():
+            texts = [
+                f"{one.value[:_MOST_VALUE]!r} flags {one.flags}" if one is not None else "-" for one in (before, after)
+            ]
+            told.append(f"    {key}: {' -> '.join(texts)}")
+    return told
 
 
 def _rules_of(plan: Schedule) -> Any:

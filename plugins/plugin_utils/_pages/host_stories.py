@@ -108,7 +108,9 @@ def _event(event: Mapping[str, Any], reason: str) -> dict[str, Any]:
 
 def waiting_text(view: HostView) -> str:
     """Return why a host waits, without what changes with every other host."""
-    text = _WAITS.get(view.cause, view.reason).format(rule=view.rule).removesuffix(": ")
+    known = _WAITS.get(view.cause)
+    # A reason may have the braces of a rule.
+    text = known.format(rule=view.rule).removesuffix(": ") if known is not None else view.reason
     return text if view.version else f"never reported; {text}"
 
 

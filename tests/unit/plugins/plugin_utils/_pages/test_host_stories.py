@@ -11,12 +11,14 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.host_stories import (
     ROW,
     HostStory,
     events_by_host,
     parts_of,
     stories,
+    waiting_text,
 )
 from fleets import NEW, OLD, Fleet, fleet
 from hypothesis import given
@@ -47,6 +49,11 @@ def test_a_waiting_host_does_not_change_because_others_do() -> None:
     site.upgraded("compute1").opened("compute2")
     after = told(site)
     assert {host for host in before if before[host] != after[host]} == {"compute1", "compute2"}
+
+
+def test_a_reason_of_another_kind_is_shown_as_it_is() -> None:
+    reason = 'stages[0] is {"name": "canary"}'
+    assert waiting_text(HostView("web", None, "pending", "1", reason, cause="new")) == reason
 
 
 @pytest.mark.parametrize(
