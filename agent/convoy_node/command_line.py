@@ -20,7 +20,7 @@ from . import agent_run, releases
 from .decision import puppet_due
 from .errors import BadSettings, ConsulError, InstallError
 from .resident import Look, Resident, report_bad_settings
-from .settings import FILE, LAST_GOOD, Settings, keep_last_good, read_settings
+from .settings import FILE, Settings, keep_last_good, last_good, read_settings
 from .state import node_version
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command in ("agent", "once", "run"):
             with contextlib.suppress(OSError):
-                report_bad_settings(error, LAST_GOOD)
+                report_bad_settings(error, last_good(options.settings))
         return BAD_SETTINGS
     except InstallError as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
@@ -115,7 +115,7 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     elif arguments:
         print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
         return 2
-    keep_last_good(settings)
+    keep_last_good(settings, path)
     with alone(settings) as is_alone:
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
@@ -152,7 +152,6 @@ def alone(settings: Settings) -> Iterator[bool]:
 
 def _check(settings: Settings) -> int:
     look = Look(settings, say=lambda _text: None)
-    keep_last_good(settings)
     try:
         look.consul.read(look.keys.all)
     except ConsulError as error:

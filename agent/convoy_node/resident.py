@@ -192,7 +192,7 @@ class Resident:
         self._say = say
         self._notifier = Notifier(os.environ)
         self._settings = read_settings(path)
-        keep_last_good(self._settings)
+        keep_last_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
         self._look = Look(self._settings, say=say)
         self._release = agent_run.own_release()
@@ -308,7 +308,7 @@ class Resident:
             # It may have been read while it was written.
             self._signals.wait(_HALF_WRITTEN)
             stamp, self._settings = _stamp(self._path, self._settings), read_settings(self._path)
-        keep_last_good(self._settings)
+        keep_last_good(self._settings, self._path)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")
         self._look = Look(self._settings, say=self._say)
@@ -347,7 +347,10 @@ def _stamp(path: str, settings: Settings) -> tuple[Any, ...]:
 
 
 def report_bad_settings(error: BadSettings, last_good: str) -> bool:
-    """Let an agent run report that the settings can't be used, with the last that could; return whether that was possible."""
+    """Let an agent run report that the settings can't be used, with the last that could; return whether that was possible.
+
+    :param last_good: where the last ones are.
+    """
     try:
         settings = read_settings(last_good)
     except BadSettings:

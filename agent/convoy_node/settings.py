@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -20,8 +21,6 @@ from .errors import BadSettings, printable
 from .state import FOLDER
 
 FILE = "/etc/convoy/node.json"
-# The last settings that could be used. With them, the agent can report that the present ones can't.
-LAST_GOOD = f"{FOLDER}/node.json"
 _MOST_BYTES = 1_000_000
 
 _TEXT, _FLAG, _WHOLE, _SECONDS, _TEXTS, _ITEMS, _MAPPING = (
@@ -181,10 +180,25 @@ def read_settings(path: str = FILE) -> Settings:
     )
 
 
-def keep_last_good(settings: Settings, path: str = LAST_GOOD) -> None:
-    """Store settings that could be used, for the report if later ones can't. A disk that is full is no reason to stop."""
+def last_good(path: str) -> str:
+    """Return where the last settings of a file are stored that could be used. With them, the agent can report that the present ones can't.
+
+    Each settings file has its own, so that no host is reported under the name of another one.
+
+    :param path: the settings file.
+    """
+    if path == FILE:
+        return f"{FOLDER}/node.json"
+    return f"{FOLDER}/node-{hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:8]}.json"
+
+
+def keep_last_good(settings: Settings, path: str) -> None:
+    """Store settings that could be used, where :func:`last_good` says. A disk that is full is no reason to stop.
+
+    :param path: the settings file.
+    """
     text = json.dumps(dict(settings.data), indent=2, sort_keys=True)
-    file = Path(path)
+    file = Path(last_good(path))
     try:
         if file.is_file() and file.read_text(encoding="utf-8") == text:
             return
@@ -205,6 +219,8 @@ def _parsed(path: str) -> dict[str, Any]:
         raise BadSettings(
             f"{path} can't be read: {error.strerror}. Write the settings of this node there, or enroll it again."
         ) from error
+    if not text.strip():
+        raise BadSettings(f"{path} is empty. Write the settings of this node there, or enroll it again.")
     try:
         data = json.loads(text)
     except RecursionError:

@@ -9,10 +9,8 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
@@ -25,7 +23,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import (
-    Alertmanager,
     Maintenance,
     read_maintenance,
 )
@@ -52,7 +49,9 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Follow the rollout, and return how it ended."""
         settings = read_settings(options.get, os.environ)
-        alertmanager = self._alertmanager(options["maintenance"]) if options["maintenance"] is not None else None
+        alertmanager = (
+            read_maintenance(self._loader, options["maintenance"]) if options["maintenance"] is not None else None
+        )
         with contextlib.ExitStack() as stack:
             companions: list[LivePage | Maintenance] = []
             page = None
@@ -69,18 +68,6 @@ class ActionModule(ControllerAction):
         if page is None:
             return _result(found)
         return {**_result(found), "page": page.path, "changed": page.has_changed}
-
-    def _alertmanager(self, file: str) -> Alertmanager:
-        """Return the Alertmanager that a settings file names.
-
-        :raises UpgradeError: ``bad_maintenance``.
-        """
-        try:
-            # The loader searches relative paths beside the playbook.
-            return read_maintenance(self._loader.load_from_file(str(Path.cwd() / file)), file)
-        except (AnsibleError, OSError) as error:
-            why = f"maintenance: {file} can't be read ({' '.join(str(error).split())}). Nothing was done: correct the path."
-            raise UpgradeError("bad_maintenance", why, file=file) from error
 
     def _follow(
         self, settings: Settings, fleet: Mapping[str, str] | None, companions: Sequence[LivePage | Maintenance]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible import context
-from ansible.errors import AnsibleError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, FLEET_OPTIONS
@@ -29,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messenger import Messenger, read_targets
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.settings_file import load_settings
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -73,20 +73,15 @@ class ActionModule(ControllerAction):
         :raises UpgradeError: ``bad_hook`` if it can't be called, ``missing_library``.
         """
         file = str(Path.cwd() / options["hook"])
-        if not Path(file).is_file():
-            raise _bad_hook(file, "does not exist or is not a file")
         try:
-            tasks = self._loader.load_from_file(file)
-        except (AnsibleError, OSError) as error:
-            raise _bad_hook(file, f"can't be read ({' '.join(str(error).split())})") from error
+            tasks = load_settings(self._loader, file)
+            targets = tuple(read_targets(tasks)) if isinstance(tasks, dict) else ()
+        except ValueError as error:
+            raise _bad_hook(file, str(error)) from error
         if isinstance(tasks, dict):
-            try:
-                targets = tuple(read_targets(tasks))
-            except ValueError as error:
-                raise _bad_hook(file, str(error)) from error
             return Messenger(file, targets, str(tasks.get("page", "")), options["hook_timeout"])
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise _bad_hook(file, "is neither a list of tasks nor settings with targets")
+            raise _bad_hook(file, "it is neither a list of tasks nor settings with targets")
         given = context.CLIARGS
         if given.get("ask_vault_pass") or any("@prompt" in one for one in given.get("vault_ids") or ()):
             raise UpgradeError(
@@ -106,6 +101,6 @@ class ActionModule(ControllerAction):
 def _bad_hook(file: str, why: str) -> UpgradeError:
     return UpgradeError(
         "bad_hook",
-        f"upgrade_notify: {file} {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify out.",
+        f"upgrade_notify: {file}: {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify out.",
         file=file,
     )

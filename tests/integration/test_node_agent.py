@@ -367,6 +367,7 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("", "is empty"),
         ("{", "is not JSON"),
         ("[]", "is not an object"),
         ('{"puppet_gate_interval": "often"}', 'puppet_gate_interval is "often"; give a whole number above 0'),

@@ -168,7 +168,7 @@ def test_the_targets_of_a_settings_file_get_the_event_and_a_bad_one_is_refused(
     file.write_text(json.dumps({"targets": [{"webhook": chat.url, "events": ["paused"]}]}))
     refused = play("pause", upgrade_notify=str(file), **MORE)
     assert refused.returncode == 2, refused.stdout
-    assert f"upgrade_notify: {file} targets[0].events: 'paused' is not one of begin, stage" in words(refused.stdout)
+    assert f"upgrade_notify: {file}: targets[0].events: 'paused' is not one of begin, stage" in words(refused.stdout)
     assert consul.tree() == before
 
     file.write_text(
@@ -190,13 +190,13 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET))
     before = consul.tree()
     for file, why in (
-        ("gone.yml", "does not exist or is not a file"),
-        ("text.yml", "is neither a list of tasks nor settings with targets"),
+        ("gone.yml", "it does not exist or is not a file"),
+        ("text.yml", "it is neither a list of tasks nor settings with targets"),
     ):
         (play.folder / "text.yml").write_text("tasks\n")
         refused = play("pause", upgrade_notify=str(play.folder / file), **MORE)
         assert refused.returncode == 2, refused.stdout
-        said = f"upgrade_notify: {play.folder / file} {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify"
+        said = f"upgrade_notify: {play.folder / file}: {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify"
         assert said in words(refused.stdout)
     assert consul.tree() == before
 

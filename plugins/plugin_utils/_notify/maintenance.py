@@ -12,7 +12,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -25,6 +25,7 @@ from ...module_utils._common.strict_values import parse_duration
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._host_states.state_names import UPGRADING
 from ...module_utils._queries.follow import ProgressUpdate
+from .settings_file import load_settings, refuse_unknown
 
 # Seconds to connect, and to wait for an answer.
 _TIMEOUTS = (3, 10)
@@ -75,7 +76,8 @@ class Alertmanager:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return urlsplit(self.url).hostname or "Alertmanager"
+        parts = urlsplit(self.url)
+        return f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or "Alertmanager"
 
     def silences(self) -> list[Silence]:
         """Return the silences of this fleet that have not ended.
@@ -133,8 +135,10 @@ class Alertmanager:
             return answer.json() if method == "GET" else None
         except requests.Timeout as error:
             raise MaintenanceError(f"{self.name} did not answer within {_TIMEOUTS[1]} s") from error
+        except requests.ConnectionError as error:
+            raise MaintenanceError(f"{self.name} can't be reached") from error
         except (requests.RequestException, ValueError) as error:
-            raise MaintenanceError(f"{self.name} can't be reached, or is no Alertmanager") from error
+            raise MaintenanceError(f"{self.name} is no Alertmanager: its answer can't be read") from error
 
 
 class MaintenanceError(Exception):
@@ -221,33 +225,44 @@ class Maintenance:
                     place.end(silence)
 
 
-def read_maintenance(settings: object, file: str) -> Alertmanager:
+def read_maintenance(loader: Any, file: str) -> Alertmanager:
     """Return the Alertmanager that a settings file names.
 
-    :param settings: the content of the file.
-    :param file: for messages.
+    :param loader: Ansible's.
     :raises UpgradeError: ``bad_maintenance``.
     """
-    whole = _mapping(settings, file, "it")
-    _refuse_unknown(whole, ("alertmanager",), file, "")
-    found = _mapping(whole.get("alertmanager"), file, "alertmanager")
-    _refuse_unknown(found, ("url", "matchers", "name", "authorization", "lasts"), file, "alertmanager.")
+    try:
+        return _alertmanager(load_settings(loader, file))
+    except ValueError as error:
+        why = f"maintenance: {file}: {error}. Nothing was done: correct the file, or give another one."
+        raise UpgradeError("bad_maintenance", why, file=file) from error
+
+
+def _alertmanager(settings: object) -> Alertmanager:
+    whole = _mapping(settings, "it")
+    refuse_unknown(whole, ("alertmanager",))
+    found = _mapping(whole.get("alertmanager"), "alertmanager")
+    refuse_unknown(found, ("url", "matchers", "name", "authorization", "lasts"), "alertmanager.")
     url = str(found.get("url") or "")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise _bad(file, "alertmanager.url is not a URL that begins with https:// or http://")
-    matchers = _mapping(found.get("matchers", {"instance": "{host}(:[0-9]+)?"}), file, "alertmanager.matchers")
+        raise ValueError("alertmanager.url is not a URL that begins with https:// or http://")
+    matchers = _mapping(found.get("matchers", {"instance": "{host}(:[0-9]+)?"}), "alertmanager.matchers")
     for label, value in matchers.items():
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(label)):
-            raise _bad(file, f"alertmanager.matchers.{label} is not a label with a regular expression")
+            raise ValueError(f"alertmanager.matchers.{label} is not a label with a regular expression")
+        try:
+            re.compile(value.replace("{host}", "host"))
+        except re.error as error:
+            raise ValueError(f"alertmanager.matchers.{label} is not a regular expression: {error}") from error
     # Without the host, a silence would be one of everything.
     if not any("{host}" in value for value in matchers.values()):
-        raise _bad(file, "alertmanager.matchers: none of them has {host}, so each silence would be one of all hosts")
+        raise ValueError("alertmanager.matchers: none of them has {host}, so each silence would be one of all hosts")
     try:
         lasts = parse_duration(found.get("lasts", "15m"), "lasts")
     except UpgradeError as error:
-        raise _bad(file, "alertmanager.lasts is not a duration, such as 15m") from error
+        raise ValueError("alertmanager.lasts is not a duration, such as 15m") from error
     if lasts < _SHORTEST:
-        raise _bad(file, f"alertmanager.lasts is shorter than {_SHORTEST} s")
+        raise ValueError(f"alertmanager.lasts is shorter than {_SHORTEST} s")
     name = str(found.get("name") or "")
     return Alertmanager(
         url,
@@ -258,22 +273,10 @@ def read_maintenance(settings: object, file: str) -> Alertmanager:
     )
 
 
-def _mapping(value: object, file: str, where: str) -> Mapping[Any, Any]:
+def _mapping(value: object, where: str) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping) or not value:
-        raise _bad(file, f"{where} is not a mapping of names to values")
+        raise ValueError(f"{where} is not a mapping of names to values")
     return value
-
-
-def _refuse_unknown(found: Mapping[Any, Any], known: Sequence[str], file: str, prefix: str) -> None:
-    for key in found:
-        if key not in known:
-            raise _bad(file, f"{prefix}{key} is unknown; known are {', '.join(prefix + one for one in known)}")
-
-
-def _bad(file: str, why: str) -> UpgradeError:
-    return UpgradeError(
-        "bad_maintenance", f"maintenance: {file}: {why}. Nothing was done: correct the file.", file=file
-    )
 
 
 def _text(at: float) -> str:

@@ -21,6 +21,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import sanitize, truncate_middle
 from ...module_utils._observe.notifications import END, EVENTS, FAILURE, WANTED
+from .settings_file import refuse_unknown
 
 # Seconds to connect to a webhook, and to wait for its answer.
 _TIMEOUTS = (5, 10)
@@ -180,17 +181,17 @@ def read_targets(settings: Mapping[str, Any]) -> Iterator[Target]:
     :raises ValueError: for the first mistake; its text is the end of a sentence.
     :raises UpgradeError: ``missing_library``.
     """
-    _refuse_unknown(settings, ("targets", "page"), "")
+    refuse_unknown(settings, ("targets", "page"))
     _text(settings.get("page", ""), "page")
     found = settings.get("targets")
     if not isinstance(found, list) or not found:
-        raise ValueError("has no list of targets")
+        raise ValueError("it has no list of targets")
     names: set[str] = set()
     for at, one in enumerate(found):
         where = f"targets[{at}]"
         if not isinstance(one, Mapping):
             raise ValueError(f"{where} is not a mapping of names to values")
-        _refuse_unknown(one, ("name", "url", "webhook", "secret", "events"), f"{where}.")
+        refuse_unknown(one, ("name", "url", "webhook", "secret", "events"), f"{where}.")
         given = [key for key in ("url", "webhook") if key in one]
         if len(given) != 1:
             raise ValueError(f"{where} needs either url, which apprise reads, or webhook")
@@ -208,12 +209,6 @@ def read_targets(settings: Mapping[str, Any]) -> Iterator[Target]:
         if wrong:
             raise ValueError(f"{where}.events: {wrong[0]!r} is not one of {', '.join(EVENTS)}")
         yield Target(name, url, tuple(map(str, events)), is_webhook, _text(one.get("secret", ""), f"{where}.secret"))
-
-
-def _refuse_unknown(found: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
-    for key in found:
-        if key not in known:
-            raise ValueError(f"has the unknown key {prefix}{key}; known are {', '.join(prefix + one for one in known)}")
 
 
 def _text(value: object, where: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from convoy_node.errors import BadSettings
-from convoy_node.settings import KINDS, keep_last_good, read_settings
+from convoy_node.settings import FILE, KINDS, keep_last_good, last_good, read_settings
 from devkit.agent import ROOT
 
 ROLE = ROOT / "roles/puppet_gate"
@@ -88,7 +88,7 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({"puppet_gate_host": "a/b", "puppet_gate_role": "x"}, "can't be the name of a host"),
         ({"puppet_gate_host": "vm"}, "no role can be found in the name vm"),
         ("[" * 100_000, "is nested too deeply"),
-        ("", "is not JSON"),
+        ("", "is empty"),
         ([], "is not an object"),
         ({**GOOD, "x\x1b[31m": 1}, "x?[31m is not a setting"),
     ],
@@ -117,12 +117,20 @@ def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None
     assert "5ec2e7" not in repr(settings)
 
 
-def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path) -> None:
-    settings = read_settings(write(tmp_path, {**GOOD, "puppet_gate_interval": 60}))
-    kept = tmp_path / "state/node.json"
-    keep_last_good(settings, str(kept))
+def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convoy_node.settings.FOLDER", str(tmp_path / "state"))
+    path = write(tmp_path, {**GOOD, "puppet_gate_interval": 60})
+    keep_last_good(read_settings(path), path)
+    kept = Path(last_good(path))
     assert kept.stat().st_mode & 0o777 == 0o600
     assert read_settings(str(kept)).interval == 60
+
+
+def test_each_settings_file_has_last_good_settings_of_its_own(tmp_path: Path) -> None:
+    # Otherwise a host would be reported under the name of another one, whose settings somebody only checked.
+    draft = str(tmp_path / "draft.json")
+    assert len({last_good(FILE), last_good(draft), last_good(str(tmp_path / "other.json"))}) == 3
+    assert last_good(draft) == last_good(f"{tmp_path}/x/../draft.json")
 
 
 def test_the_release_is_named_after_the_version_of_the_collection() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
@@ -85,9 +86,15 @@ def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
 
 
 @pytest.fixture
-def place(address: str, request: pytest.FixtureRequest) -> Alertmanager:
+def place(address: str, request: pytest.FixtureRequest, tmp_path: Path) -> Alertmanager:
     """That Alertmanager, in which each test has silences of its own."""
-    return read_maintenance({"alertmanager": {"url": address, "name": request.node.name, "lasts": "10m"}}, "m.yml")
+    return written(tmp_path, {"alertmanager": {"url": address, "name": request.node.name, "lasts": "10m"}})
+
+
+def written(folder: Path, settings: object) -> Alertmanager:
+    """Return what a settings file says that has been written."""
+    (folder / "m.yml").write_text(json.dumps(settings))
+    return read_maintenance(DataLoader(), str(folder / "m.yml"))
 
 
 def silenced(place: Alertmanager) -> dict[str, dict[str, Any]]:
@@ -228,20 +235,35 @@ GOOD: dict[str, Any] = {"url": "http://am.example.com:9093"}
     ("settings", "why"),
     [
         (None, "it is not a mapping"),
-        ({"alertmanagers": GOOD}, "alertmanagers is unknown; known are alertmanager"),
-        ({"alertmanager": {**GOOD, "label": "x"}}, "alertmanager.label is unknown; known are alertmanager.url"),
+        ({"alertmanagers": GOOD}, "unknown key alertmanagers; did you mean 'alertmanager'? Known are alertmanager"),
+        ({"alertmanager": {**GOOD, "label": "x"}}, "unknown key alertmanager.label. Known are url, matchers"),
         ({"alertmanager": {"url": "am:9093"}}, "alertmanager.url is not a URL"),
         ({"alertmanager": {**GOOD, "matchers": {"instance": ".*"}}}, "alertmanager.matchers: none of them has {host}"),
         ({"alertmanager": {**GOOD, "matchers": {"a-b": "{host}"}}}, "alertmanager.matchers.a-b is not a label"),
+        (
+            {"alertmanager": {**GOOD, "matchers": {"instance": "{host}("}}},
+            "alertmanager.matchers.instance is not a regular expression: ",
+        ),
         ({"alertmanager": {**GOOD, "lasts": "soon"}}, "alertmanager.lasts is not a duration"),
         ({"alertmanager": {**GOOD, "lasts": 5}}, "alertmanager.lasts is shorter than 60 s"),
     ],
 )
-def test_a_mistake_in_the_settings_is_named(settings: object, why: str) -> None:
+def test_a_mistake_in_the_settings_is_named(tmp_path: Path, settings: object, why: str) -> None:
     with pytest.raises(UpgradeError) as found:
-        read_maintenance(settings, "m.yml")
+        written(tmp_path, settings)
     assert found.value.code == "bad_maintenance"
-    assert found.value.message.startswith(f"maintenance: m.yml: {why}")
+    assert found.value.message.startswith(f"maintenance: {tmp_path}/m.yml: {why}")
+
+
+def test_a_file_that_can_t_be_read_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "m.yml"
+    with pytest.raises(
+        UpgradeError, match=r"m.yml: it does not exist or is not a file\. Nothing was done: correct the file"
+    ):
+        read_maintenance(DataLoader(), str(file))
+    file.write_text("alertmanager:\n  url: a: b\n")
+    with pytest.raises(UpgradeError, match=r"m.yml: it can't be read, line 2 \("):
+        read_maintenance(DataLoader(), str(file))
 
 
 def test_a_token_is_not_shown(place: Alertmanager) -> None:

@@ -238,13 +238,16 @@ GOOD: dict[str, Any] = {"webhook": "https://chat.example.com/hook"}
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "has no list of targets"),
-        ({"targets": []}, "has no list of targets"),
-        ({"targets": [GOOD], "pages": ""}, "has the unknown key pages; known are targets, page"),
+        ({}, "it has no list of targets"),
+        ({"targets": []}, "it has no list of targets"),
+        ({"targets": [GOOD], "pages": ""}, "unknown key pages; did you mean 'page'? Known are targets, page"),
         ({"targets": ["slack://x"]}, "targets[0] is not a mapping of names to values"),
         ({"targets": [GOOD, {}]}, "targets[1] needs either url, which apprise reads, or webhook"),
         ({"targets": [{**GOOD, "url": "slack://x"}]}, "targets[0] needs either url, which apprise reads, or webhook"),
-        ({"targets": [{**GOOD, "event": "end"}]}, "has the unknown key targets[0].event; known are targets[0].name"),
+        (
+            {"targets": [{**GOOD, "event": "end"}]},
+            "unknown key targets[0].event; did you mean 'events'? Known are name",
+        ),
         ({"targets": [{**GOOD, "events": ["failed"]}]}, "targets[0].events: 'failed' is not one of begin, stage"),
         ({"targets": [{**GOOD, "events": "end"}]}, "targets[0].events: 'end' is not one of begin, stage"),
         ({"targets": [{**GOOD, "events": []}]}, "targets[0].events: [] is not one of begin, stage"),

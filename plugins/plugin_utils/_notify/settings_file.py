@@ -1,0 +1,44 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads YAML files that an operator names, which may have values of ansible-vault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError
+
+from ...module_utils._common.names import did_you_mean
+
+
+def load_settings(loader: Any, file: str) -> Any:
+    """Return the content of a file.
+
+    :param loader: Ansible's, which knows the vault passwords.
+    :param file: relative to the current folder. The loader alone would search beside the playbook.
+    :raises ValueError: if it can't be read; its text is the end of a sentence.
+    """
+    path = Path.cwd() / file
+    if not path.is_file():
+        raise ValueError("it does not exist or is not a file")
+    try:
+        return loader.load_from_file(str(path))
+    except (AnsibleError, OSError) as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ValueError(f"it can't be read{where} ({' '.join(str(error).split())})") from error
+
+
+def refuse_unknown(found: Mapping[Any, Any], known: Sequence[str], prefix: str = "") -> None:
+    """Refuse keys that are not known.
+
+    :param prefix: what precedes the keys in messages.
+    :raises ValueError: for the first one; its text is the end of a sentence.
+    """
+    for key in found:
+        if key not in known:
+            nearest = did_you_mean(str(key), known) or "."
+            raise ValueError(f"unknown key {prefix}{key}{nearest} Known are {', '.join(known)}")
