@@ -188,7 +188,7 @@ def locks(node: Node) -> str:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        pytest.param("", f"{SETTINGS} is not JSON", id="nothing"),
+        pytest.param("", f"{SETTINGS} is empty", id="nothing"),
         *(
             pytest.param(text, told, id=name, marks=pytest.mark.thorough)
             for name, text, told in (
