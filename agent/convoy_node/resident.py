@@ -208,10 +208,10 @@ class Resident:
             f"convoy-node {self._release.name} waits for the gate of {self._settings.host} (role {self._settings.role})"
         )
         while not self._signals.is_over:
-            self._turn()
+            self._look_and_act()
         return 0
 
-    def _turn(self) -> None:
+    def _look_and_act(self) -> None:
         self._signals.read_again = False
         self._reload()
         decision = self._look.look()

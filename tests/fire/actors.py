@@ -253,10 +253,10 @@ class Nodes:
                 for host, answer in answers.items():
                     if answer.value and answer.version is not None and time.monotonic() > self._out_until[host]:
                         with patience("not_admitted"):
-                            self._turn(host, answer.version)
+                            self._agent_run(host, answer.version)
             time.sleep(self._chance.uniform(0.02, 0.2))
 
-    def _turn(self, host: str, wanted: str) -> None:
+    def _agent_run(self, host: str, wanted: str) -> None:
         if self._runs[host] == wanted and self._said[host] == wanted:
             self._after(host, wanted)
         else:

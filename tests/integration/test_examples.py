@@ -17,7 +17,7 @@ from integration.support.fleet import names, seed
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
-from integration.support.push import WATCHED, started, step, turn, without_services
+from integration.support.push import WATCHED, host_task, started, step, without_services
 from integration.support.seen import LOOKUP, MODULES, documentation
 from integration.support.words import UNLIMITED
 from written_services import Roles
@@ -44,8 +44,8 @@ def _for_a_run(roles: Roles) -> list[Task]:
     return [begun, *without_services(roles, {"web1": "web"}, "2.10")]
 
 
-def _for_a_turn(roles: Roles) -> list[Task]:
-    """Return what comes before a host's turn."""
+def _before_a_host(roles: Roles) -> list[Task]:
+    """Return the tasks before those of a host."""
     fleet = {"localhost": "web"}
     begun = plan(version="2.10", instructions=UNLIMITED, fleet=fleet, limit=[])
     return [begun, *started(roles, fleet, version="2.10")]
@@ -53,7 +53,7 @@ def _for_a_turn(roles: Roles) -> list[Task]:
 
 def _for_a_step(roles: Roles) -> list[Task]:
     """Return what comes before a task group of a host."""
-    return [*_for_a_turn(roles), turn("begun"), step("stop/nginx")]
+    return [*_before_a_host(roles), host_task("begun"), step("stop/nginx")]
 
 
 def _for_control(_roles: Roles) -> list[Task]:
@@ -78,7 +78,7 @@ BEFORE = {
     "consul_upgrade_notify": _for_a_hook,
     "consul_upgrade_host_report": _for_a_report,
     "push_run": _for_a_run,
-    "push_host": _for_a_turn,
+    "push_host": _before_a_host,
     "push_step": _for_a_step,
 }
 

@@ -12,7 +12,7 @@ import pytest
 from devkit.kv import RawKV
 from integration.support.fleet import gates, seed
 from integration.support.playbook import Played, Runner, Task, plan
-from integration.support.push import WATCHED, prepared, push_run, started, step, stopped, turn
+from integration.support.push import WATCHED, host_task, prepared, push_run, started, step, stopped
 from written_services import META, POST, TASKS, Roles
 
 HOST = "localhost"
@@ -46,12 +46,12 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
     played = play(
         run,
         started(roles, FLEET, [HOST]),
-        turn("begun"),
+        host_task("begun"),
         step("stop/nginx", task_tags=[["step2", "stop", "nginx"]]),
         step("upgrade/nginx", task_tags=[["step3", "upgrade", "nginx"]]),
         step("upgrade/nginx", state="done"),
         step("start/nginx"),
-        turn("ended"),
+        host_task("ended"),
         push_run(state="settled", play="dataplane"),
     )
     assert [result["failed"] for result in played] == [False] * 8, played.stdout
@@ -68,7 +68,7 @@ def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles
 def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_for(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
-    failing = [turn("begun"), step("stop/nginx"), turn("failed", error="no disk")]
+    failing = [host_task("begun"), step("stop/nginx"), host_task("failed", error="no disk")]
     played = play(run, started(roles, FLEET, [HOST]), *failing, push_run(state="settled", play="dataplane"))
     assert played[3]["error"] == "no disk"
     assert (record(consul)["state"], record(consul)["error"], record(consul)["step"]) == ("failed", "no disk", "stop")
@@ -78,18 +78,18 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     assert settled["msg"] == f"[stuck] {settled['failure']['message']}"
 
     again = plan(version="v2", fleet=FLEET, limit=[])
-    played = play(run, started(roles, FLEET, [HOST], wait_timeout=2), turn("begun"), begin=again)
+    played = play(run, started(roles, FLEET, [HOST], wait_timeout=2), host_task("begun"), begin=again)
     assert (played[1]["go"], played[1]["state"]) == (False, "failed")
     assert "no disk" in played[1]["reason"]
     retried = started(roles, FLEET, [HOST], retry_failed=True)
-    played = play(run, retried, turn("begun"), step("stop/nginx"), begin=again)
+    played = play(run, retried, host_task("begun"), step("stop/nginx"), begin=again)
     assert (played[1]["go"], played[1]["done"]) == (True, [])
     # It was at this task_group when it failed, so this is where it goes on.
     assert played[2]["run"]
 
 
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
-    played = play(run, started(roles, FLEET, part="role", role="web"), turn("begun", hosts=list(FLEET)))
+    played = play(run, started(roles, FLEET, part="role", role="web"), host_task("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}
     assert {host: gates(consul).get(f"host/{host}") for host in FLEET} == dict.fromkeys(FLEET, "True")
 
@@ -100,7 +100,7 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
         run,
         started(roles, FLEET, [HOST]),
         step("stop/nginx"),
-        turn("begun"),
+        host_task("begun"),
         step("sleep/nginx"),
         stopped(),
         step("stop/nginx"),
@@ -111,7 +111,7 @@ def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles:
     for result in played:
         if result["failed"]:
             assert result["msg"] == f"[{result['failure']['code']}] {result['failure']['message']}"
-    alone = run([turn("begun")], environ=WATCHED)[0]
+    alone = run([host_task("begun")], environ=WATCHED)[0]
     assert alone["failure"]["code"] == "no_daemon"
     assert "Run the same command again to continue." in alone["msg"]
 
@@ -126,9 +126,9 @@ def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, role
         prepared(roles, FLEET, [HOST]),
         {**plan(version="v2", fleet=FLEET, limit=[], since=0), "register": "passed"},
         push_run(state="finished", upgrade_roles={"web": {}}, wait_timeout=60),
-        turn("begun"),
+        host_task("begun"),
         step("post_upgrade/nginx"),
-        turn("ended"),
+        host_task("ended"),
     )
     assert [result["failed"] for result in played] == [False] * 6, played.stdout
     assert (played[2]["complete"], played[2]["post_upgrade"]) == (True, [HOST, "web2"])
@@ -162,7 +162,7 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
         [
             begin,
             *started(roles, FLEET, [HOST], "2.6", services=["db", "cloud"], provider_versions={"cloud": "2.2"}),
-            turn("begun"),
+            host_task("begun"),
             *steps,
         ],
         environ=WATCHED,
@@ -193,7 +193,7 @@ def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, ro
     consul.put(f"upgrade/hosts/{HOST}", json.dumps(midway))
     begin = plan(version="2.6", fleet=FLEET, instructions={"rolling_rules": {"global": 2}}, limit=[])
     starting = started(roles, FLEET, [HOST], "2.6", services=["db"], retry_failed=True)
-    played = run([begin, *starting, turn("begun"), step("upgrade/db")], environ=WATCHED)
+    played = run([begin, *starting, host_task("begun"), step("upgrade/db")], environ=WATCHED)
     assert [one["failed"] for one in played] == [False] * len(played), played.stdout
     assert played[2]["hosts"][HOST]["checkpoints"] == ["db@2.6"]
     assert played[4]["done"] == ["upgrade/db@2.4"]
@@ -208,7 +208,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
         run,
         prepared(roles, FLEET),
         push_run(state="validated"),
-        turn("invalid", error="no disk"),
+        host_task("invalid", error="no disk"),
         push_run(state="validated"),
     )
     codes = [result.get("failure", {}).get("code") for result in played]
@@ -220,7 +220,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert f"{both}no disk | web2: it can't" in played[3]["msg"]
     assert not [key for key in consul.tree() if key.startswith(("upgrade/hosts/", "upgrade/drivers/"))]
 
-    played = play(run, prepared(roles, FLEET, [HOST]), turn("valid"), push_run(state="validated"))
+    played = play(run, prepared(roles, FLEET, [HOST]), host_task("valid"), push_run(state="validated"))
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 

@@ -161,15 +161,15 @@ def test_reports_are_found_in_both_places_and_the_later_counts(store: Store, con
 
 
 def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: RawKV) -> None:
-    for turn, host in enumerate(names(compute=3), 1):
+    for number_done, host in enumerate(names(compute=3), 1):
         outcome = make_pass(kept, PassRequest("2", ONE_BY_ONE))
         assert [one.host for one in outcome.admissions] == [host]
         alike(consul)
         assert [one.value for one in ask_gate(kept, names(compute=3)).values()] == [
-            number <= turn for number in (1, 2, 3)
+            number <= number_done for number in (1, 2, 3)
         ]
-        # By turns, a node that has the old code and one that has the new one.
-        if turn % 2:
+        # Alternately, a node that has the old code and one that has the new one.
+        if number_done % 2:
             consul.put(f"running_version/2/{host}", "1700000000")
             consul.delete(f"running_version/1/{host}")
         else:

@@ -116,7 +116,7 @@ class Fleet:
         """Make nodes of the hosts."""
         return self.play("enroll", *arguments, **variables)
 
-    def turn(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def agent_run(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Let a node make an agent run now, as its agent would."""
         return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=180)
 

@@ -99,10 +99,10 @@ def test_service_and_cron_run_the_node_and_its_role_and_token_are_used(fleet: Fl
         fleet.consul.delete(f"config_state/enable_puppet/host/{name}")
     # By its name, cache-7 would have no role, and the lookup would refuse to guess.
     fleet.consul.put("config_state/enable_puppet/role/redis", "False")
-    shown = fleet.turn("cache-7").stdout
+    shown = fleet.agent_run("cache-7").stdout
     assert "closed: config_state/enable_puppet/role/redis is False" in shown
     fleet.consul.put("current_version", "v2")
-    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both take their turns", seconds=150)
+    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both upgrade", seconds=150)
     assert fleet.version_of("cache-7") == "v1"
 
 
@@ -140,7 +140,7 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     again = fleet.enroll("--limit", "cache-7", seconds=300, **settings)
     assert changed(again, "cache-7") == 0
     fleet.consul.put("config_state/enable_puppet/role/redis", "True")
-    done = fleet.turn("cache-7")
+    done = fleet.agent_run("cache-7")
     assert done.returncode == 0, done.stdout + done.stderr
     wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2", seconds=120)
     assert node.run("ls", "/opt/convoy/current/collections/ansible_collections/convoy/upgrade").stdout.split() == [

@@ -107,7 +107,7 @@ def silent_since(now: float, admitted_at: float | None, times: Mapping[str, Any]
     :param admitted_at: when a planner opened its gate.
     :param times: state -> time, from its record for this version; times in the future do not count.
     """
-    heard = [float(at) for at in (times or {}).values() if at <= now]
+    signs = [float(at) for at in (times or {}).values() if at <= now]
     if admitted_at:
-        heard.append(min(now, admitted_at))
-    return max(heard, default=None)
+        signs.append(min(now, admitted_at))
+    return max(signs, default=None)

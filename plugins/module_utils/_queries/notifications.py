@@ -166,7 +166,7 @@ class SentKey:
         """
         if not self._session:
             self._session = self._store.client.open_session(
-                f"convoy.upgrade notices of {current_user()}", SESSION_SECONDS, keeps_keys=True
+                f"convoy.upgrade notifier of {current_user()}", SESSION_SECONDS, keeps_keys=True
             )
             runtime.start_thread(self._renew, self._session)
         entry = self._store.client.get(self._key)

@@ -44,7 +44,7 @@ def hosts_outside_tags(
     only: Sequence[str],
     skip: Sequence[str],
 ) -> dict[str, str]:
-    """Return the hosts whose turn for the tags has not come, such as those that ``--tags verify`` would verify before their upgrade.
+    """Return the hosts that these tags would run too early, such as those that ``--tags verify`` would verify before their upgrade.
 
     :param plan: a result of ``consul_upgrade_plan``, with the task groups that each host has finished.
     :param composition: a result of ``compose_upgrade_tasks``.

@@ -81,11 +81,11 @@ def stopped() -> Task:
     return push_run(state="stopped")
 
 
-def turn(state: str, **options: Any) -> Task:
-    """Return a task of a host's turn."""
+def host_task(state: str, **options: Any) -> Task:
+    """Return a task of push_host."""
     return {"convoy.upgrade.push_host": {"state": state, **options}}
 
 
 def step(task_group: str, **options: Any) -> Task:
-    """Return a task of a host's task group."""
+    """Return a task of push_step."""
     return {"convoy.upgrade.push_step": {"task_group": task_group, **options}}

@@ -78,7 +78,7 @@ def test_a_role_of_which_none_is_done_takes_as_long_as_the_others() -> None:
     assert left(site) == (40 + 60, 1)
 
 
-def test_soaking_is_part_of_a_turn() -> None:
+def test_soaking_is_part_of_an_upgrade() -> None:
     site = rollout(compute=4)
     took(site, "compute1", 100)
     took(site, "compute2", 100)

@@ -107,7 +107,7 @@ def test_the_message_quotes_the_tags() -> None:
     assert refusal("all", "start,verify").startswith("--skip-tags start,verify: ")
 
 
-def test_hosts_whose_turn_has_not_come_are_left_out() -> None:
+def test_hosts_that_the_tags_would_run_too_early_are_left_out() -> None:
     groups = [task_group(f"{step}/nginx") for step in STEPS]
     done = ["prepare/nginx", "may_stop/nginx", "drain/nginx", "stop/nginx", "upgrade/nginx", "start/nginx"]
     plan = {"hosts": {"web1": {"role": "web", "done": done}, "web2": {"role": "web", "done": []}}}

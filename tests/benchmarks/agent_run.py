@@ -21,7 +21,7 @@ from lab.guard import guarded
 from lab.node import Node
 from nodes.fleet import RUNTIME, Fleet, wait_for
 
-NAME = "turn"
+NAME = "agent_run"
 ABOUT = "an agent run on a node of the lab, beside Ansible and Puppet alone"
 NEEDS_LAB = True
 
@@ -62,7 +62,7 @@ def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]
 
 def run(options: Options, report: Report) -> None:
     """Measure agent runs on one node."""
-    with tempfile.TemporaryDirectory() as folder, guarded("bench-turn") as lab:
+    with tempfile.TemporaryDirectory() as folder, guarded("bench-agent") as lab:
         lab.up({NODE: "compute"})
         fleet = Fleet(lab, Path(folder))
         fleet.consul.put("current_version", "v1")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One node takes its turn, in every case that it can find itself in; its agent is stopped, so that each turn is seen."""
+"""The agent runs of one node in each situation. Its resident agent is stopped, so that each run is seen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bring_to(fleet: Fleet, version: str) -> None:
     if fleet.version_of(NODE) == version:
         fleet.consul.put(f"running/versions/{version}/{NODE}", "1700000000")
     else:
-        turn(fleet)
+        agent_run(fleet)
     assert fleet.version_of(NODE) == version
 
 
@@ -72,8 +72,8 @@ def forget(node: Node) -> None:
     node.run("rm", "-f", "/etc/convoy/version", FACTS, SOURCES, RELEASE)
 
 
-def turn(fleet: Fleet, *arguments: str, code: int = 0) -> str:
-    done = fleet.turn(NODE, *arguments)
+def agent_run(fleet: Fleet, *arguments: str, code: int = 0) -> str:
+    done = fleet.agent_run(NODE, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -97,7 +97,7 @@ def test_a_closed_gate_leaves_the_node_alone_and_tells_the_key(fleet: Fleet, nod
     fleet.consul.put("current_version", "v2")
     fleet.consul.put(GATE, "False")
     before = fleet.consul.tree()
-    shown = turn(fleet)
+    shown = agent_run(fleet)
     assert f"{NODE}: closed: {GATE} is False" in shown
     assert changed(shown) == 0
     assert fleet.consul.tree() == before
@@ -111,7 +111,7 @@ def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> No
     fleet.consul.put("current_version", "v2")
     fleet.consul.put(GATE, "True")
     fleet.consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
-    assert re.search(rf"{NODE}: closed: held by ann .*: disk", turn(fleet))
+    assert re.search(rf"{NODE}: closed: held by ann .*: disk", agent_run(fleet))
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
@@ -127,7 +127,7 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
     before = fleet.record(NODE)
     for gate in ("False", "True"):
         fleet.consul.put(GATE, gate)
-        shown = turn(fleet, "-e", f"puppet_gate_puppet={kind}")
+        shown = agent_run(fleet, "-e", f"puppet_gate_puppet={kind}")
         assert "held: Puppet is disabled on this host: its disk is being replaced" in shown
         assert fleet.record(NODE) == {"version": "v2", "state": "retried", "attempt": 1, "times": {}, **before} | {
             "held": "its disk is being replaced"
@@ -139,7 +139,7 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
     status = fleet.play("status", host=NODE)
     assert "held by puppet agent --disable: its disk is being replaced" in status
     node.run("puppet", "agent", "--enable")
-    turn(fleet)
+    agent_run(fleet)
     assert "held" not in fleet.record(NODE)
     assert fleet.states()[NODE] == "pending"
 
@@ -216,14 +216,14 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
         # Not admitted, it takes no slot.
         assert fleet.consul.tree() == before
         fleet.consul.put(GATE, "True")
-        assert told in turn(fleet, code=78)
+        assert told in agent_run(fleet, code=78)
         record = fleet.record(NODE)
         assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
         assert told in record["error"]
         assert fleet.version_of(NODE) == "v1"
     finally:
         node.write(SETTINGS, good)
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.record(NODE)["state"] == "upgraded"
     wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
 
@@ -268,7 +268,7 @@ def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, 
     node.write("/etc/convoy/hooks/undrain.d/10-note", HOOK % "undrain", 0o755)
     try:
         fleet.consul.put("current_version", "v2")
-        assert "before.d/10-bad ended with 3: instances are left" in turn(fleet, code=2)
+        assert "before.d/10-bad ended with 3: instances are left" in agent_run(fleet, code=2)
         record = fleet.record(NODE)
         assert (record["state"], record["step"]) == ("failed", "before")
         assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
@@ -276,7 +276,7 @@ def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, 
     finally:
         node.run("rm", "-rf", "/root/hooks", "/etc/convoy/hooks/before.d/10-bad")
         node.run("rm", "-f", "/etc/convoy/hooks/drain.d/10-note", "/etc/convoy/hooks/undrain.d/10-note")
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.version_of(NODE) == "v2"
 
 
@@ -299,7 +299,7 @@ def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) ->
     finally:
         for folder in full:
             node.run("umount", folder)
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
@@ -343,12 +343,12 @@ def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet,
     node.run("rm", RELEASE)
     node.run("systemctl", "stop", "consul")
     try:
-        away = turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+        away = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
     finally:
         node.run("systemctl", "start", "consul")
     assert "An upgrade of this node has not ended" in away
     assert node.read(RELEASE) is None
-    wait_for(lambda: fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v1", "the next run ends it")
+    wait_for(lambda: fleet.agent_run(NODE).returncode == 0 and fleet.version_of(NODE) == "v1", "the next run ends it")
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
@@ -357,7 +357,7 @@ def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, n
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
     fleet.consul.put(GATE, "Flase")
-    shown = turn(fleet, code=2)
+    shown = agent_run(fleet, code=2)
     assert GATE in shown
     assert "Flase" in shown
     assert node.read(RELEASE) == "manifest v1 on v1\n"
@@ -366,14 +366,14 @@ def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, n
 def test_an_open_gate_takes_it_to_the_version_and_the_next_turn_changes_nothing(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.version_of(NODE) == "v2"
     assert fleet.reported("v2") == {NODE}
     assert fleet.reported("v1") == set()
     assert node.read(FACTS) == "convoy_version=v2\n"
     assert node.read(RELEASE) == "manifest v2 on v2\n"
     before = fleet.consul.tree()
-    shown = turn(fleet)
+    shown = agent_run(fleet)
     assert changed(shown) == 0
     assert fleet.consul.tree() == before
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
@@ -385,7 +385,7 @@ def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
     fleet.consul.delete("running", tree=True)
     fleet.consul.delete("upgrade", tree=True)
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.reported("v1") == {NODE}
 
 
@@ -395,7 +395,7 @@ def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Flee
     node.run("rm", RELEASE)
     node.run("systemctl", "stop", "consul")
     try:
-        shown = turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", "puppet_gate_bootstrap=true")
+        shown = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", "puppet_gate_bootstrap=true")
     finally:
         node.run("systemctl", "start", "consul")
     assert "can't be reached" in shown
@@ -410,10 +410,10 @@ def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let
     forget(node)
     node.run("systemctl", "stop", "consul")
     try:
-        shown = turn(fleet, "-e", "upgrade_consul_timeout=0.5")
+        shown = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5")
         assert "never had a version. With puppet_gate_bootstrap, it would run" in shown
         assert node.read(RELEASE) is None
-        turn(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+        agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
     finally:
         node.run("systemctl", "start", "consul")
     assert node.read(RELEASE) == "manifest v1 on \n"
@@ -426,7 +426,7 @@ def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node
     node.write(RELEASE, "somebody was here")
     fleet.consul.put("current_version", "v2")
     before = fleet.consul.tree()
-    shown = turn(fleet, "--check", "--diff")
+    shown = agent_run(fleet, "--check", "--diff")
     assert "+deb [trusted=yes] file:/srv/lab/v2 ./" in shown
     assert '"started"' in shown
     assert changed(shown) > 3
@@ -443,7 +443,7 @@ def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node)
     node.write(RELEASE, "somebody was here")
     fleet.consul.put("current_version", "v2")
     before = fleet.consul.tree()
-    shown = turn(fleet, "-e", '{"puppet_gate_noop": true}')
+    shown = agent_run(fleet, "-e", '{"puppet_gate_noop": true}')
     assert changed(shown) == 1
     assert node.read(RELEASE) == "somebody was here"
     assert fleet.consul.tree() == before
@@ -481,14 +481,14 @@ def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet
 def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_mends_it(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v9")
-    shown = turn(fleet, code=2)
+    shown = agent_run(fleet, code=2)
     assert f"{NODE}, on its way to v9, step packages: " in shown
     record = fleet.record(NODE)
     assert (record["state"], record["step"], record["version"]) == ("failed", "packages", "v9")
     assert "/srv/lab/v9" in record["error"]
     assert fleet.version_of(NODE) is None
     publish(fleet.lab.shared, "v9")
-    turn(fleet)
+    agent_run(fleet)
     record = fleet.record(NODE)
     assert (record["state"], record["attempt"], record.get("error")) == ("upgraded", 2, None)
     assert fleet.version_of(NODE) == "v9"
@@ -499,7 +499,7 @@ def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fle
     check = '#!/bin/sh\n[ "$(fleet-service)" = v3 ] || { echo "it runs $(fleet-service)"; exit 1; }\n'
     node.write("/etc/convoy/validation.d/20-version", check, 0o755)
     fleet.consul.put("current_version", "v3")
-    shown = turn(fleet, code=2)
+    shown = agent_run(fleet, code=2)
     assert "20-version ended with 1: it runs v2.9" in shown
     assert fleet.record(NODE)["step"] == "validation"
     assert fleet.version_of(NODE) is None
@@ -507,7 +507,7 @@ def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fle
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "warning", "its health is published")
     assert "it runs v2.9" in fleet.checks(NODE)["validation"][1]
     node.run("rm", "/etc/convoy/validation.d/20-version")
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.version_of(NODE) == "v3"
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
 
@@ -527,12 +527,12 @@ def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, nod
     assert "step report: [unreachable] Consul at http://127.0.0.1:8500 can't be reached" in shown
     assert "It could not be reported to Consul: Consul at" in shown
     assert fleet.version_of(NODE) is None
-    wait_for(lambda: turn_works(fleet), "the next turn makes up for it")
+    wait_for(lambda: next_run_works(fleet), "the next agent run makes up for it")
     assert fleet.reported("v2") == {NODE}
 
 
-def turn_works(fleet: Fleet) -> bool:
-    return fleet.turn(NODE).returncode == 0 and fleet.version_of(NODE) == "v2"
+def next_run_works(fleet: Fleet) -> bool:
+    return fleet.agent_run(NODE).returncode == 0 and fleet.version_of(NODE) == "v2"
 
 
 @pytest.mark.thorough
@@ -542,7 +542,7 @@ def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     node.write("/root/slow", "")
     process = start_turn(node)
     wait_for(lambda: node.read("/root/validating") is not None, "it validates")
-    shown = turn(fleet)
+    shown = agent_run(fleet)
     assert f"the run of root@{NODE} (process " in shown
     assert "has the lock of this node. Nothing is done." in shown
     assert changed(shown) == 0
@@ -565,7 +565,7 @@ def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) 
     stop(process)
     node.run("pkill", "-9", "-f", "validation.d", check=False)
     node.run("rm", "-f", "/root/slow")
-    turn(fleet)
+    agent_run(fleet)
     assert fleet.version_of(NODE) == "v2"
     assert fleet.record(NODE)["state"] == "upgraded"
 
@@ -599,7 +599,7 @@ def test_a_turn_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: No
     stop_agent(node)
     node.run("rm", "-f", "/root/slow", "/root/validating")
     wait_for(lambda: node.run("curl", "-sf", "http://127.0.0.1:8500/v1/status/leader", check=False).stdout, "Consul")
-    wait_for(lambda: turn_works(fleet), "the next turn does it")
+    wait_for(lambda: next_run_works(fleet), "the next agent run does it")
     assert fleet.record(NODE)["state"] == "upgraded"
     assert node.read(RELEASE) == "manifest v2 on v2\n"
     assert node.run("dpkg-query", "-W", "-f", "${Version}", "fleet-service").stdout == "2.0"
