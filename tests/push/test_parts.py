@@ -57,6 +57,7 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
     assert fleet.consul.get("config_state/enable_puppet/global") == b"True"
 
 
+@pytest.mark.thorough
 def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", upgrade_limit="controller:cache")
     assert fleet.reported("v1") == {"controller1", "cache1"}

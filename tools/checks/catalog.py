@@ -84,7 +84,7 @@ OTHERS = (
     ),
     _same("artifact", ("tools/checks/artifact.sh",)),
     _same("site", ("tools/site/build.sh",)),
-    _same("sanity", ("tools/checks/sanity.sh",)),
+    Check("sanity", (("tools/checks/sanity.sh",),), (("tools/checks/sanity.sh", "--quick"),)),
     _same("demo", ("python", "tools/demo")),
     Check(
         "benchmarks",
