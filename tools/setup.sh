@@ -62,7 +62,7 @@ if [ "${1:-}" = docs ]; then install_requirements docs; fi
 if [ "${1:-}" = test ]; then
     install_requirements test
     # promtool checks the metrics. Without it, their test is skipped, and fails in the CI.
-    tools/prometheus.sh promtool >/dev/null || true
+    tools/monitoring.sh promtool >/dev/null || true
     # Chromium opens the reports. Without it, their test is skipped, and fails in the CI.
     tools/browser.sh >/dev/null || true
     # axe-core checks that pages are accessible, also skipped without it.

@@ -49,9 +49,7 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  of all actions
         """Follow the rollout, and return how it ended."""
         settings = read_settings(options.get, os.environ)
-        alertmanager = (
-            read_maintenance(self._loader, options["maintenance"]) if options["maintenance"] is not None else None
-        )
+        places = read_maintenance(self._loader, options["maintenance"]) if options["maintenance"] is not None else []
         with contextlib.ExitStack() as stack:
             companions: list[LivePage | Maintenance] = []
             page = None
@@ -59,8 +57,8 @@ class ActionModule(ControllerAction):
                 page = stack.enter_context(LivePage(Store(settings), options["page"], dry=self._task.check_mode))
                 companions.append(page)
                 self._display.display(f"The page is {page.path}")
-            if alertmanager is not None and not self._task.check_mode:
-                maintenance = Maintenance(alertmanager)
+            for place in () if self._task.check_mode else places:
+                maintenance = Maintenance(place)
                 stack.callback(maintenance.close)
                 companions.append(maintenance)
             found = self._follow(settings, options["fleet"], companions)

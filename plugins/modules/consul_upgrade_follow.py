@@ -43,10 +43,10 @@ options:
     type: path
   maintenance:
     description:
-      - File on the controller with the settings of an Alertmanager, C(alertmanager). Alerts of hosts that are being upgraded are silenced there.
-        C(docs/watching.md) describes the settings.
+      - File on the controller with the settings of an Alertmanager, C(alertmanager), an Icinga 2, C(icinga), or both. Alerts of hosts that are
+        being upgraded are silenced there. C(docs/watching.md) describes the settings.
       - Silences last some minutes and are renewed, so they end by themselves if the module is killed.
-      - If Alertmanager refuses or can't be reached, the module warns, retries, and continues to follow.
+      - If one of them refuses or can't be reached, the module warns, retries, and continues to follow.
     type: path
 notes:
   - It runs only on the controller, so Consul must be reachable from there.

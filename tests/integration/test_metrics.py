@@ -35,7 +35,7 @@ ALERTS = ROOT / "docs/alerts.yml"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    found = subprocess.run([ROOT / "tools/prometheus.sh", "promtool"], capture_output=True, text=True, check=False)
+    found = subprocess.run([ROOT / "tools/monitoring.sh", "promtool"], capture_output=True, text=True, check=False)
     if found.returncode:
         missing(f"no promtool here: {found.stderr}")
     return found.stdout.strip()

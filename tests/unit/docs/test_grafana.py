@@ -31,7 +31,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    found = subprocess.run([ROOT / "tools/prometheus.sh", "promtool"], capture_output=True, text=True, check=False)
+    found = subprocess.run([ROOT / "tools/monitoring.sh", "promtool"], capture_output=True, text=True, check=False)
     if found.returncode:
         missing(f"no promtool here: {found.stderr}")
     return found.stdout.strip()

@@ -23,12 +23,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import maintenance as tested
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import (
-    Alertmanager,
-    Maintenance,
-    MaintenanceError,
-    read_maintenance,
-)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.alertmanager import Alertmanager
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import Maintenance, read_maintenance
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.silences import MaintenanceError
 from devkit.agent import ROOT
 from devkit.child import start, stop
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
@@ -39,7 +36,7 @@ from missing import missing
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Alertmanager of this test."""
     found = subprocess.run(
-        [ROOT / "tools/prometheus.sh", "prometheus-alertmanager"], capture_output=True, text=True, check=False
+        [ROOT / "tools/monitoring.sh", "prometheus-alertmanager"], capture_output=True, text=True, check=False
     )
     if found.returncode:
         missing(f"no Alertmanager here: {found.stderr}")
@@ -92,14 +89,21 @@ def place(address: str, request: pytest.FixtureRequest, tmp_path: Path) -> Alert
 
 
 def written(folder: Path, settings: object) -> Alertmanager:
-    """Return what a settings file says that has been written."""
+    """Return the Alertmanager of a settings file that is written here."""
     (folder / "m.yml").write_text(json.dumps(settings))
-    return read_maintenance(DataLoader(), str(folder / "m.yml"))
+    (found,) = read_maintenance(DataLoader(), str(folder / "m.yml"))
+    assert isinstance(found, Alertmanager)
+    return found
+
+
+def elsewhere(place: Alertmanager, **changes: Any) -> Alertmanager:
+    """Return it with another address."""
+    return replace(place, address=replace(place.address, **changes))
 
 
 def silenced(place: Alertmanager) -> dict[str, dict[str, Any]]:
     """Return host -> its active silence, as Alertmanager itself tells it."""
-    with urllib.request.urlopen(f"{place.url}/api/v2/silences", timeout=5) as answer:
+    with urllib.request.urlopen(f"{place.address.url}/api/v2/silences", timeout=5) as answer:
         found = json.load(answer)
     active = [one for one in found if one["createdBy"] == place.author and one["status"]["state"] == "active"]
     hosts = {one["comment"].partition(" is ")[0]: one for one in active}
@@ -209,12 +213,12 @@ def test_an_alertmanager_that_is_away_or_refuses_is_a_warning_and_tried_again(
     kept.close()
 
     with pytest.raises(MaintenanceError, match="answered with status 404"):
-        replace(place, url=f"{place.url}/elsewhere").silences()
+        elsewhere(place, url=f"{place.address.url}/elsewhere").silences()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         away_url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(MaintenanceError, match="can't be reached"):
-            replace(place, url=away_url).silences()
+            elsewhere(place, url=away_url).silences()
 
 
 def test_names_with_signs_of_regular_expressions_are_matched_as_they_are(place: Alertmanager) -> None:
@@ -229,14 +233,21 @@ def test_names_with_signs_of_regular_expressions_are_matched_as_they_are(place: 
 
 
 GOOD: dict[str, Any] = {"url": "http://am.example.com:9093"}
+ICINGA: dict[str, Any] = {"url": "https://i.example.com:5665", "user": "convoy", "password": "s3cret"}
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         (None, "it is not a mapping"),
-        ({"alertmanagers": GOOD}, "unknown key alertmanagers; did you mean 'alertmanager'? Known are alertmanager"),
-        ({"alertmanager": {**GOOD, "label": "x"}}, "unknown key alertmanager.label. Known are url, matchers"),
+        (
+            {"alertmanagers": GOOD},
+            "unknown key alertmanagers; did you mean 'alertmanager'? Known are alertmanager, icinga",
+        ),
+        (
+            {"alertmanager": {**GOOD, "label": "x"}},
+            "unknown key alertmanager.label. Known are url, matchers, authorization, name, ca_path, lasts",
+        ),
         ({"alertmanager": {"url": "am:9093"}}, "alertmanager.url is not a URL"),
         ({"alertmanager": {**GOOD, "matchers": {"instance": ".*"}}}, "alertmanager.matchers: none of them has {host}"),
         ({"alertmanager": {**GOOD, "matchers": {"a-b": "{host}"}}}, "alertmanager.matchers.a-b is not a label"),
@@ -246,6 +257,12 @@ GOOD: dict[str, Any] = {"url": "http://am.example.com:9093"}
         ),
         ({"alertmanager": {**GOOD, "lasts": "soon"}}, "alertmanager.lasts is not a duration"),
         ({"alertmanager": {**GOOD, "lasts": 5}}, "alertmanager.lasts is shorter than 60 s"),
+        ({"icinga": {"url": "https://i.example.com:5665"}}, "icinga.user is missing"),
+        ({"icinga": {**ICINGA, "password": ""}}, "icinga.password is missing"),
+        ({"icinga": {**ICINGA, "host_name": "web"}}, "icinga.host_name has no {host}"),
+        ({"icinga": {**ICINGA, "url": "i:5665"}}, "icinga.url is not a URL"),
+        ({"icinga": {**ICINGA, "pasword": "x"}}, "unknown key icinga.pasword; did you mean 'password'?"),
+        ({"alertmanager": GOOD, "icinga": {**ICINGA, "lasts": 1}}, "icinga.lasts is shorter than 60 s"),
     ],
 )
 def test_a_mistake_in_the_settings_is_named(tmp_path: Path, settings: object, why: str) -> None:
@@ -267,6 +284,6 @@ def test_a_file_that_can_t_be_read_is_named_with_its_line(tmp_path: Path) -> Non
 
 
 def test_a_token_is_not_shown(place: Alertmanager) -> None:
-    one = replace(place, authorization="Bearer s3cret")
+    one = elsewhere(place, headers={"Authorization": "Bearer s3cret"})
     assert one.silences() == []
     assert "s3cret" not in repr(one)
