@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from devkit.agent import consul_binary
 from devkit.child import stop
 from lab.node import Node
 
@@ -230,6 +231,7 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
 
 HOOKS = ("drain", "before", "after", "undrain")
 HOOK = '#!/bin/sh\necho "%s $CONVOY_HOST $CONVOY_VERSION" >>/root/hooks\n'
+MAINT = '#!/bin/sh\nexec "{}" maint {} -reason "upgrade to $CONVOY_VERSION"\n'
 ASKS = "[ -e /root/asked ] || touch /root/asked /run/reboot-required\n"
 
 
@@ -263,6 +265,9 @@ def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, 
 @pytest.mark.thorough
 def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
+    # As in docs/pull.md. Consul shows maintenance as a check of the node.
+    node.write("/etc/convoy/hooks/drain.d/50-consul", MAINT.format(consul_binary(), "-enable"), 0o755)
+    node.write("/etc/convoy/hooks/undrain.d/50-consul", MAINT.format(consul_binary(), "-disable"), 0o755)
     node.write("/etc/convoy/hooks/drain.d/10-note", HOOK % "drain", 0o755)
     node.write("/etc/convoy/hooks/before.d/10-bad", "#!/bin/sh\necho instances are left\nexit 3\n", 0o755)
     node.write("/etc/convoy/hooks/undrain.d/10-note", HOOK % "undrain", 0o755)
@@ -273,11 +278,14 @@ def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, 
         assert (record["state"], record["step"]) == ("failed", "before")
         assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
         assert node.read("/root/hooks") == f"drain {NODE} v2\n"
+        assert fleet.checks(NODE)["_node_maintenance"][0] == "critical"
     finally:
         node.run("rm", "-rf", "/root/hooks", "/etc/convoy/hooks/before.d/10-bad")
         node.run("rm", "-f", "/etc/convoy/hooks/drain.d/10-note", "/etc/convoy/hooks/undrain.d/10-note")
     agent_run(fleet)
     assert fleet.version_of(NODE) == "v2"
+    assert "_node_maintenance" not in fleet.checks(NODE)
+    node.run("rm", "-f", "/etc/convoy/hooks/drain.d/50-consul", "/etc/convoy/hooks/undrain.d/50-consul")
 
 
 @pytest.mark.thorough
