@@ -70,6 +70,8 @@ class ActionModule(ControllerAction):
     def _follow(
         self, settings: Settings, fleet: Mapping[str, str] | None, companions: Sequence[LivePage | Maintenance]
     ) -> RolloutProgress:
+        # Read first: if ansible-playbook is killed, the daemon ends too, and then this process has another parent already.
+        parent = os.getppid()
         has_view = False
         with contextlib.suppress(UpgradeError):
             # If the daemon ends before the rollout, the rollout is shown as lines.
@@ -78,7 +80,6 @@ class ActionModule(ControllerAction):
                 ended = ask(WaitForEnd()) if not companions else None
                 if ended is not None:
                     return ended
-        parent = os.getppid()
         updates = ViewUpdates()
         last: RolloutProgress | None = None
         shown = runtime.monotonic()
