@@ -55,6 +55,7 @@ def test_if_memory_runs_out_nothing_is_written_and_the_cause_is_named(agent: Age
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_a_result_that_is_cut_off_is_a_failure_that_says_so(run: Runner, consul: RawKV, tmp_path: Path) -> None:
     seed(consul, {"compute1": "compute"})
     cut = tmp_path / "python"

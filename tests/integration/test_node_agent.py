@@ -29,6 +29,7 @@ from devkit.agent import ROOT, Agent
 from devkit.child import start, stop
 from devkit.kv import RawKV
 from missing import missing
+from thorough import quick
 
 HOST = "compute7"
 GATE = f"config_state/enable_puppet/host/{HOST}"
@@ -436,7 +437,7 @@ def test_a_release_that_an_upgrade_brings_finishes_it_and_becomes_active(consul:
     assert json.loads(consul.get(RECORD) or b"")["release"] == "r2"
 
 
-@pytest.mark.parametrize("fault", ["no report", "no program"])
+@pytest.mark.parametrize("fault", quick(1, ["no report", "no program"]))
 def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     fault: str, consul: RawKV, node: Node
 ) -> None:

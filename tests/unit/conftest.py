@@ -1,13 +1,17 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How hypothesis works here, the same examples on every run of the CI, new ones at a desk."""
+"""How hypothesis works here: the same examples on every run of the CI, new ones at a desk, and fewer of them in `make test`."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from missing import is_strict
 
-settings.register_profile("desk", max_examples=120, deadline=None)
-settings.register_profile("ci", max_examples=120, deadline=None, derandomize=True)
-settings.load_profile("ci" if is_strict() else "desk")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the number of examples."""
+    examples = 50 if "not thorough" in config.option.markexpr else 200
+    settings.register_profile("convoy", max_examples=examples, deadline=None, derandomize=is_strict())
+    settings.load_profile("convoy")

@@ -83,7 +83,7 @@ OTHERS = (
         (("pytest", "-q", *_QUICK, "--in-process", *_by_file(3, "tests/integration")),),
     ),
     _same("artifact", ("tools/checks/artifact.sh",)),
-    _same("site", ("tools/site/build.sh",)),
+    Check("site", (("tools/site/build.sh",),), ()),
     Check("sanity", (("tools/checks/sanity.sh",),), (("tools/checks/sanity.sh", "--quick"),)),
     _same("demo", ("python", "tools/demo")),
     Check(
