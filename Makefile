@@ -26,7 +26,6 @@ test-all: ## Run all checks
 .PHONY: bench
 bench: setup ## Measure everything beside its peers, with fleets of up to 100,000 hosts, and what waiting nodes cost
 	@.venv/bin/python tests/benchmarks
-	@.venv/bin/python tests/benchmarks/waking.py
 
 .PHONY: lock
 lock: ## Write the locked versions that pip installs, from requirements
