@@ -24,7 +24,8 @@ _TARGET = """\
 Description=A node of the lab
 Requires=basic.target
 After=basic.target
-Wants=ssh.service consul.service cron.service dbus.service
+# multi-user.target starts the services that a test has enabled, after a reboot too.
+Wants=ssh.service consul.service cron.service dbus.service multi-user.target
 AllowIsolate=yes
 """
 
@@ -77,6 +78,7 @@ _MASKED = (
     "systemd-resolved.service",
     "systemd-timesyncd.service",
     "systemd-logind.service",
+    "getty.target",
     "networking.service",
     "ifupdown-pre.service",
 )

@@ -106,8 +106,8 @@ class Fleet:
         )
         return Live(process, self.folder / "no-results")
 
-    def play(self, playbook: str, *arguments: str, seconds: float = 180, code: int = 0, **variables: Any) -> str:
-        """Run a playbook to its end, and make sure of its exit code; return what it printed."""
+    def play(self, playbook: str, *arguments: str, seconds: float = 600, code: int = 0, **variables: Any) -> str:
+        """Run a playbook to its end, and make sure of its exit code; return what it printed. It has ten minutes, against hangs only."""
         played = self.start(playbook, *arguments, **variables).end(seconds)
         assert played.code == code, played.stdout
         return played.stdout

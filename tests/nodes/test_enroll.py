@@ -122,7 +122,7 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
         "puppet_gate_runtime": "",
         "puppet_gate_pip_arguments": f"--no-index --find-links {with_another_file(wheels)}",
     }
-    refused = fleet.enroll("--limit", "cache-7", seconds=300, code=2, **changed_wheels)
+    refused = fleet.enroll("--limit", "cache-7", code=2, **changed_wheels)
     assert "DO NOT MATCH THE HASHES" in refused
     # The release before is still the active one.
     release = node.run("readlink", "/opt/convoy/current").stdout
@@ -133,12 +133,12 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
         "puppet_gate_interval": 100000,
     }
     fleet.consul.put("config_state/enable_puppet/role/redis", "False")
-    fleet.enroll("--limit", "cache-7", seconds=300, **settings)
+    fleet.enroll("--limit", "cache-7", **settings)
     assert node.run("readlink", "/opt/convoy/current").stdout != release
     assert node.run("readlink", "-f", "/opt/convoy/previous").stdout.strip().endswith(release.strip())
-    node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service")
-    again = fleet.enroll("--limit", "cache-7", seconds=300, **settings)
+    again = fleet.enroll("--limit", "cache-7", **settings)
     assert changed(again, "cache-7") == 0
+    node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service")
     fleet.consul.put("config_state/enable_puppet/role/redis", "True")
     done = fleet.agent_run("cache-7")
     assert done.returncode == 0, done.stdout + done.stderr

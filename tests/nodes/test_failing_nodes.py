@@ -71,7 +71,7 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
     nodes["compute2"].run("rm", "/root/broken")
     nodes["compute3"].reconnect()
     nodes["compute4"].boot()
-    played = upgrade.end(480)
+    played = upgrade.end(600)
     assert played.code == 0, played.stdout
     assert fleet.reported("v2") == set(ROLES)
     for name, node in nodes.items():

@@ -124,10 +124,12 @@ def test_a_maintainer_script_that_hangs_is_ended_and_the_next_version_goes_on(
 def test_dnf_goes_up_and_down(node: Node, packages: ModuleCalls) -> None:
     node.run("dpkg", "--purge", "fleet-tool")
     for version, changed in (("1.0", True), ("1.0", False), ("2.0", True), ("1.0", True)):
-        publish_rpm(node, version)
+        # If the same version is built again, distro-sync installs it again.
+        if changed:
+            publish_rpm(node, version)
         shown = packages(manager="dnf", packages=["fleet-tool"], check=True)
         done = packages(manager="dnf", packages=["fleet-tool"])
-        assert (shown["changed"], done["changed"]) == (changed, changed)
+        assert (shown["changed"], done["changed"]) == (changed, changed), shown["output"] + done["output"]
         assert runs(node) == version
     publish_rpm(node, "3.0", "echo waiting for a human; sleep 3000")
     failed = packages(manager="dnf", timeout=20)

@@ -62,7 +62,7 @@ def test_one_command_upgrades_them_all_in_order_and_within_the_caps(fleet: Fleet
     for node in fleet.lab.nodes.values():
         node.write("/etc/fleet-service.conf", f"# changed by hand on {node.name}\n")
     with Watcher(fleet.consul, caps_hold) as watcher:
-        shown = fleet.play("upgrade", seconds=560, version="v2", instructions=RULES)
+        shown = fleet.play("upgrade", version="v2", instructions=RULES)
         _index, keys = read(fleet.consul)
     # On a busy machine, it sees several changes at once.
     assert watcher.views >= len(fleet.lab.nodes)
