@@ -209,6 +209,9 @@ record:
     release:
       description: Release of the node agent that reported last, or null.
       type: str
+    role:
+      description: Role by which the host read its gate when it last started, or null.
+      type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure

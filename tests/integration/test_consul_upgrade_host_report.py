@@ -53,7 +53,7 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
         "version": "2", "state": "started", "service": "nova_compute", "step": "stop", "attempt": 1, "error": None,
         "times": started["record"]["times"], "reported": None, "done": [], "post": None, "origin": None,
         "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]], "former": [], "held": None,
-        "failures": [], "machine": None, "other_machine": None, "release": None,
+        "failures": [], "machine": None, "other_machine": None, "release": None, "role": None,
     }  # fmt: skip
     assert begun <= started["record"]["times"]["started"] <= time.time()
     assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")

@@ -27,6 +27,7 @@ _MOST_UNITS = 2500
 # In bytes. The size of a record as planners write it, and the size up to which a host's value can't exceed that.
 _MOST_RECORD = 100_000
 _SMALL_RECORD = 25_000
+_TEXTS = ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine", "release", "role")
 
 
 def decode_record(key: str, value: bytes) -> HostRecord:
@@ -50,10 +51,7 @@ def decode_record(key: str, value: bytes) -> HostRecord:
 
 
 def _record(data: Any) -> HostRecord:
-    texts = {
-        name: _optional_text(data.get(name))
-        for name in ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine", "release")
-    }
+    texts = {name: _optional_text(data.get(name)) for name in _TEXTS}
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
     if (
         not _is_version(version)
@@ -84,6 +82,7 @@ def _record(data: Any) -> HostRecord:
         _bounded(texts["machine"], LONGEST_NAME),
         _bounded(texts["other_machine"], LONGEST_NAME),
         _bounded(texts["release"], LONGEST_NAME),
+        _bounded(texts["role"], LONGEST_NAME),
     )
 
 

@@ -237,7 +237,12 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     machine, other = _machines(before, report)
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
     release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
-    after = replace(after, release=release or (before.release if before is not None else None))
+    role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
+    after = replace(
+        after,
+        release=release or (before.release if before is not None else None),
+        role=role or (before.role if before is not None else None),
+    )
     at_step = (service, step) if report.state == STARTED else (None, None)
     if before is None or not before.readable:
         after = replace(

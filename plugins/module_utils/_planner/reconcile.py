@@ -11,7 +11,7 @@ from .._common.lazy import LazySequence
 from .._fleet.fleet import Snapshot
 from .._fleet.health_marks import HealthMark
 from .._rule_checks.stage_hosts import stage_without_followers
-from .._rule_checks.unknown_targets import duplicate_machines, unknown_targets
+from .._rule_checks.unknown_targets import duplicate_machines, other_roles, unknown_targets
 from .._rules.instructions import Instructions
 from .admission import admit, admitted_hosts, first_position, gates_to_open, reopened_hosts
 from .blockers import Blockers, find_blockers
@@ -95,6 +95,7 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
         *stage_without_followers(stages.stages, stages.of_host or {}),
         *unknown_targets(fleet.snapshot, fleet.members, fleet.rules.stages),
         *duplicate_machines(fleet.snapshot, fleet.members),
+        *other_roles(fleet.snapshot, fleet.members),
     )
 
 

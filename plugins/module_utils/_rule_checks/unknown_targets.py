@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Holds and approvals for unknown hosts, roles and stages, such as typos, and machines that share a name."""
+"""Holds and approvals for unknown hosts, roles and stages, such as typos, machines that share a name, and hosts with another role."""
 
 from __future__ import annotations
 
@@ -47,6 +47,26 @@ def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str,
     texts = [text for host in hosts if (text := other_machine(snapshot, host))]
     names = [text for one in _of_machines(snapshot, hosts).values() if (text := _renamed(snapshot, one))]
     return tuple(_ended(text) for text in (*_some(texts), *_some(names)))
+
+
+def other_roles(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
+    """Return warnings for hosts that read the gate of another role than the one that the fleet has for them.
+
+    :param members: host -> role.
+    """
+    texts = [text for host, role in members.items() if (text := other_role(snapshot, host, role))]
+    return tuple(_ended(text) for text in _some(texts))
+
+
+def other_role(snapshot: Snapshot, host: str, role: str) -> str:
+    """Return the warning for a host that reads the gate of another role, without a full stop; empty for others."""
+    record = snapshot.records.get(host)
+    if record is None or record.role in (None, role) or not record.readable:
+        return ""
+    return (
+        f"{host} reads the gate of the role {record.role}, but has the role {role} here. Set puppet_gate_role on the host to {role}, or enroll "
+        "it again. The warning ends with its next start"
+    )
 
 
 def other_name(snapshot: Snapshot, host: str) -> str:

@@ -132,7 +132,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
     :param now: unix seconds.
     """
     kept = before if before is not None and before.readable else None
-    machine, release = (kept.machine, kept.release) if kept is not None else (None, None)
+    machine, release, role = (kept.machine, kept.release, kept.role) if kept is not None else (None, None, None)
     if kept is None or kept.state == UPGRADED:
         former = with_former_rollout(kept) if kept is not None else ()
         kept = (
@@ -157,6 +157,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
         machine=machine,
         other_machine=None,
         release=release,
+        role=role,
         times={**kept.times, RETRIED: now},
         trail=extended_trail(kept.trail, now),
     )

@@ -70,6 +70,14 @@ def test_a_first_or_an_unreadable_record_has_none() -> None:
         assert after == HostRecord("2", STARTED, times={"started": 9})
 
 
+def test_the_role_of_the_last_start_is_kept() -> None:
+    started = next_record(None, HostReport("compute1", "2", STARTED, role="compte"), 5)
+    assert started.role == "compte"
+    assert next_record(started, HostReport("compute1", "2", UPGRADED), 9).role == "compte"
+    assert put_back_record(started, "3", None, 9).role == "compte"
+    assert next_record(started, HostReport("compute1", "3", STARTED, role="compute"), 9).role == "compute"
+
+
 def test_the_same_report_again_changes_nothing() -> None:
     assert next_record(BEFORE, HostReport("compute1", "2", STARTED), 9) == BEFORE
 

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord, Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
-from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknown_targets import unknown_targets
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknown_targets import (
+    other_roles,
+    unknown_targets,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage
 
 MEMBERS = {"compute1": "compute", "web1": "web"}
@@ -35,6 +38,21 @@ def test_unknown_names_are_warnings_with_suggestions() -> None:
         "role/wbe is a hold for an unknown role; did you mean 'web'?",
         "The approval of stage canry is for an unknown stage; did you mean 'canary'?",
         "The approval of stage x is for an unknown stage.",
+    )
+
+
+def test_a_host_that_reads_the_gate_of_another_role_is_a_warning() -> None:
+    records = {
+        "compute1": HostRecord("2", "started", role="compte"),
+        "web1": HostRecord("2", "started", role="web"),
+        "web2": HostRecord("2", "upgraded"),
+        "web3": HostRecord("", "failed", role="wbe", readable=False),
+        "gone": HostRecord("2", "started", role="wbe"),
+    }
+    members = {**MEMBERS, "web2": "web", "web3": "web"}
+    assert other_roles(Snapshot(records=records), members) == (
+        "compute1 reads the gate of the role compte, but has the role compute here. Set puppet_gate_role on the host to compute, or enroll it "
+        "again. The warning ends with its next start.",
     )
 
 
