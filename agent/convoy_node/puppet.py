@@ -14,8 +14,13 @@ from typing import Optional
 
 from .errors import printable
 
-# The directories of Debian's packages, and of those of Puppet and OpenVox.
-FOLDERS = ("/var/lib/puppet/state", "/var/cache/puppet/state", "/opt/puppetlabs/puppet/cache/state")
+# The directories of Debian's packages, of those of Puppet and OpenVox, and where OpenVox documents it.
+FOLDERS = (
+    "/var/lib/puppet/state",
+    "/var/cache/puppet/state",
+    "/opt/puppetlabs/puppet/cache/state",
+    "/var/opt/puppetlabs/puppet/cache/state",
+)
 _NAME = "agent_disabled.lock"
 # How the reason of this agent's own lock begins. It is no hold of an operator.
 OWN = "convoy.upgrade: "

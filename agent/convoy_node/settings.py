@@ -43,6 +43,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_fact": _TEXT,
     "puppet_gate_facts_file": _TEXT,
     "puppet_gate_repositories": _ITEMS,
+    "puppet_gate_sources": _TEXT,
     "puppet_gate_upgrade_packages": _FLAG,
     "puppet_gate_packages": _TEXTS,
     "puppet_gate_package_timeout": _SECONDS,
@@ -103,6 +104,9 @@ _EXAMPLES = {
 # These may be 0.
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
+# What Puppet accepts as the name of an environment, in which {version} stands for a version.
+_ENVIRONMENT = re.compile(r"\w*", re.ASCII)
+_NO_ENVIRONMENTS = ("main", "master", "server", "agent", "user")
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ def read_settings(path: str = FILE) -> Settings:
                 f"{path}: no role can be found in the name {host}, so the gate of its role is unknown. Set puppet_gate_role."
             )
         role = found[1]
+    if "/" in role or not role.isprintable() or role != role.strip():
+        raise BadSettings(f"{path}: puppet_gate_role {printable(repr(role))} can't be the name of a role. Correct it.")
     token, token_file = _token(path, data)
     interval = data.get("puppet_gate_puppet_interval", 1800)
     return Settings(
@@ -242,9 +248,28 @@ def _check(path: str, name: str, value: Any) -> None:
         raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint} Correct or remove it.")
     if not _fits(name, kind, value):
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
+    if name == "puppet_gate_environment":
+        _check_environment(path, value)
+    if (
+        name == "puppet_gate_sources"
+        and value not in ("", "consul")
+        and not (value.startswith("/") and "{version}" in value)
+    ):
+        raise BadSettings(
+            f"{path}: puppet_gate_sources is {printable(json.dumps(value), 100)}; give consul, or the path of a folder with {{version}} in it, such "
+            "as /srv/fleet/{version}/sources."
+        )
     choices = _CHOICES.get(name, ())
     if choices and value not in choices:
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give one of {', '.join(choices)}.")
+
+
+def _check_environment(path: str, value: str) -> None:
+    if value in _NO_ENVIRONMENTS or not _ENVIRONMENT.fullmatch(value.replace("{version}", "")):
+        raise BadSettings(
+            f"{path}: puppet_gate_environment is {printable(json.dumps(value), 100)}; give the name of an environment, with letters, digits "
+            "and _, in which {version} may stand for the version, such as release_{version}."
+        )
 
 
 def _fits(name: str, kind: str, value: Any) -> bool:

@@ -46,6 +46,13 @@ options:
   environment:
     description:
       - Puppet's environment. The default is Puppet's configuration.
+      - C({version}) stands for O(version). Characters that Puppet does not accept in the name of an environment become C(_), as in the environments
+        that r10k makes of branches. V(release_{version}) for 2.10 is C(release_2_10).
+      - With C({version}) and O(kind=agent), the run fails if the server has another environment for the node.
+    type: str
+  version:
+    description:
+      - Version that the run is for, if O(environment) has C({version}).
     type: str
   arguments:
     description:
@@ -89,6 +96,12 @@ EXAMPLES = r"""
     modulepath:
       - /etc/puppet/code/modules
     noop: true
+
+- name: Apply the manifests of a version in its environment, release_2_10
+  convoy.upgrade.puppet_run:
+    manifest: /etc/puppet/code/environments/release_2_10/manifests
+    environment: release_{version}
+    version: "2.10"
 """
 
 RETURN = r"""
@@ -145,6 +158,7 @@ def main() -> None:
             "manifest": {"type": "path"},
             "modulepath": {"type": "list", "elements": "path", "default": []},
             "environment": {"type": "str"},
+            "version": {"type": "str"},
             "arguments": {"type": "list", "elements": "str", "default": []},
             "executable": {"type": "str", "default": "puppet"},
             "noop": {"type": "bool", "default": False},
@@ -163,6 +177,7 @@ def main() -> None:
                 manifest=options["manifest"],
                 modulepath=options["modulepath"],
                 environment=options["environment"],
+                version=options["version"],
                 arguments=options["arguments"],
                 executable=options["executable"],
                 noop=options["noop"] or module.check_mode,

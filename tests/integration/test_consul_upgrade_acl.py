@@ -357,6 +357,7 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
         'key_prefix "cloud/config_state/role/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/host/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/upgrade/hold/" {\n  policy = "read"\n}\n'
+        'key_prefix "cloud/upgrade/sources/" {\n  policy = "read"\n}\n'
         'key "cloud/upgrade/hosts/compute1" {\n  policy = "write"\n}\n'
         'key "cloud/upgrade/wake/compute1" {\n  policy = "write"\n}\n'
     )

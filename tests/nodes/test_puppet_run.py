@@ -102,7 +102,8 @@ def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: Mod
     told = puppet(
         manifest=write(node, 'include greeting\nnotice("in ${environment}")'),
         modulepath=["/root/puppet/modules"],
-        environment="canary",
+        environment="{version}",
+        version="canary",
         arguments=["--show_diff"],
     )
     assert "hello from the module" in told["output"]
@@ -171,6 +172,7 @@ def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppe
 @pytest.mark.thorough
 def test_every_example_runs_as_it_stands(node: Node, puppet: ModuleCalls) -> None:
     node.write(f"{SITE}/site.pp", FILE)
+    node.write("/etc/puppet/code/environments/release_2_10/manifests/site.pp", FILE)
     node.run("mkdir", "-p", "/etc/puppet/code/modules")
     for options in puppet.examples():
         assert not puppet(**options)["failed"]

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._common.sanitize import sanitize, truncate_middle
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .lock_file import FOLDER, open_lock_file
 from .process import FinishedProcess, last_lines, run_process
 
@@ -29,11 +30,12 @@ _FAILURES = {
     6: "some resources were changed and others failed",
 }
 
-# The lock files of the agent in Debian's packages and in Puppet's own.
+# The lock files of the agent in Debian's packages, in those of Puppet 7 and 8 and of OpenVox, and where OpenVox documents it.
 _LOCKS = (
     "/var/lib/puppet/state/agent_catalog_run.lock",
     "/var/cache/puppet/state/agent_catalog_run.lock",
     "/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
+    "/var/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
 )
 _LOCKED = "already in progress"
 # The file in the same directories that `puppet agent --disable` writes.
@@ -49,6 +51,12 @@ _MOST_REASON = 8192
 # How the reason begins with which convoy-node keeps out Puppet's own runs. It is no hold of an operator.
 _KEPT_OUT = "convoy.upgrade: "
 
+# Stands for the version in the name of an environment.
+_VERSION = "{version}"
+# Puppet::Node::Environment.valid_name? accepts these names. The others are sections of puppet.conf.
+_ENVIRONMENT = re.compile(r"\w+", re.ASCII)
+_SECTIONS = ("main", "master", "server", "agent", "user")
+
 
 @dataclass(frozen=True)
 class PuppetOptions:
@@ -57,6 +65,8 @@ class PuppetOptions:
     :param kind: apply or agent.
     :param manifest: file or folder, for apply.
     :param modulepath: folders, for apply; empty for Puppet's default.
+    :param environment: may have ``{version}``, see :func:`environment_name`; empty for that of Puppet's configuration.
+    :param version: the version that the run is for.
     :param seconds: how long the run may take.
     :param lock_seconds: how long to wait until another run has ended.
     """
@@ -65,6 +75,7 @@ class PuppetOptions:
     manifest: str | None = None
     modulepath: Sequence[str] = ()
     environment: str | None = None
+    version: str | None = None
     arguments: Sequence[str] = ()
     executable: str = "puppet"
     noop: bool = False
@@ -72,12 +83,18 @@ class PuppetOptions:
     lock_seconds: float = 600
 
     def command_line(self) -> list[str]:
-        """Return the arguments of the command, without the executable."""
+        """Return the arguments of the command, without the executable.
+
+        :raises UpgradeError: ``bad_environment``.
+        """
         words = [self.kind, "--detailed-exitcodes", "--color=false"]
         if self.kind == "agent":
             words += ["--onetime", "--no-daemonize", "--no-splay", "--no-usecacheonfailure", "--verbose"]
         if self.environment:
-            words.append(f"--environment={self.environment}")
+            words.append(f"--environment={environment_name(self.environment, self.version)}")
+            if self.kind == "agent" and _VERSION in self.environment:
+                # A server that has another environment for the node would bring it to another version. Then the run fails.
+                words.append("--strict_environment_mode")
         if self.modulepath:
             words.append(f"--modulepath={':'.join(self.modulepath)}")
         words += ["--noop"] if self.noop else []
@@ -105,7 +122,7 @@ class PuppetRun:
 def run_puppet(options: PuppetOptions) -> PuppetRun:
     """Run Puppet, after waiting for a run that is under way.
 
-    :raises UpgradeError: ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
+    :raises UpgradeError: ``bad_environment``, ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
         ``puppet_failed``, whose details have ``exit_code`` and ``output``.
     """
     command = [_find(options.executable), *options.command_line()]
@@ -115,6 +132,29 @@ def run_puppet(options: PuppetOptions) -> PuppetRun:
         _let_in() if options.kind == "agent" else contextlib.nullcontext(),
     ):
         return _run(options, command, lock, waited)
+
+
+def environment_name(environment: str, version: str | None) -> str:
+    """Return the name of an environment with ``{version}`` replaced, such as ``release_2_10`` for ``release_{version}`` and 2.10.
+
+    Characters of the version that Puppet does not accept become ``_``, as in the environments that r10k makes of branches.
+
+    :raises UpgradeError: ``bad_environment`` if Puppet does not accept the name, or there is no version.
+    """
+    if _VERSION in environment and not version:
+        raise UpgradeError(
+            "bad_environment",
+            f"environment: {environment} depends on the version, and this host has none yet. Begin a rollout, or enroll the host with "
+            "puppet_gate_version.",
+        )
+    name = environment.replace(_VERSION, re.sub(r"\W", "_", version or "", flags=re.ASCII))
+    if not _ENVIRONMENT.fullmatch(name) or name in _SECTIONS:
+        raise UpgradeError(
+            "bad_environment",
+            f"environment: Puppet accepts no environment {truncated_repr(name)}: a name has letters, digits and _, and is none of "
+            f"{', '.join(_SECTIONS)}. Correct the setting.",
+        )
+    return name
 
 
 def refuse_disabled() -> None:

@@ -123,6 +123,10 @@ class Keys:
         """One provider: its version, and its progress to another."""
         return f"{self.providers}{name}"
 
+    def sources(self, version: str) -> str:
+        """The folder of the package sources that come with a version, which operators write."""
+        return f"{self.upgrade}sources/{version}/"
+
     @property
     def history(self) -> str:
         """The folder of the history."""

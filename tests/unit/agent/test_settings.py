@@ -85,7 +85,18 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({**GOOD, "puppet_gate_repositories": ["x"]}, "give a list of objects"),
         ({**GOOD, "puppet_gate_puppet_schedule": "cron"}, "give one of agent, external"),
         ({**GOOD, "upgrade_consul_scheme": "ftp"}, "give one of http, https"),
+        (
+            {**GOOD, "puppet_gate_environment": "r-{version}"},
+            'puppet_gate_environment is "r-{version}"; give the name of an environment',
+        ),
+        ({**GOOD, "puppet_gate_environment": "main"}, "such as release_{version}."),
+        (
+            {**GOOD, "puppet_gate_sources": "/srv/sources"},
+            'puppet_gate_sources is "/srv/sources"; give consul, or the path of a folder',
+        ),
+        ({**GOOD, "puppet_gate_sources": "{version}"}, "such as /srv/fleet/{version}/sources."),
         ({"puppet_gate_host": "a/b", "puppet_gate_role": "x"}, "can't be the name of a host"),
+        ({**GOOD, "puppet_gate_role": "comp/ute"}, "puppet_gate_role 'comp/ute' can't be the name of a role"),
         ({"puppet_gate_host": "vm"}, "no role can be found in the name vm"),
         ("[" * 100_000, "is nested too deeply"),
         ("", "is empty"),
@@ -100,6 +111,11 @@ def test_what_can_t_be_used_is_refused_with_one_sentence(data: object, told: str
     assert told in str(refused.value)
     assert str(refused.value).startswith(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("environment", ["", "production", "{version}", "release_{version}"])
+def test_an_environment_may_have_the_version(environment: str, tmp_path: Path) -> None:
+    read_settings(write(tmp_path, {**GOOD, "puppet_gate_environment": environment}))
 
 
 def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class TokenKind:
                 *(("key", key, "read") for key in (keys.current_version, keys.schema)),
                 *(("key_prefix", folder, "read") for folder in gates),
                 ("key_prefix", keys.holds, "read"),
+                ("key_prefix", f"{keys.upgrade}sources/", "read"),
                 ("key", keys.record(self.name), "write"),
                 ("key", keys.wake(self.name), "write"),
             ]

@@ -83,6 +83,50 @@ def test_the_command_has_all_options() -> None:
     assert {"--onetime", "--no-daemonize"} <= set(agent)
 
 
+@pytest.mark.parametrize(
+    ("environment", "version", "name"),
+    [
+        ("production", None, "production"),
+        ("{version}", "v2", "v2"),
+        ("release_{version}", "2.10", "release_2_10"),
+        ("r{version}", "2.10~rc1+b-2", "r2_10_rc1_b_2"),
+        ("{version}", "2.10é", "2_10_"),
+    ],
+)
+def test_an_environment_may_be_that_of_the_version(environment: str, version: str | None, name: str) -> None:
+    options = PuppetOptions(kind="agent", environment=environment, version=version)
+    assert f"--environment={name}" in options.command_line()
+    # Otherwise a server that names another environment for the node would bring it to another version.
+    assert ("--strict_environment_mode" in options.command_line()) == ("{version}" in environment)
+    apply = PuppetOptions(manifest="site.pp", environment=environment, version=version)
+    assert "--strict_environment_mode" not in apply.command_line()
+
+
+@pytest.mark.parametrize(
+    ("environment", "version", "told"),
+    [
+        ("release-{version}", "2.10", "Puppet accepts no environment 'release-2_10': a name has letters, digits and _"),
+        ("{version }", "2.10", "Puppet accepts no environment '{version }'"),
+        ("a/../b", None, "Puppet accepts no environment 'a/../b'"),
+        ("x\n", None, "Puppet accepts no environment 'x\\n'"),
+        ("{version}", "main", "and is none of main, master, server, agent, user. Correct the setting."),
+        (
+            "release_{version}",
+            None,
+            "environment: release_{version} depends on the version, and this host has none yet.",
+        ),
+    ],
+)
+def test_an_environment_that_puppet_does_not_accept_is_refused(
+    environment: str, version: str | None, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        run_puppet(wish(tmp_path, f"touch {tmp_path}/ran", environment=environment, version=version))
+    assert caught.value.code == "bad_environment"
+    assert told in caught.value.message
+    assert not (tmp_path / "ran").exists()
+
+
 def test_an_agent_that_is_locked_out_tries_again(tmp_path: Path) -> None:
     body = f"[ -e {tmp_path}/free ] && exit 0; touch {tmp_path}/free; echo 'Notice: Run already in progress; skipping'; exit 1"
     done = run_puppet(wish(tmp_path, body, kind="agent", manifest=None))

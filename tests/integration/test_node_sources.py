@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""node_sources with a real Consul, in check mode, as it writes to /etc. tests/nodes writes on a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devkit.kv import RawKV
+from integration.support.playbook import Runner, Task
+
+pytestmark = pytest.mark.one_release
+
+PATH = "/etc/apt/sources.list.d/convoy-test.list"
+
+
+def sources(**options: Any) -> Task:
+    return {"convoy.upgrade.node_sources": options}
+
+
+def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul: RawKV, tmp_path: Path) -> None:
+    consul.put("upgrade/sources/2.10/", "")
+    consul.put("upgrade/sources/2.10/convoy-test.list", "deb http://packages/{{ version }} ./\n")
+    consul.put("upgrade/sources/2.10/convoy-test.pref", "Package: *\n")
+    consul.put("upgrade/sources/2.1/convoy-other.list", "")
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "convoy-test.repo").write_text("[convoy]\n")
+    state = {"state_file": str(tmp_path / "state.json")}
+    before = consul.tree()
+    found, local = run([sources(version="2.10", **state), sources(folder=str(folder), **state)], check=True, diff=True)
+    assert (found["changed"], found["written"], found["removed"]) == (
+        True, ["/etc/apt/preferences.d/convoy-test.pref", PATH], [],
+    )  # fmt: skip
+    assert found["diff"][1] == {
+        "before_header": PATH, "after_header": PATH, "before": "", "after": "deb http://packages/{{ version }} ./\n",
+    }  # fmt: skip
+    assert local["written"] == ["/etc/yum.repos.d/convoy-test.repo"]
+    assert not Path(PATH).exists()
+    assert not (tmp_path / "state.json").exists()
+    assert consul.tree() == before
+
+
+def test_a_version_without_files_and_files_that_can_t_be_used_are_refused(
+    run: Runner, consul: RawKV, tmp_path: Path
+) -> None:
+    consul.put("upgrade/sources/2.11/convoy-test.list", b"\xff")
+    consul.put("upgrade/sources/2.12/convoy-test.txt", "")
+    consul.put("upgrade/sources/2.13/deep/convoy-test.list", "")
+    tasks = [sources(version=version) for version in ("2.9", "2.11", "2.12", "2.13", "a/b")]
+    played = run(
+        [*tasks, sources(folder=str(tmp_path / "none")), sources(version="1", folder="/x"), sources()], check=True
+    )
+    assert [one["failed"] for one in played] == [True] * 8
+    assert [one["failure"]["code"] for one in played[:6]] == [
+        "no_sources", "bad_sources", "bad_sources", "bad_sources", "bad_version", "no_sources",
+    ]  # fmt: skip
+    assert "Consul has no package sources of 2.9 in upgrade/sources/2.9/" in played[0]["msg"]
+    assert "upgrade/sources/2.11/convoy-test.list is not UTF-8 text" in played[1]["msg"]
+    assert "'convoy-test.txt' can't be a file of package sources" in played[2]["msg"]
+    assert "'deep/convoy-test.list' can't be a file" in played[3]["msg"]
