@@ -5,7 +5,8 @@
 
 One process holds a real blocking query for every waiting node, against one Consul server. Then hosts are admitted one by one, each in a
 transaction as a planner writes it. Measured are the queries that an admission ends, the processor time of the server, and the time from
-the write until the admitted node's query has ended. The rounds of all ways of waiting are in one run, one after the other.
+the write until the process of the node's agent run has started. Before that, the woken node reads its gate with the code of the agent. A process that
+does nothing takes the place of the agent run itself. The rounds of all ways of waiting are in one run, one after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 import random
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,8 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "agent"))
+
 from benchmarks.options import Options
 from benchmarks.tables import NOTHING, Report, percentile
+from convoy_node.connection import Connection
+from convoy_node.consul import Consul
+from convoy_node.gate import NodeKeys, answer
 from devkit.agent import Agent
 
 NAME = "waking"
@@ -41,8 +49,11 @@ MOST_ENDED = 2.0
 # Queries that an admission ends are counted for this long after it (seconds).
 _SETTLE = 1.0
 _SETTLE_OF_HERD = 6.0
+# An agent run that has not started after this time does not start (seconds).
+_LONGEST = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
+ROLE = "compute"
 GATE, WAKE, LEDGER = "config_state/enable_puppet/host/", "upgrade/wake/", "upgrade/ledger"
 
 
@@ -72,9 +83,15 @@ WAYS = [
 
 @dataclass(slots=True)
 class Counts:
-    """The ended queries: host -> when its last one ended (seconds of the monotonic clock)."""
+    """What happened.
+
+    :param ended: the ended queries.
+    :param admitted: the host that was admitted last.
+    :param at: host -> when its agent run started (seconds of the monotonic clock).
+    """
 
     ended: int = 0
+    admitted: str = ""
     at: dict[str, float] = field(default_factory=dict)
 
 
@@ -88,8 +105,23 @@ async def watch(port: int, host: str, way: Way, counts: Counts, ready: asyncio.S
     while True:
         found, _body = await ask(reader, writer, f"{way.path(host)}index={index}&wait={WAIT}")
         counts.ended += 1
-        counts.at[host] = time.monotonic()
+        if host == counts.admitted and host not in counts.at:
+            loop = asyncio.get_running_loop()
+            started = await loop.run_in_executor(None, start_agent_run, port, host)
+            if started is not None:
+                counts.at[host] = started
         index = found
+
+
+def start_agent_run(port: int, host: str) -> float | None:
+    """Read the gate as an agent does; return when the process of the agent run had started, None if the gate is closed."""
+    keys = NodeKeys(host, ROLE)
+    if not answer(keys, Consul(Connection(port=port)).read(keys.all), default=True).is_open:
+        return None
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL)
+    at = time.monotonic()
+    process.wait()
+    return at
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> tuple[int, bytes]:
@@ -143,8 +175,8 @@ def many_connections(count: int) -> Iterator[Agent]:
 
 
 async def measure(agent: Agent, way: Way, watchers: int, admissions: int) -> tuple[float, float, list[float]]:
-    """Return the ended queries of an admission, the server's processor time of one (seconds), and the times until nodes were woken."""
-    hosts = [f"compute{number}" for number in range(1, watchers + ADMITTED_BEFORE + 1)]
+    """Return the ended queries of an admission, the server's processor time of one (seconds), and the times until agent runs started."""
+    hosts = [f"{ROLE}{number}" for number in range(1, watchers + ADMITTED_BEFORE + 1)]
     random.Random(1).shuffle(hosts)
     before, hosts = hosts[:ADMITTED_BEFORE], hosts[ADMITTED_BEFORE:]
     agent.kv.delete("", tree=True)
@@ -169,7 +201,7 @@ async def measure(agent: Agent, way: Way, watchers: int, admissions: int) -> tup
     settle = _SETTLE
     for number in range(admissions):
         host = hosts[number]
-        woken, before_it = counts.ended, busy(agent.process.pid)
+        woken, before_it, counts.admitted = counts.ended, busy(agent.process.pid), host
         at = await loop.run_in_executor(None, admit, agent, way, host, number + 1)
         await asyncio.sleep(settle)
         ended.append(counts.ended - woken)
@@ -177,6 +209,8 @@ async def measure(agent: Agent, way: Way, watchers: int, admissions: int) -> tup
             settle = _SETTLE_OF_HERD
         used.append(busy(agent.process.pid) - before_it)
         if tasks:
+            while host not in counts.at and time.monotonic() < at + _LONGEST:
+                await asyncio.sleep(0.05)
             times.append(counts.at.get(host, float("inf")) - at)
     for task in tasks:
         task.cancel()
@@ -186,7 +220,13 @@ async def measure(agent: Agent, way: Way, watchers: int, admissions: int) -> tup
 
 def run(options: Options, report: Report) -> None:
     """Measure all ways with all numbers of waiting nodes."""
-    head = ["waiting nodes", "they wait on", "ended queries", "server's processor (s)", "woken after, p95 (s)"]
+    head = [
+        "waiting nodes",
+        "they wait on",
+        "ended queries",
+        "server's processor (s)",
+        "agent run started after, p95 (s)",
+    ]
     table = report.table("What one admission costs the server, by what the nodes wait on.", head, 2)
     for watchers in options.sizes or (WATCHERS[:1] if options.quick else WATCHERS):
         for way in WAYS:

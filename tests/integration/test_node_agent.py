@@ -18,11 +18,14 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant, revoke
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import ROOT, Agent
@@ -298,6 +301,35 @@ def test_a_gate_that_can_t_be_read_is_closed_and_an_agent_run_reports_it(consul:
     # Reported once, not every few seconds.
     time.sleep(3)
     assert len(node.runs) == 1
+
+
+def test_a_token_that_is_revoked_starts_no_upgrade_until_there_is_another_one(tmp_path: Path) -> None:
+    master = str(uuid.uuid4())
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
+    with Agent({"acl": acl}) as agent:
+        kv = RawKV(agent.kv.url, master)
+        kv.put("current_version", "v2")
+        kv.put(EVERYWHERE, "False")
+        store, kind = Store(Settings(port=agent.http_port, token=master)), TokenKind("node", HOST)
+        token = tmp_path / "token"
+        token.write_text(grant(store, kind).secret)
+        node = Node(tmp_path, agent.http_port)
+        node.write(puppet_gate_token_file=str(token), puppet_gate_interval=1)
+        node.install("r1")
+        (tmp_path / "what").write_text("fail")
+        node.start()
+        try:
+            wait_for(node.says(f"closed: {EVERYWHERE} is False"), "it waits")
+            revoke(store, kind)
+            admit(kv)
+            wait_for(node.says("an agent run reports it"), "the doubt is reported")
+            wait_for(lambda: node.runs, "an agent run")
+            assert not node.says("agent run: upgrade")()
+            token.write_text(grant(store, kind).secret)
+            wait_for(node.says("agent run: upgrade to v2"), "it goes on with another token")
+        finally:
+            node.stop()
+            (tmp_path / "what").unlink()
 
 
 def test_a_failed_upgrade_is_tried_again_at_the_interval_or_when_the_node_is_woken(consul: RawKV, node: Node) -> None:

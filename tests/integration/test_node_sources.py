@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.version_sources import read_sources
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.sources import write_sources
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.playbook import Runner, Task
 
@@ -44,21 +48,31 @@ def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul
     assert consul.tree() == before
 
 
+@pytest.mark.parametrize(
+    ("version", "code", "told"),
+    [
+        ("2.9", "no_sources", "Consul has no package sources of 2.9 in upgrade/sources/2.9/"),
+        ("2.11", "bad_sources", "upgrade/sources/2.11/convoy-test.list is not UTF-8 text."),
+        ("a/b", "bad_version", "a/b"),
+    ],
+)
 def test_a_version_without_files_and_files_that_can_t_be_used_are_refused(
-    run: Runner, consul: RawKV, tmp_path: Path
+    version: str, code: str, told: str, store: Store, consul: RawKV
 ) -> None:
+    consul.put("upgrade/sources/2.10/convoy-test.list", "")
     consul.put("upgrade/sources/2.11/convoy-test.list", b"\xff")
-    consul.put("upgrade/sources/2.12/convoy-test.txt", "")
-    consul.put("upgrade/sources/2.13/deep/convoy-test.list", "")
-    tasks = [sources(version=version) for version in ("2.9", "2.11", "2.12", "2.13", "a/b")]
-    played = run(
-        [*tasks, sources(folder=str(tmp_path / "none")), sources(version="1", folder="/x"), sources()], check=True
-    )
-    assert [one["failed"] for one in played] == [True] * 8
-    assert [one["failure"]["code"] for one in played[:6]] == [
-        "no_sources", "bad_sources", "bad_sources", "bad_sources", "bad_version", "no_sources",
-    ]  # fmt: skip
-    assert "Consul has no package sources of 2.9 in upgrade/sources/2.9/" in played[0]["msg"]
-    assert "upgrade/sources/2.11/convoy-test.list is not UTF-8 text" in played[1]["msg"]
-    assert "'convoy-test.txt' can't be a file of package sources" in played[2]["msg"]
-    assert "'deep/convoy-test.list' can't be a file" in played[3]["msg"]
+    with pytest.raises(UpgradeError) as caught:
+        read_sources(store, version)
+    assert caught.value.code == code
+    assert told in caught.value.message
+
+
+def test_only_the_files_of_the_version_are_read(store: Store, consul: RawKV) -> None:
+    consul.put("upgrade/sources/2.10/", "")
+    consul.put("upgrade/sources/2.10/a.list", "{{ version }}")
+    consul.put("upgrade/sources/2.10/deep/b.list", "")
+    consul.put("upgrade/sources/2.1/c.list", "")
+    found = read_sources(store, "2.10")
+    assert found == {"a.list": "{{ version }}", "deep/b.list": ""}
+    with pytest.raises(UpgradeError, match=r"'deep/b\.list' can't be a file of package sources"):
+        write_sources(found, "/nonexistent/state.json")
