@@ -53,7 +53,7 @@ def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul
     [
         ("2.9", "no_sources", "Consul has no package sources of 2.9 in upgrade/sources/2.9/"),
         ("2.11", "bad_sources", "upgrade/sources/2.11/convoy-test.list is not UTF-8 text."),
-        ("a/b", "bad_version", "a/b"),
+        ("a/b", "bad_name", "a/b"),
     ],
 )
 def test_a_version_without_files_and_files_that_can_t_be_used_are_refused(

@@ -13,7 +13,7 @@ from .._state.store import Store
 def read_sources(store: Store, version: str) -> dict[str, str]:
     """Return name -> content of the package sources of a version: one request.
 
-    :raises UpgradeError: ``bad_version``, ``no_sources``, ``bad_sources``, and what :meth:`ConsulClient.read` raises.
+    :raises UpgradeError: ``bad_name``, ``no_sources``, ``bad_sources``, and what :meth:`ConsulClient.read` raises.
     """
     check_version(version, "version")
     folder = store.keys.sources(version)
