@@ -35,7 +35,7 @@ options:
     default: apply
   manifest:
     description:
-      - File or folder with the manifests, for O(kind=apply).
+      - File or folder with the manifests, for O(kind=apply). The default is those of O(environment), as C(puppet config print manifest) shows them.
     type: path
   modulepath:
     description:
@@ -97,9 +97,8 @@ EXAMPLES = r"""
       - /etc/puppet/code/modules
     noop: true
 
-- name: Apply the manifests of a version in its environment, release_2_10
+- name: Apply the manifests of the environment of a version, release_2_10
   convoy.upgrade.puppet_run:
-    manifest: /etc/puppet/code/environments/release_2_10/manifests
     environment: release_{version}
     version: "2.10"
 """
@@ -165,7 +164,6 @@ def main() -> None:
             "timeout": {"type": "float", "default": 3600},
             "lock_timeout": {"type": "float", "default": 600},
         },
-        required_if=[("kind", "apply", ("manifest",))],
         supports_check_mode=True,
     )
     options = module.params

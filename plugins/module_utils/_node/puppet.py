@@ -13,7 +13,7 @@ import pwd
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._common import runtime
@@ -46,6 +46,7 @@ _OWN_LOCK = f"{FOLDER}/puppet.lock"
 _USERS_LOCK = "{home}/.convoy/puppet.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_TRIES = 1
+_SECONDS_OF_CONFIG = 120
 # The most that is read of the file with the reason (bytes).
 _MOST_REASON = 8192
 # How the reason begins with which convoy-node keeps out Puppet's own runs. It is no hold of an operator.
@@ -63,7 +64,7 @@ class PuppetOptions:
     """How to run Puppet.
 
     :param kind: apply or agent.
-    :param manifest: file or folder, for apply.
+    :param manifest: file or folder, for apply; None for that of the environment, which Puppet itself knows.
     :param modulepath: folders, for apply; empty for Puppet's default.
     :param environment: may have ``{version}``, see :func:`environment_name`; empty for that of Puppet's configuration.
     :param version: the version that the run is for.
@@ -125,8 +126,11 @@ def run_puppet(options: PuppetOptions) -> PuppetRun:
     :raises UpgradeError: ``bad_environment``, ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
         ``puppet_failed``, whose details have ``exit_code`` and ``output``.
     """
-    command = [_find(options.executable), *options.command_line()]
+    executable = _find(options.executable)
     refuse_disabled()
+    if options.kind == "apply" and not options.manifest:
+        options = replace(options, manifest=_manifest_of_environment(executable, options))
+    command = [executable, *options.command_line()]
     with (
         _alone(options.lock_seconds) as (lock, waited),
         _let_in() if options.kind == "agent" else contextlib.nullcontext(),
@@ -155,6 +159,24 @@ def environment_name(environment: str, version: str | None) -> str:
             f"{', '.join(_SECTIONS)}. Correct the setting.",
         )
     return name
+
+
+def _manifest_of_environment(executable: str, options: PuppetOptions) -> str:
+    """Return the manifests that a Puppet server would compile: where they are depends on the packages, the settings and the environment."""
+    command = [executable, "config", "print", "manifest"]
+    if options.environment:
+        command.append(f"--environment={environment_name(options.environment, options.version)}")
+    done = run_process(command, _SECONDS_OF_CONFIG)
+    paths = [line for line in done.output.splitlines() if line.startswith("/")]
+    if done.code != 0 or not paths:
+        why = last_lines(done.output) or "it printed nothing"
+        raise UpgradeError(
+            "puppet_failed",
+            f"manifest: puppet config print manifest does not say where the manifests are: {why}. Set it.",
+            exit_code=done.code,
+            output=done.output,
+        )
+    return paths[-1]
 
 
 def refuse_disabled() -> None:

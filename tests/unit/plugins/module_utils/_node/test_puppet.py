@@ -127,6 +127,24 @@ def test_an_environment_that_puppet_does_not_accept_is_refused(
     assert not (tmp_path / "ran").exists()
 
 
+def test_without_a_manifest_puppet_says_where_those_of_the_environment_are(tmp_path: Path) -> None:
+    body = (
+        'echo "$*" >>' + f"{tmp_path}/calls; "
+        "[ $1 = config ] && { echo Warning: old; echo /code/environments/release_2_10/manifests; exit 0; }; exit 2"
+    )
+    done = run_puppet(wish(tmp_path, body, manifest=None, environment="release_{version}", version="2.10"))
+    assert done.command[1:3] == ["apply", "--detailed-exitcodes"]
+    assert done.command[-2:] == ["--environment=release_2_10", "/code/environments/release_2_10/manifests"]
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[0] == "config print manifest --environment=release_2_10"
+    assert len(calls) == 2
+    with pytest.raises(
+        UpgradeError, match=r"does not say where the manifests are: Error: no such environment\. Set it\."
+    ) as caught:
+        run_puppet(wish(tmp_path, "echo Error: no such environment; exit 1", manifest=None))
+    assert (caught.value.code, caught.value.details["exit_code"]) == ("puppet_failed", 1)
+
+
 def test_an_agent_that_is_locked_out_tries_again(tmp_path: Path) -> None:
     body = f"[ -e {tmp_path}/free ] && exit 0; touch {tmp_path}/free; echo 'Notice: Run already in progress; skipping'; exit 1"
     done = run_puppet(wish(tmp_path, body, kind="agent", manifest=None))
