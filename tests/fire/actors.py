@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.repeated_passes import RepeatedPasses
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
@@ -30,6 +31,8 @@ from .rules import Rules, Schedule
 
 # What may happen to who asks Consul in such times; anything else ends the process, and the test.
 _EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_way", "aborted")
+# Those of them after which the same planner goes on.
+_AWAY = ("unreachable", "consul_error", "busy")
 # What an operator is told who comes too late, or in whose command Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _SAID = control.Command("under fire", fleet=FLEET)
@@ -66,6 +69,45 @@ def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool
             shared.epoch.value = outcome.ledger.epoch if outcome.ledger else 0
             # As in the module: the index of a deletion is in no key, so a read does not find it.
             seen = store.wait_for_change(max(seen, outcome.index), 1)
+
+
+def be_standing_planner(shared: Shared, settings: Settings, rules: Rules) -> None:
+    """Plan until killed, as a playbook does that waits for its rollout: with the fleet in memory, and a pass for several changes."""
+    while True:
+        passes = RepeatedPasses(settings)
+        try:
+            with patience():
+                _make_passes(passes, shared, rules)
+        finally:
+            passes.close()
+
+
+def _make_passes(passes: RepeatedPasses, shared: Shared, rules: Rules) -> None:
+    """Make passes of one rollout until an error ends it; while Consul is away, none ends it."""
+    request: dict[str, Any] = {"fleet": FLEET, "epoch": shared.epoch.value}
+    try:
+        passes.first(PassRequest(**request))
+    except UpgradeError as error:
+        if error.code != "no_rollout":
+            raise
+        passes.first(PassRequest(**request, version=NEW, rules=rules.given))
+    while True:
+        ledger = passes.latest.ledger if passes.latest is not None else None
+        shared.epoch.value = ledger.epoch if ledger is not None else 0
+        while not passes.wait(1):
+            pass
+        _make_next(passes)
+
+
+def _make_next(passes: RepeatedPasses) -> None:
+    while True:
+        try:
+            passes.next()
+            return
+        except UpgradeError as error:
+            if error.code not in _AWAY:
+                raise
+            time.sleep(0.1)
 
 
 class Operator:
@@ -239,6 +281,7 @@ class Nodes:
         self._hosts = dict(hosts)
         self._kind = plan.kind
         self._is_honest = honest
+        self._may_be_lost = plan.restore
         # What each really runs, what it said last, and until when it is of no use.
         self._runs = dict.fromkeys(hosts, OLD)
         self._said = dict.fromkeys(hosts, OLD)
@@ -269,9 +312,15 @@ class Nodes:
         self._said[host] = version if state == "upgraded" else ""
 
     def _after(self, host: str, wanted: str) -> None:
-        """Let a host that is done say so again, and now and then fall back to where it was."""
+        """Let a host that is done say so again, and now and then fall back to where it was.
+
+        Once calm is wanted, it has to say so again only if a restore may have lost what it said.
+        """
+        is_calm = bool(self._shared.calm.value)
+        if is_calm and not self._may_be_lost:
+            return
         luck = self._chance.random()
-        if luck < 0.02 and self._flaps and not self._shared.calm.value and not self._is_honest:
+        if luck < 0.02 and self._flaps and not is_calm and not self._is_honest:
             self._flaps -= 1
             self._runs[host] = OLD if wanted == NEW else NEW
             self._say(host, self._runs[host], "upgraded")

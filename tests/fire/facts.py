@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from .fleet import FLEET
@@ -25,8 +25,14 @@ OF_RUNS = ("upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wak
 
 
 def data_of(entry: Entry | None) -> dict[str, Any]:
-    """Return what a key holds, nothing where it is not there."""
-    return json.loads(entry.value) if entry is not None else {}
+    """Return what a key holds, nothing where it is not there. It is not to be changed, as others may get the same."""
+    return _parsed(entry.value) if entry is not None else {}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(value: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(value)
+    return found
 
 
 def is_open(state: State, host: str) -> bool:

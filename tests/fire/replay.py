@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .journal import Write, text
@@ -58,8 +59,16 @@ class Step:
 
     def changed(self) -> dict[str, tuple[Entry | None, Entry | None]]:
         """Return key -> before and after, for those that changed."""
-        keys = {*self.before, *self.after}
-        found = {key: (self.before.get(key), self.after.get(key)) for key in keys}
+        return self._changed
+
+    @cached_property
+    def _changed(self) -> dict[str, tuple[Entry | None, Entry | None]]:
+        before, after = self.before, self.after
+        # Of a key that is what it was, both mostly have the same object.
+        found: dict[str, tuple[Entry | None, Entry | None]] = {
+            key: (before.get(key), entry) for key, entry in after.items() if before.get(key) is not entry
+        }
+        found.update({key: (entry, None) for key, entry in before.items() if key not in after})
         return {key: both for key, both in sorted(found.items()) if both[0] != both[1]}
 
 

@@ -37,13 +37,13 @@ _OLD = 0.15
 class Told(Reading):
     """What a process was told, without the JSON of it."""
 
-    def __init__(self, number: int, at: float, found: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, number: int, at: float, found: State) -> None:
         super().__init__(number, at, b"")
-        self._found = dict(found)
+        self._found = found
 
     def entries(self) -> dict[str, tuple[str, int]]:
         """Return key -> value and ModifyIndex."""
-        return self._found
+        return {key: (one.value, one.index) for key, one in self._found.items()}
 
 
 @dataclass
@@ -181,7 +181,7 @@ class Network:
                 self._note(before, write)
         elif sent.operations and found.code == 200 and any(one["Key"].endswith(_LEDGER) for one in sent.operations):
             self._readings += 1
-            told = Told(self._readings, sent.at, {key: (one.value, one.index) for key, one in before.items()})
+            told = Told(self._readings, sent.at, before)
         elif server.index != index:
             self._note(before, None)
         if server.index != index:
@@ -204,7 +204,7 @@ class Network:
             return
         for prefix, queries in self._blocked.items():
             index = self.server.keys.index_below(prefix)
-            if index == self._looked_at.get(prefix):
+            if not queries or index == self._looked_at.get(prefix):
                 continue
             self._looked_at[prefix] = index
             self._blocked[prefix] = [one for one in queries if not self._is_answered(*one)]
@@ -249,8 +249,10 @@ class Network:
     def _state(self, before: State | None = None, write: Write | None = None) -> State:
         """Return the keys as the judge has them; after a write, only what it names is looked at."""
         entries = self.server.keys.entries
-        if before is None or write is None or any(one["Verb"] == "delete-tree" for one in write.operations):
+        if before is None:
             return {key: _entry(one) for key, one in entries.items()}
+        if write is None or any(one["Verb"] == "delete-tree" for one in write.operations):
+            return {key: _same(before.get(key), one) for key, one in entries.items()}
         found = dict(before)
         for key in {one["Key"] for one in write.operations}:
             if key in entries:
@@ -299,8 +301,22 @@ class _Broken(Exception):
     """A connection that ended without an answer."""
 
 
+def _same(before: Entry | None, entry: Any) -> Entry:
+    """Return an entry as the judge has it; the same object as before if it has not changed."""
+    return before if before is not None and before.index == entry.modified else _entry(entry)
+
+
 def _entry(entry: Any) -> Entry:
     return Entry(text(entry.value), entry.modified, entry.flags)
+
+
+class Adapter:
+    """Stands in the place of the HTTP adapter of the transport, which sets a time for each request.
+
+    :param seconds: for how long a request may take.
+    """
+
+    seconds: float = 0
 
 
 class HTTPClient:

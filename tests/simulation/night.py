@@ -25,7 +25,7 @@ from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
 from fire.push import ROLE, Pusher
-from fire.replay import Step
+from fire.replay import State, Step
 from fire.rules import Rules, Schedule, schedule
 from greenlet import getcurrent
 
@@ -34,7 +34,7 @@ from .actor import Actor
 from .consul.keys import Entry
 from .consul.server import Server
 from .faults import KINDS, Faults
-from .network import HTTPClient, Network, networks
+from .network import Adapter, HTTPClient, Network, networks
 from .notified import Hook, be_notifier
 from .story import story
 from .world import Process, Thread, World
@@ -45,6 +45,8 @@ _SECONDS = 150.0
 _UNTIL_TOLD = 60.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
+# So many planners keep the fleet in memory.
+_STANDING = 0.7
 _PLANNERS, _NODES, _PUSH_RUNS, _NOTIFIERS = (1, 2, 2, 3, 4), 3, 2, 2
 # Ended processes whose end is no finding: planners that noticed a restore.
 _EXPECTED = ("went_back",)
@@ -101,7 +103,7 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
         plan = replace(plan, rollback=None)
     world = World(f"night {seed}")
     stand_ins.enter(world)
-    transport.HTTPClient = HTTPClient
+    transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
     stand_ins.install()
     try:
         return Night(world, plan, without).run()
@@ -157,6 +159,7 @@ class Night:
         # Host -> the thread of a push run that works on it.
         self._working: dict[str, Thread] = {}
         self._is_complete = False
+        self._down: tuple[State, Rules, set[str]] | None = None
 
     def run(self) -> Result:
         """Let it pass: some seconds with faults, then calm until the rollout ends."""
@@ -215,7 +218,7 @@ class Night:
         hosts = [host for host, role in FLEET.items() if role != ROLE or not self._is_pushed]
         first = plan.kind.rules[0]
         planners = [
-            self._actor(f"planner{n}", actors.be_planner, first, plan.kind.insisting)
+            self._planner(f"planner{n}", first)
             for n in range(1, self._world.chance.choice(_PLANNERS) + 1)
             if f"planner{n}" not in self._without
         ]
@@ -243,6 +246,12 @@ class Night:
                 actor.start()
         return planners, others
 
+    def _planner(self, name: str, first: Rules) -> Actor:
+        """Return a planner: one that keeps the fleet in memory, or one that begins again in each pass, as a module does."""
+        if self._world.chance.random() < _STANDING:
+            return self._actor(name, actors.be_standing_planner, first)
+        return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
+
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
 
@@ -269,6 +278,8 @@ class Night:
         return actor
 
     def _has_failed(self) -> bool:
+        if not self._world.failed:
+            return False
         return any(one.process.error is not None and one.code not in _EXPECTED for one in self._actors)
 
     def _look(self, operator: Actor) -> None:
@@ -288,18 +299,24 @@ class Night:
         rules = self._rules_of(data_of(step.after.get(LEDGER)).get("instructions", {}))
         if rules is None or LEDGER not in step.before:
             return
-        changed = {key for key in step.after if step.after[key] is not step.before.get(key)}
+        changed = [key for key, (_before, after) in step.changed().items() if after is not None]
         events = [data_of(step.after[key])["what"] for key in changed if key.startswith(HISTORY)]
         # The beginning of a rollout closes all gates. Hosts that run its version already are down for the judge until they are seen to be well.
         if "begin" in events or not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
             return
-        before, after = Facts(step.before, rules).down(), Facts(step.after, rules).down()
+        before, after = self._down_in(step.before, rules), self._down_in(step.after, rules)
         for roles, cap in rules.caps.items():
             now = {host for host in after if FLEET[host] in roles}
             if len(now) > cap and now - before:
                 self._findings.at(step.index)(
                     f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
                 )
+
+    def _down_in(self, state: State, rules: Rules) -> set[str]:
+        """Return the hosts that are down. The keys after a step are mostly those before the next one."""
+        if self._down is None or self._down[0] is not state or self._down[1] is not rules:
+            self._down = (state, rules, Facts(state, rules).down())
+        return self._down[2]
 
     def _stuck(self) -> str:
         wanted = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS)

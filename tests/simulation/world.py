@@ -16,6 +16,7 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+_MACHINES = 2
 # What a wait returns whose time was over.
 TIMED_OUT = object()
 
@@ -58,6 +59,8 @@ class Process:
     """A simulated process.
 
     :param ahead: by how much its clock is ahead (seconds).
+    :param machine: where it runs. Those on the same machine see whether it is alive.
+    :param pid: that of its last start; 0 before the first one.
     :param error: what it ended with, None while it runs or if it ended well.
     """
 
@@ -66,6 +69,8 @@ class Process:
         self.world = world
         self.name = name
         self.ahead = 0.0
+        self.machine = f"machine{world.chance.randrange(_MACHINES)}"
+        self.pid = 0
         self.is_alive = False
         self.error: BaseException | None = None
         self.stack = ""
@@ -77,6 +82,7 @@ class Process:
     def start(self, act: Callable[[], Any]) -> None:
         """Start it with a function, whose end is the end of the process."""
         self.is_alive, self.error, self._is_stopped = True, None, False
+        self.pid = self.world.new_pid()
 
         def run() -> None:
             act()
@@ -94,6 +100,7 @@ class Process:
     def kill(self) -> None:
         """End it at once: none of its threads goes on."""
         self.is_alive = False
+        self.world.started.pop(self.pid, None)
         # They are kept until the world ends, as the end of a greenlet would run what stands in its finally.
         self.world.keep([*self._threads])
         self._threads, self._kept = {}, []
@@ -101,6 +108,7 @@ class Process:
     def fail(self, error: BaseException) -> None:
         """End it by an error in one of its threads."""
         self.error = error
+        self.world.failed.append(self)
         self.stack = traceback.format_exc()
         self.kill()
 
@@ -142,6 +150,8 @@ class World:
 
     :param seed: decides all chances.
     :param now: the seconds since its beginning.
+    :param started: PID of each process that is alive -> when it was started, in some ticks.
+    :param failed: the processes that an error has ended, whether or not they were started again.
     """
 
     def __init__(self, seed: str) -> None:
@@ -154,6 +164,15 @@ class World:
         self._is_over = False
         self._dead: list[list[Thread]] = []
         self.steps = 0
+        self.started: dict[int, int] = {}
+        self.failed: list[Process] = []
+        self._pids = 0
+
+    def new_pid(self) -> int:
+        """Return the PID of a process that is started now."""
+        self._pids += 1
+        self.started[self._pids] = 100 * self._pids
+        return self._pids
 
     @property
     def current(self) -> Process | None:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import json
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,6 +38,16 @@ class Entry(NamedTuple):
         return {**found, "CreateIndex": self.created, "ModifyIndex": self.modified}
 
 
+class Result(NamedTuple):
+    """A result of an operation.
+
+    :param text: the entry as Consul's JSON has it.
+    """
+
+    key: str
+    text: str
+
+
 class Refused(Exception):
     """An operation that a transaction can't do; the text is Consul's."""
 
@@ -52,12 +63,16 @@ class Keys:
     graves: dict[str, int] = field(default_factory=dict)
     index: int = 0
     _sorted: list[str] | None = None
-    # Prefix -> its index, as long as nothing changes.
-    _indexes: dict[str, int] = field(default_factory=dict)
+    # Prefix -> its index, None if there never was a key below it. Each change keeps it right.
+    _indexes: dict[str, int | None] = field(default_factory=dict)
+    # Key -> an entry and its JSON.
+    _texts: dict[str, tuple[Entry, str]] = field(default_factory=dict)
 
     def copy(self) -> Keys:
         """Return an independent copy."""
-        return Keys(dict(self.entries), dict(self.graves), self.index)
+        names = None if self._sorted is None else [*self._sorted]
+        # Texts are of entries, whichever keys have them.
+        return Keys(dict(self.entries), dict(self.graves), self.index, names, dict(self._indexes), self._texts)
 
     def below(self, prefix: str) -> list[str]:
         """Return the keys that begin with a prefix, sorted."""
@@ -65,10 +80,7 @@ class Keys:
             self._sorted = sorted(self.entries)
         names = self._sorted
         first = bisect_left(names, prefix)
-        last = first
-        while last < len(names) and names[last].startswith(prefix):
-            last += 1
-        return names[first:last]
+        return names[first : bisect_left(names, prefix + _LAST, first)]
 
     def index_of(self, key: str) -> int:
         """Return the index that an answer on one key has: that of the key, or of all keys if it is missing."""
@@ -79,41 +91,40 @@ class Keys:
         """Return the index that an answer on a prefix has: that of the last change below it, or of all keys if there is none."""
         if not prefix:
             return self.index
-        known = self._indexes.get(prefix)
-        if known is not None:
-            return known
-        changes = [self.entries[name].modified for name in self.below(prefix)]
-        changes += [index for name, index in self.graves.items() if name.startswith(prefix)]
-        found = self._indexes[prefix] = max(changes, default=self.index)
-        return found
+        if prefix not in self._indexes:
+            changes = [self.entries[name].modified for name in self.below(prefix)]
+            changes += [index for name, index in self.graves.items() if name.startswith(prefix)]
+            self._indexes[prefix] = max(changes, default=None)
+        found = self._indexes[prefix]
+        return self.index if found is None else found
 
     def apply(
         self, operations: Sequence[Mapping[str, Any]], index: int, is_session: Callable[[str], bool]
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    ) -> tuple[list[Result], list[dict[str, Any]]]:
         """Carry out a transaction; return results and errors. With any error, nothing is changed.
 
         :param index: the index of what it writes.
         """
-        before = dict(self.entries), dict(self.graves), self.index
-        results: list[dict[str, Any]] = []
+        before = self.copy() if any(one["KV"]["Verb"] in WRITES for one in operations) else None
+        results: list[Result] = []
         errors: list[dict[str, Any]] = []
         for number, operation in enumerate(operations):
             try:
-                results += [{"KV": one} for one in self._do(operation["KV"], index, is_session)]
+                results += self._do(operation["KV"], index, is_session)
             except Refused as error:
                 errors.append({"OpIndex": number, "What": str(error)})
         if errors:
-            self.entries, self.graves, self.index = before
-            self._sorted = None
-            self._indexes.clear()
+            if before is not None:
+                self.entries, self.graves, self.index = before.entries, before.graves, before.index
+                self._sorted, self._indexes = before._sorted, before._indexes
             return [], errors
         return results, []
 
-    def _do(self, facts: Mapping[str, Any], index: int, is_session: Callable[[str], bool]) -> list[dict[str, Any]]:
+    def _do(self, facts: Mapping[str, Any], index: int, is_session: Callable[[str], bool]) -> list[Result]:
         key, verb = facts["Key"], facts["Verb"]
         found = self.entries.get(key)
         if verb == "get-tree":
-            return [self.entries[name].shown(name) for name in self.below(key)]
+            return [Result(name, self.text(name)) for name in self.below(key)]
         if verb == "delete-tree":
             for name in self.below(key):
                 self.delete(name, index)
@@ -133,8 +144,18 @@ class Keys:
             return []
         check = _CHECKS.get(verb)
         if check is not None:
-            return [check(key, found, facts).shown(key, with_value=verb == "get")]
-        return [self._set(key, verb, found, facts, index, is_session).shown(key, with_value=False)]
+            entry = check(key, found, facts)
+            return [Result(key, self.text(key) if verb == "get" else _text(entry, key, with_value=False))]
+        entry = self._set(key, verb, found, facts, index, is_session)
+        return [Result(key, _text(entry, key, with_value=False))]
+
+    def text(self, key: str) -> str:
+        """Return an entry with its value as Consul's JSON has it."""
+        entry = self.entries[key]
+        known = self._texts.get(key)
+        if known is None or known[0] is not entry:
+            known = self._texts[key] = entry, _text(entry, key, with_value=True)
+        return known[1]
 
     def _set(
         self,
@@ -169,22 +190,36 @@ class Keys:
     def put(self, key: str, entry: Entry) -> Entry:
         """Set a key. What changes nothing keeps its index."""
         found = self.entries.get(key)
-        if found is None:
-            self._sorted = None
         entry = entry._replace(created=found.created if found is not None else entry.modified)
         if found is not None and found._replace(modified=0) == entry._replace(modified=0):
             return found
+        if found is None and self._sorted is not None:
+            insort(self._sorted, key)
         self.entries[key] = entry
-        self.index = entry.modified
-        self._indexes.clear()
+        self._note(key, entry.modified)
         return entry
 
     def delete(self, key: str, index: int) -> None:
         """Delete a key, if it is there."""
         if self.entries.pop(key, None) is not None:
-            self._sorted = None
-            self.graves[key] = self.index = index
-            self._indexes.clear()
+            if self._sorted is not None:
+                del self._sorted[bisect_left(self._sorted, key)]
+            self.graves[key] = index
+            self._note(key, index)
+
+    def _note(self, key: str, index: int) -> None:
+        self.index = index
+        for prefix in self._indexes:
+            if key.startswith(prefix):
+                self._indexes[prefix] = index
+
+
+# Sorts after every character of a key.
+_LAST = "\U0010ffff"
+
+
+def _text(entry: Entry, key: str, *, with_value: bool) -> str:
+    return json.dumps(entry.shown(key, with_value=with_value))
 
 
 def _get(key: str, found: Entry | None, _facts: Mapping[str, Any]) -> Entry:

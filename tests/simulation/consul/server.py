@@ -168,8 +168,9 @@ class Server:
         results, errors = keys.apply(operations, self.index, self.sessions.found.__contains__)
         if errors:
             return Answer(409, json.dumps({"Results": None, "Errors": errors}))
-        shown = [one for one in results if policy.may("key", one["KV"]["Key"])]
-        return Answer(200, json.dumps({"Results": shown, "Errors": None}))
+        shown = [one.text for one in results if policy is acl.ALL or policy.may("key", one.key)]
+        found = ", ".join(f'{{"KV": {text}}}' for text in shown)
+        return Answer(200, f'{{"Results": [{found}], "Errors": null}}')
 
     def _keys_for(self, request: Request) -> Keys:
         """Return the keys that a read is answered with."""
@@ -184,7 +185,7 @@ class Server:
                 return Answer(403, "Permission denied")
             headers = {"X-Consul-Index": str(keys.index_of(key) or 1)}
             found = keys.entries.get(key)
-            return Answer(404, "", headers) if found is None else Answer(200, json.dumps([found.shown(key)]), headers)
+            return Answer(404, "", headers) if found is None else Answer(200, f"[{keys.text(key)}]", headers)
         index = int(request.params.get("index", 0))
         if index and keys.index_below(key) <= index:
             wait = request.params.get("wait", "")
@@ -193,7 +194,7 @@ class Server:
         return self._names(key, request.params, policy, keys)
 
     def _names(self, prefix: str, params: Mapping[str, str], policy: acl.Policy, keys: Keys) -> Answer:
-        names = [name for name in keys.below(prefix) if policy.may("key", name)]
+        names = [name for name in keys.below(prefix) if policy is acl.ALL or policy.may("key", name)]
         separator = params.get("separator")
         if separator:
             cut = [name[len(prefix) :].partition(separator) for name in names]
