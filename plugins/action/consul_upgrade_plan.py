@@ -60,7 +60,8 @@ class ActionModule(ModuleAction):
         try:
             options = self.given(task_vars)
             wait = options.pop("wait", None)
-            if not boolean(wait or False, strict=False) or self._task.check_mode:
+            hands_over = boolean(options.get("hand_over") or False, strict=False)
+            if not boolean(wait or False, strict=False) or self._task.check_mode or hands_over:
                 # The module gets all options, so that its errors name the options.
                 return {**result, **self._make_one(options if wait is None else {**options, "wait": wait}, task_vars)}
             params = self.checked_here(options, task_vars)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
@@ -42,6 +43,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "replace": {"type": "str", "default": ""},
     "rollback": {"type": "bool", "default": False},
     "once": {"type": "bool", "default": False},
+    "wait": {"type": "bool", "default": True},
     "instructions": {"type": "dict", "default": {}},
     "instructions_file": {"type": "str", "default": ""},
     "limit": {"type": "list", "elements": "str", "default": []},
@@ -172,7 +174,7 @@ class ActionModule(ControllerAction):
 
 
 def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], *, pushes: bool) -> None:
-    """Refuse versions that YAML has read as numbers, and a single pass where Ansible upgrades hosts.
+    """Refuse versions that YAML has read as numbers, and a single pass or a handover where Ansible upgrades hosts.
 
     :raises UpgradeError: ``bad_version``, ``bad_options``.
     """
@@ -184,6 +186,20 @@ def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], 
                 "bad_version",
                 f"{name}: {value} is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes.",
             )
+    if not options["wait"] and pushes:
+        raise UpgradeError(
+            "bad_options",
+            "wait: planner services run no Ansible tasks, but Ansible upgrades the roles that have services in upgrade_roles "
+            f"({listing(pushed_roles(options['upgrade_roles']), 5)}). Nothing was done: leave -e wait=false out.",
+            variables={},
+            without=["wait"],
+        )
+    if not options["wait"] and options["once"]:
+        raise UpgradeError(
+            "bad_options",
+            "once and wait=false can't be combined: once admits hosts a single time, and wait=false lets planner services admit all others. "
+            "Nothing was done: leave one of them out.",
+        )
     if options["once"] and pushes:
         raise UpgradeError(
             "bad_options",

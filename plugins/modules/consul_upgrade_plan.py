@@ -107,6 +107,14 @@ options:
       - Longest time to wait in seconds, with O(wait) or O(since).
     type: int
     default: 14400
+  hand_over:
+    description:
+      - Hand the rollout over to the planner services of the role P(convoy.upgrade.planner#role), which carry it to its end. They admit only hosts in
+        O(limit), and only as long as C(current_version) and the ledger belong to this rollout.
+      - Fails before anything is written if no planner service runs. It can't be combined with O(wait).
+      - Only for hosts that upgrade themselves. Planner services run no Ansible tasks.
+    type: bool
+    default: false
   restart:
     description:
       - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
@@ -247,6 +255,11 @@ commit:
   returned: success
   type: str
   sample: 5d0f9a7c6e1b4c0d8a3f2b1e9c7d6a54
+planners:
+  description: Names of the planner services that run.
+  returned: with O(hand_over)
+  type: list
+  elements: str
 complete:
   description: Whether every host of the fleet is upgraded.
   returned: success
@@ -592,6 +605,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     CONNECTION_OPTIONS,
     FLEET_OPTIONS,
@@ -613,6 +627,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, require_planner
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
@@ -630,6 +645,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "converge": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": False},
     "wait_timeout": {"type": "int", "default": 14400},
+    "hand_over": {"type": "bool", "default": False},
     "restart": {"type": "bool", "default": False},
     "replace": {"type": "str"},
     "rollback": {"type": "bool", "default": False},
@@ -717,9 +733,15 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     """Make a pass; return its result.
 
-    :raises UpgradeError: what :func:`make_pass` raises.
+    :raises UpgradeError: ``bad_options``, ``no_planner``, and what :func:`make_pass` raises.
     """
     options = call.params
+    if options["hand_over"] and options["wait"]:
+        raise UpgradeError(
+            "bad_options",
+            "hand_over and wait can't be combined: either this call waits for the rollout, or planner services do.",
+        )
+    planners = {"planners": list(require_planner(store))} if options["hand_over"] else {}
     sources = read_sources(options)
     request = as_request(store, options, sources)
     if options["since"] is not None:
@@ -728,9 +750,11 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     outcome = make_pass(store, request, dry=call.check_mode, most_slow=1)
     if options["since"] is not None:
         outcome.index = max(outcome.index, seen)
+    if planners and outcome.ledger is not None:
+        outcome.changes += hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
     for warning in outcome.warnings:
         call.warn(warning)
-    return as_result(outcome, options["hosts"], sources, options["role_order"])
+    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **planners}
 
 
 def main() -> None:

@@ -64,6 +64,11 @@ options:
       - Whether the run makes a single pass. It is refused if Ansible upgrades hosts.
     type: bool
     default: false
+  wait:
+    description:
+      - Whether the run waits for the rollout, or hands it over to planner services. The latter is refused if Ansible upgrades hosts.
+    type: bool
+    default: true
   instructions:
     description:
       - As O(convoy.upgrade.consul_upgrade_plan#module:instructions). Empty for those of the file, or of the running rollout.

@@ -68,6 +68,7 @@ Code = Literal[
     "no_host_left",
     "no_hosts",
     "no_instructions",
+    "no_planner",
     "no_previous_version",
     "no_push",
     "no_reason",

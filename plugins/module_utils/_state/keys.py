@@ -142,6 +142,20 @@ class Keys:
         return f"{self.upgrade}notified"
 
     @property
+    def handover(self) -> str:
+        """Which rollout planner services carry to its end."""
+        return f"{self.upgrade}handover"
+
+    @property
+    def planners(self) -> str:
+        """The folder of the planner services that run."""
+        return f"{self.upgrade}planners/"
+
+    def planner(self, name: str) -> str:
+        """One planner service that runs; locked by its session, and deleted when that ends."""
+        return f"{self.planners}{name}"
+
+    @property
     def schema(self) -> str:
         """The version of this layout."""
         return f"{self.upgrade}schema"

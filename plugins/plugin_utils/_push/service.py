@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
+from ...module_utils._rollout.handover import take_back
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
 from .admission import RunAdmission
 from .connections import StorePool
@@ -37,13 +38,15 @@ class PushService:
     """Answers the messages of one push run."""
 
     def __init__(self, run: PushRun, queries: BlockingQueries | None = None) -> None:
-        """Open the Consul session.
+        """Open the Consul session, and end a handover to planner services, which would admit hosts that only Ansible can upgrade.
 
         :param queries: the blocking queries of this process; None for queries of its own.
-        :raises UpgradeError: what :meth:`RunSession` raises.
+        :raises UpgradeError: what :func:`take_back` and :meth:`RunSession` raise.
         """
         self._run = run
         self._pool = StorePool(run.settings)
+        with self._pool.store() as store:
+            take_back(store)
         self.session = RunSession(self._pool, self._active_hosts)
         self._host_runs = HostRuns(run, self._pool, self.session)
         self._admission = RunAdmission(run, self._pool, self.session.acquire, queries)

@@ -58,6 +58,7 @@ class PlaybookRun:
         self._without: Sequence[str] = ()
         self._partial: dict[str, Sequence[str]] = {}
         self._info: Mapping[str, Any] = {}
+        self._is_handed_over = False
 
     def begin(self) -> None:
         """Make sure that the run ends when its output is closed, and prints the next step when it ends."""
@@ -81,6 +82,7 @@ class PlaybookRun:
             details = failure.get("details")
             details = details if isinstance(details, Mapping) else {}
             self._fixes, self._without = details.get("variables") or {}, details.get("without") or ()
+        self._is_handed_over = self._is_handed_over or bool(result.get("planners"))
         if isinstance(result.get("partial"), Mapping):
             self._partial |= result["partial"]
         if isinstance(result.get("counts"), Mapping) and "can_move" in result:
@@ -104,7 +106,9 @@ class PlaybookRun:
             return
         if self._has_succeeded:
             step = next_to_admit(name, self._info)
-            if step is not None:
+            if self._is_handed_over and not context.CLIARGS.get("check"):
+                step = NextStep("status", {"follow": "true"})
+            elif step is not None:
                 self._say("Hosts can be admitted now. If no run is in progress, start one.")
             elif not context.CLIARGS.get("check"):
                 step = next_part(name, self._info, is_limited=self._is_limited)

@@ -74,6 +74,7 @@ VARIABLES = frozenset(
         "upgrade_version_from",
         "upgrade_wait_timeout",
         "version",
+        "wait",
     )
 )
 _PREFIX = "upgrade_"
