@@ -52,6 +52,7 @@ ROOMS = (
     "plugin_utils/_push",
     "plugin_utils/_notify",
     "plugin_utils/_daemon",
+    "plugin_utils/_planner_service",
     "modules",
     "lookup",
     "inventory",

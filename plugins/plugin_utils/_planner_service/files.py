@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a planner service does besides planning: the live page, the metrics, and notifications. No failure of these delays a pass."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...module_utils._common import runtime
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.text_file import read_text, write_atomically
+from ...module_utils._consul.errors import Unreachable
+from ...module_utils._consul.watch import BlockingQueries, Watch
+from ...module_utils._queries.follow import ProgressUpdate, follow
+from ...module_utils._queries.metrics import metrics_text
+from ...module_utils._state.store import Store
+from .._notify.messages import StartNotifier
+from .._notify.notifier import Notifier
+from .._pages.live_page import LivePage
+from .log import WARNING, Log
+from .settings import ServiceSettings
+
+# The metrics are written at most this often while a rollout is under way, and read from a part of the history each time (seconds).
+_METRICS_EVERY = 15.0
+# Without a rollout, the fleet is read this often. The age of the files shows that the service works (seconds).
+_IDLE = 60.0
+# What failed is tried again after this time (seconds).
+_AGAIN = 15.0
+
+
+class Files:
+    """Writes the page and the metrics, and sends notifications, in threads of their own."""
+
+    def __init__(self, settings: ServiceSettings, log: Log) -> None:
+        """Start the threads that the settings need."""
+        self._settings, self._log = settings, log
+        self._closed = runtime.event()
+        self._page: LivePage | None = None
+        self._notifier: Notifier | None = None
+        self._metrics_due = 0.0
+        self._writing = runtime.lock()
+        if settings.page or settings.metrics_file:
+            runtime.start_thread(self._write_all)
+        if settings.messenger is not None:
+            runtime.start_thread(self._notify)
+
+    def close(self) -> None:
+        """Say on the page that it is no longer updated."""
+        self._closed.set()
+        with self._writing, contextlib.suppress(UpgradeError):
+            if self._page is not None:
+                self._page.close()
+
+    def _write_all(self) -> None:
+        consul = self._settings.consul
+        queries = BlockingQueries(consul)
+        watch = Watch(consul, (Store(consul).keys.ledger,), queries)
+        while not self._closed.is_set():
+            mark = watch.mark()
+            try:
+                self._open_page()
+                for found in follow(consul, self._settings.fleet or None, queries=queries):
+                    with self._writing:
+                        if self._closed.is_set():
+                            return
+                        if self._page is not None:
+                            self._page.update(found)
+                            self._log.say_once("page", "page", self._page.warning, WARNING)
+                        if isinstance(found, ProgressUpdate):
+                            self._write_metrics(found)
+                self._metrics_due = 0.0
+                watch.wait(mark, _IDLE)
+            except Unreachable:
+                # The planner says so.
+                self._closed.wait(_AGAIN)
+            except UpgradeError as error:
+                self._log.say_once(
+                    "files", error.code, f"The page and the metrics are not up to date: {error.message}", WARNING
+                )
+                self._closed.wait(_AGAIN)
+            else:
+                self._log.say_once("files", "", "")
+
+    def _open_page(self) -> None:
+        if self._settings.page and self._page is None:
+            try:
+                self._page = LivePage(Store(self._settings.consul), self._settings.page)
+            except UpgradeError as error:
+                self._log.say_once("page", error.code, f"There is no page: {error.message}", WARNING)
+
+    def _write_metrics(self, found: ProgressUpdate) -> None:
+        path = self._settings.metrics_file
+        if not path or (runtime.monotonic() < self._metrics_due and not found.progress.over):
+            return
+        self._metrics_due = runtime.monotonic() + _METRICS_EVERY
+        try:
+            read_text(path, "metrics_file")
+            write_atomically(path, metrics_text(Store(self._settings.consul), found.view), "metrics_file")
+        except UpgradeError as error:
+            self._log.say_once("metrics", error.code, f"The metrics are not up to date: {error.message}", WARNING)
+        else:
+            self._log.say_once("metrics", "", "")
+
+    def _notify(self) -> None:
+        messenger = self._settings.messenger
+        while messenger is not None and not self._closed.is_set():
+            start = StartNotifier(self._settings.consul, messenger, self._settings.fleet, retry_failed=False)
+            try:
+                self._notifier = Notifier(start)
+                return
+            except Unreachable:
+                self._closed.wait(_AGAIN)
+            except UpgradeError as error:
+                self._log.say_once("notify", error.code, f"No notification is sent: {error.message}", WARNING)
+                self._closed.wait(_AGAIN)

@@ -1,0 +1,228 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The standing planner: carries each rollout that was handed over to its end, beside any number of others that do the same.
+
+The ledger makes any number of planners safe, so nothing has to be elected for safety. To save work, one of them acts: the planner that wrote
+the newest epoch makes a pass at once when something changes. The others wait until the ledger was quiet for a second. So if the one that acts
+is killed, suspended or cut off, another one takes over after that second, however long Consul keeps the session of a dead process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...module_utils._cache.cached_store import FleetCache
+from ...module_utils._codecs.values import decode_ledger
+from ...module_utils._common import runtime
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.errors import Unreachable
+from ...module_utils._consul.watch import BlockingQueries, Watch
+from ...module_utils._fleet.ledger import PAUSED, RUNNING, Ledger
+from ...module_utils._passes.planner_pass import PassRequest, PassResult
+from ...module_utils._passes.repeated_passes import RepeatedPasses
+from ...module_utils._planner.plan import rollout_blockers
+from ...module_utils._rollout.handover import Handover, decode_handover
+from ...module_utils._state.layout import refuse_newer_among
+from ...module_utils._state.store import Store
+from .._observe.progress_lines import PassProgress, running_count, states_of_pass
+from .log import WARNING, Log
+from .settings import ServiceSettings
+from .systemd import Systemd
+
+# A planner that does not act waits until the ledger was not written for this long, and a random share of the next number more (seconds).
+_QUIET, _SPREAD = 1.0, 0.3
+# While another planner writes all the time, this one makes a pass this often all the same, so that it knows the fleet (seconds).
+_MOST_QUIET = 10.0
+# The first and the longest pause before another try if Consul can't be reached, or if a pass was refused (seconds).
+_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+# Refusals after which the same rollout is never carried on: only another handover shows that an operator has compared the hosts.
+_FINAL = ("went_back",)
+
+
+@dataclass(slots=True)
+class _Work:
+    """A rollout that is carried.
+
+    :param own: the commit of the last ledger that this planner wrote; empty if another one has written since.
+    """
+
+    handover: Handover
+    passes: RepeatedPasses
+    progress: PassProgress
+    own: str = ""
+
+
+class StandingPlanner:
+    """Waits for a rollout that was handed over, and makes its passes.
+
+    :param systemd: is told that the planner works, from the thread that works.
+    """
+
+    def __init__(self, settings: ServiceSettings, log: Log, systemd: Systemd) -> None:
+        """Send nothing yet."""
+        self._settings, self._log, self._systemd = settings, log, systemd
+        consul = settings.consul
+        self._store = Store(consul)
+        self._cache = FleetCache(consul)
+        queries = BlockingQueries(consul)
+        keys = self._store.keys
+        self._ledger = Watch(consul, (keys.ledger,), queries)
+        self._handover = Watch(consul, (keys.handover,), queries)
+        self._either = Watch(consul, (keys.ledger, keys.handover, keys.schema), queries)
+        self._work: _Work | None = None
+        self._refused: dict[str, str] = {}
+        self._pause = _PAUSE
+
+    def run(self) -> None:
+        """Work until the process ends."""
+        while True:
+            self._systemd.alive()
+            mark = self._either.mark()
+            try:
+                self._turn(mark)
+            except Unreachable as error:
+                self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
+                self._rest_after_error()
+            except UpgradeError as error:
+                if error.code in _FINAL and self._work is not None:
+                    self._refused[self._work.handover.id] = error.message
+                    self._drop_work()
+                self._log.state(error.code, f"Admits no host: {error.message}", WARNING)
+                self._rest_after_error()
+            else:
+                self._pause = _PAUSE
+
+    def _rest_after_error(self) -> None:
+        self._sleep(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    def _turn(self, mark: int) -> None:
+        """Carry the rollout, or wait for a change if none was handed over."""
+        ledger, handover, why = self._read()
+        if ledger is None or handover is None or why:
+            self._log.state("standing_by", f"Stands by: {why}")
+            self._drop_work()
+            self._wait(self._either, mark)
+            return
+        if self._work is None or self._work.handover != handover:
+            self._drop_work()
+            self._work = _Work(handover, RepeatedPasses(self._settings.consul, self._cache), PassProgress())
+        self._carry(self._work, ledger)
+
+    def _read(self) -> tuple[Ledger | None, Handover | None, str]:
+        """Return the ledger, the handover, and why the rollout is not carried, empty if it is: one request.
+
+        :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, and what :meth:`ConsulClient.read` raises.
+        """
+        keys = self._store.keys
+        entries = self._store.client.read((keys.ledger, keys.handover, keys.schema))
+        refuse_newer_among(keys, entries)
+        found = {entry.key: entry.value for entry in entries}
+        if keys.ledger not in found:
+            return None, None, "no rollout has begun."
+        ledger = decode_ledger(keys.ledger, found[keys.ledger])
+        if ledger.state not in (RUNNING, PAUSED):
+            return ledger, None, f"the rollout to {ledger.version} is {ledger.state}."
+        how = f"To hand it over, run upgrade.yml -e version={ledger.version} -e wait=false."
+        if keys.handover not in found:
+            return ledger, None, f"the rollout to {ledger.version} was not handed over. {how}"
+        try:
+            handover = decode_handover(found[keys.handover])
+        except ValueError as error:
+            what = f"{keys.handover} can't be read, or a newer release wrote it: {error}."
+            return ledger, None, f"{what} Update this service, or hand the rollout over again. {how}"
+        if not handover.is_of(ledger):
+            return ledger, None, f"the rollout to {ledger.version} was not handed over, only one before it. {how}"
+        if handover.id in self._refused:
+            return ledger, None, f"{self._refused[handover.id]} {how}"
+        return ledger, handover, ""
+
+    def _carry(self, work: _Work, ledger: Ledger) -> None:
+        """Make passes until the rollout is over or its handover changes.
+
+        :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
+        """
+        by = f", which {work.handover.by} handed over"
+        self._log.state("carrying", f"Carries the rollout to {ledger.version}{by}.", version=ledger.version)
+        changed = self._handover.mark()
+        while True:
+            if not work.own:
+                self._wait_until_quiet()
+            made = self._make_pass(work, ledger)
+            self._pause = _PAUSE
+            if made.plan.complete:
+                self._drop_work()
+                return
+            while not work.passes.wait(self._systemd.every):
+                self._systemd.alive()
+                if self._handover.wait(changed, 0):
+                    return
+            if self._handover.wait(changed, 0):
+                return
+
+    def _make_pass(self, work: _Work, ledger: Ledger) -> PassResult:
+        self._systemd.alive()
+        passes = work.passes
+        if passes.latest is None:
+            limit = work.handover.limit
+            made = passes.first(
+                PassRequest(
+                    version=ledger.version,
+                    fleet=self._settings.fleet or None,
+                    limit=None if limit is None else list(limit),
+                    converge=True,
+                    # With an index, it never begins a rollout.
+                    since=1,
+                    epoch=ledger.epoch,
+                    commit=ledger.commit,
+                )
+            )
+        else:
+            made = passes.next()
+        commit = made.ledger.commit if made.ledger is not None else ""
+        work.own = commit if made.changes or work.own == commit else ""
+        self._say(work, made)
+        return made
+
+    def _say(self, work: _Work, made: PassResult) -> None:
+        for one in made.admissions:
+            self._log.say("admitted", f"{one.host} admitted: {one.reason}", host=one.host, role=one.role)
+        states = states_of_pass(made)
+        for line in work.progress.lines(states)[:-1]:
+            self._log.say("progress", line)
+        for warning in made.warnings:
+            self._log.say_once(f"warning {warning}", "warning", warning, WARNING)
+        count = running_count(states).removeprefix("-- ")
+        blocker: dict[str, Any] = rollout_blockers(made.plan)["blocker"]
+        why = f" No further host is admitted: {blocker['reason']}." if blocker else ""
+        self._log.say_once("blocker", "blocker", why.strip(), code=str(blocker.get("code", "")))
+        if made.plan.complete:
+            self._log.say("complete", f"The rollout is complete. {count}", version=str(made.plan.version))
+        self._systemd.status(f"{'Acts' if work.own else 'Another planner acts'}. {count}.{why}")
+
+    def _wait_until_quiet(self) -> None:
+        """Wait until no other planner works."""
+        quiet = _QUIET + runtime.uniform(0.0, _SPREAD)
+        until = runtime.monotonic() + _MOST_QUIET
+        while runtime.monotonic() < until:
+            mark = self._ledger.mark()
+            if not self._ledger.wait(mark, quiet):
+                return
+            self._systemd.alive()
+
+    def _wait(self, watch: Watch, mark: int) -> None:
+        while not watch.wait(mark, self._systemd.every):
+            self._systemd.alive()
+
+    def _sleep(self, seconds: float) -> None:
+        until = runtime.monotonic() + seconds
+        while (left := until - runtime.monotonic()) > 0:
+            self._systemd.alive()
+            runtime.sleep(min(left, self._systemd.every))
+
+    def _drop_work(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.passes.close()

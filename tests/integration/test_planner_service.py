@@ -1,0 +1,369 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Planner services: they carry rollouts that were handed over, take over from each other, and stand still in doubt."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleet import gates, ledger, names, seed
+from integration.support.planner_service import Nodes, Service, open_hosts, until
+from integration.support.playbook import Runner, plan
+from integration.support.shipped import Shipped
+from integration.support.words import upgrade
+
+pytestmark = pytest.mark.one_release
+
+Start = Callable[..., Service]
+ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
+HOSTS = names(web=6)
+
+
+@pytest.fixture
+def service(tmp_path: Path, store: Store) -> Iterator[Start]:
+    """Starts services, and ends them."""
+    started: list[Service] = []
+
+    def begin(name: str = "one", **settings: Any) -> Service:
+        port = settings.pop("port", store.settings.port)
+        started.append(Service(tmp_path, port, name, **settings))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.resume()
+            one.kill()
+
+
+def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] = ONE) -> None:
+    """Begin a rollout as an operator does, and hand it over."""
+    seed(consul, HOSTS)
+    made = make_pass(store, PassRequest("2", rules, limit=limit))
+    assert made.ledger is not None
+    hand_over(store, made.ledger, limit, dry=False)
+
+
+def _running(consul: RawKV) -> list[str]:
+    return list(consul.texts("upgrade/planners/"))
+
+
+def test_it_carries_a_rollout_to_its_end_and_stands_by_again(service: Start, store: Store, consul: RawKV) -> None:
+    one = service()
+    one.says("standing_by", "no rollout has begun")
+    assert until(lambda: _running(consul)) == ["upgrade/planners/one"]
+    with Nodes(store, consul, HOSTS):
+        _begin(store, consul)
+        until(lambda: ledger(consul)["state"] == "complete")
+    one.says("standing_by", "the rollout to 2 is complete")
+    # The operator's pass admitted the first one.
+    assert one.admitted() == ["web2", "web3", "web4", "web5", "web6"]
+    assert gates(consul) == {"global": "True"}
+    one.says("complete", "2: web 6/6")
+    assert one.end() == 0
+    assert _running(consul) == []
+
+
+def test_it_admits_no_host_of_a_rollout_that_was_not_handed_over(service: Start, store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    make_pass(store, PassRequest("2", ONE))
+    one = service()
+    text = one.says("standing_by", "was not handed over")
+    assert text.endswith("To hand it over, run upgrade.yml -e version=2 -e wait=false.")
+    upgrade(store, "web1")
+    epoch = ledger(consul)["epoch"]
+    time.sleep(2.5)
+    assert ledger(consul)["epoch"] == epoch
+    assert open_hosts(consul, HOSTS) == ["web1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('{"version": "2", "only_at_night": true}', "only_at_night"),
+        ("[", "can't be read"),
+        ("", "can't be read"),
+    ],
+)
+def test_a_handover_that_it_does_not_understand_admits_no_host(
+    service: Start, store: Store, consul: RawKV, value: str, why: str
+) -> None:
+    _begin(store, consul)
+    if why == "only_at_night":
+        value = json.dumps({**json.loads(consul.get("upgrade/handover") or b""), "only_at_night": True})
+    consul.put("upgrade/handover", value)
+    one = service()
+    one.says("standing_by", why)
+    upgrade(store, "web1")
+    time.sleep(1.8)
+    assert one.admitted() == []
+
+
+def test_a_newer_layout_admits_no_host_and_goes_on_once_it_is_gone(service: Start, store: Store, consul: RawKV) -> None:
+    _begin(store, consul)
+    consul.put("upgrade/schema", "7")
+    one = service()
+    one.says("newer_schema", "supports layouts up to 1")
+    consul.put("running/versions/2/web1", str(int(time.time())))
+    time.sleep(1.5)
+    assert one.admitted() == []
+    consul.put("upgrade/schema", "1")
+    until(one.admitted)
+
+
+def test_it_admits_only_hosts_of_the_limit_until_the_next_handover(service: Start, store: Store, consul: RawKV) -> None:
+    _begin(store, consul, ["web1", "web2"])
+    one = service()
+    with Nodes(store, consul, HOSTS):
+        until(lambda: one.admitted() == ["web2"])
+        time.sleep(2)
+        assert one.admitted() == ["web2"]
+        made = make_pass(store, PassRequest(since=1, limit=["web3"]))
+        assert made.ledger is not None
+        hand_over(store, made.ledger, None, dry=False)
+        until(lambda: ledger(consul)["state"] == "complete")
+
+
+def test_one_of_two_that_stand_by_takes_over_within_two_seconds_of_a_kill(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    services = [service(name) for name in ("one", "two", "three")]
+    _begin(store, consul)
+    until(lambda: len(_running(consul)) == 3)
+    for one in services:
+        one.says("carrying")
+    seconds = []
+    for host, following in (("web1", "web2"), ("web2", "web3"), ("web3", "web4")):
+        if host != "web1":
+            acting = next(one for one in services if one.admitted()[-1:] == [host])
+            acting.kill()
+            services.remove(acting)
+        began = time.monotonic()
+        upgrade(store, host)
+        until(lambda following=following: following in open_hosts(consul, HOSTS))
+        seconds.append(time.monotonic() - began)
+        # Its log comes after its write.
+        until(lambda following=following: any(following in one.admitted() for one in services))
+    print(f"\nhand-over after kill -9: {', '.join(f'{one:.2f} s' for one in seconds[1:])}")
+    assert max(seconds[1:]) < 2.0
+
+
+def test_the_one_that_acts_does_so_at_once_and_the_other_one_only_watches(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    services = [service(name) for name in ("one", "two")]
+    _begin(store, consul)
+    with Nodes(store, consul, HOSTS) as nodes:
+        until(lambda: ledger(consul)["state"] == "complete")
+    hosts = [host for one in services for host in one.admitted()]
+    assert sorted(hosts) == ["web2", "web3", "web4", "web5", "web6"]
+    # From the second admission on, a single one works.
+    assert 5 in [len(one.admitted()) for one in services]
+    pauses = [nodes.done[f"web{n + 1}"] - nodes.done[f"web{n}"] for n in range(2, 6)]
+    print(f"\nfrom one host to the next: {', '.join(f'{one:.2f} s' for one in pauses)}")
+    assert sorted(pauses)[1] < 1.0
+
+
+def test_a_suspended_one_obeys_the_rules_of_now_when_it_goes_on(service: Start, store: Store, consul: RawKV) -> None:
+    one = service("one")
+    one.says("standing_by")
+    _begin(store, consul)
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    two = service("two")
+    two.says("carrying")
+    one.suspend()
+    upgrade(store, "web2")
+    until(lambda: two.admitted() == ["web3"])
+    operator.pause(store, operator.Command("lunch"))
+    upgrade(store, "web3")
+    time.sleep(1.8)
+    two.kill()
+    one.resume()
+    one.says("blocker", "lunch")
+    time.sleep(1.5)
+    assert one.admitted() == ["web2"]
+    operator.resume(store, operator.Command())
+    until(lambda: one.admitted() == ["web2", "web4"])
+
+
+def test_a_consul_that_was_put_back_stops_it_until_the_next_handover(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    one = service()
+    _begin(store, consul)
+    earlier = consul.texts()
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    assert consul.delete("upgrade/", tree=True)
+    consul.load(earlier.items())
+    one.says("went_back", "Consul was restored to an earlier time")
+    upgrade(store, "web1")
+    time.sleep(2)
+    assert one.admitted() == ["web2"]
+    made = make_pass(store, PassRequest(since=1, limit=["web6"]))
+    assert made.ledger is not None
+    hand_over(store, made.ledger, None, dry=False)
+    until(lambda: len(one.admitted()) > 1 or open_hosts(consul, HOSTS)[-1:] == ["web2"])
+
+
+def test_without_consul_it_says_so_once_and_goes_on_when_consul_is_there(service: Start) -> None:
+    with Agent() as agent:
+        port = agent.http_port
+        agent.stop()
+        one = service(port=port)
+        text = one.says("unreachable")
+        assert text.startswith("Admits no host: ")
+        time.sleep(3)
+        assert len(one.messages("unreachable")) == 1
+        agent.start()
+        one.says("standing_by", "no rollout has begun")
+        store, consul = Store(Settings(port=port)), agent.kv
+        _begin(store, consul)
+        upgrade(store, "web1")
+        until(lambda: one.admitted() == ["web2"])
+        agent.stop()
+        until(lambda: len(one.messages("unreachable")) == 2)
+        agent.start()
+        upgrade(store, "web2")
+        until(lambda: one.admitted() == ["web2", "web3"])
+
+
+def test_it_writes_the_page_and_the_metrics(service: Start, store: Store, consul: RawKV, tmp_path: Path) -> None:
+    page, metrics = tmp_path / "page", tmp_path / "convoy.prom"
+    page.mkdir()
+    one = service(page=str(page), metrics_file=str(metrics))
+    until(metrics.exists)
+    with Nodes(store, consul, HOSTS):
+        _begin(store, consul)
+        until(lambda: ledger(consul)["state"] == "complete")
+        until(lambda: '"complete"' in (page / "state.json").read_text())
+        until(lambda: 'state="upgraded"} 6' in metrics.read_text())
+    assert one.end() == 0
+    assert "no longer updated" in (page / "index.html").read_text()
+
+
+def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
+    service: Start, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    one = service(page=str(tmp_path / "none"), metrics_file=str(tmp_path / "none" / "x.prom"))
+    one.says("bad_folder", "There is no page: ")
+    one.says("bad_metrics_file", "The metrics are not up to date: ")
+    _begin(store, consul)
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    assert len(one.messages("bad_folder")) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"pgae": "x"}, "unknown key pgae; did you mean 'page'?"),
+        ({"consul": {"token": "secret"}}, "unknown key consul.token"),
+        ({"consul": {"port": "many"}}, "consul: argument 'port' is of type"),
+        ({"token_file": "/nowhere"}, "token_file: /nowhere can't be read"),
+        ({"fleet": ["web1"]}, "fleet does not map hosts to their roles"),
+        ({"fleet": "/nowhere"}, "fleet: /nowhere: it does not exist"),
+        ({"notify": "/nowhere"}, "notify: /nowhere: it does not exist"),
+        ({"name": "a/b"}, "name: "),
+        ({"page": 5}, "page is not a text"),
+    ],
+)
+def test_bad_settings_are_one_sentence_and_exit_code_78(service: Start, settings: dict[str, Any], why: str) -> None:
+    one = service(**settings)
+    assert one.process.wait(90) == 78
+    (line,) = one.log.read_text().splitlines()
+    assert why in line
+    assert line.endswith("Correct it, then start the service again.")
+    assert "secret" not in line
+
+
+def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    one = service(token_file=str(token))
+    assert one.process.wait(90) == 78
+    assert f"run chmod 0600 {token}" in one.log.read_text()
+
+
+# How runs hand a rollout over.
+
+
+def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    before = consul.tree()
+    refused, both = run(
+        [
+            plan(version="2", instructions=ONE, hand_over=True),
+            plan(version="2", instructions=ONE, hand_over=True, wait=True),
+        ]
+    )
+    assert refused["failure"]["code"] == "no_planner"
+    assert both["failure"]["code"] == "bad_options"
+    assert consul.tree() == before
+    consul.put("upgrade/planners/one", "{}")
+    (checked,) = run([plan(version="2", instructions=ONE, hand_over=True)], check=True)
+    assert checked["changed"]
+    assert "upgrade/handover = " in checked["diff"]["after"]
+    assert consul.get("upgrade/handover") is None
+    first, again, other = run(
+        [
+            plan(version="2", instructions=ONE, hand_over=True),
+            plan(version="2", hand_over=True),
+            plan(version="2", hand_over=True, limit=["web2"]),
+        ]
+    )
+    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True)
+    assert first["planners"] == ["one"]
+    kept = json.loads(consul.get("upgrade/handover") or b"")
+    assert (kept["version"], kept["since"], kept["limit"]) == ("2", ledger(consul)["since"], ["web2"])
+
+
+def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    variables: dict[str, Any] = {"version": "2", "instructions": ONE, "wait": False}
+    refused = play("upgrade", **variables)
+    assert refused.returncode != 0
+    assert "[no_planner] No planner service runs" in refused.stdout
+    assert ledger(consul) == {}
+    one = service()
+    until(lambda: _running(consul))
+    with Nodes(store, consul, HOSTS):
+        begun = play("upgrade", **variables)
+        assert begun.returncode == 0, begun.stdout
+        assert "Handed over: 1 planner service carries the rollout to its end (one)." in begun.stdout
+        last = begun.stdout.strip().splitlines()[-1]
+        assert last.startswith("Next: ")
+        assert "status" in last
+        assert "follow=true" in last
+        until(lambda: ledger(consul)["state"] == "complete")
+    assert one.admitted()
+
+
+def test_a_fleet_that_ansible_upgrades_is_not_handed_over(play: Shipped, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    refused = play(
+        "upgrade",
+        inventory={"web": [*HOSTS]},
+        version="2",
+        wait=False,
+        upgrade_roles={"web": {"services": ["nginx"]}},
+    )
+    assert refused.returncode != 0
+    assert "[bad_options] wait: planner services run no Ansible tasks, but Ansible upgrades the roles" in refused.stdout
+    assert consul.get("upgrade/handover") is None
+    assert ledger(consul) == {}
