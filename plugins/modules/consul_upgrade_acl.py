@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
-short_description: Create Consul policies and tokens for controllers, nodes, viewers and migrators
+short_description: Create Consul policies and tokens for controllers, planner services, nodes, viewers and migrators
 version_added: 0.1.0
 description:
   - Creates one policy with only the permissions that O(kind) needs, and one token with this policy.
@@ -32,10 +32,11 @@ options:
   kind:
     description:
       - V(controller) plans, runs commands of operators, upgrades push hosts and reads the status.
+      - V(planner) is for planner services. It carries rollouts that a controller has begun and handed over, but gives no command of an operator.
       - V(node) reads its own gates and reports on itself. V(viewer) reads the status.
       - V(migrator) migrates the keys to another layout. Remove it after the migration.
     type: str
-    choices: [controller, node, viewer, migrator]
+    choices: [controller, planner, node, viewer, migrator]
     required: true
   name:
     description:
@@ -71,9 +72,13 @@ notes:
 """
 
 EXAMPLES = r"""
-- name: Create a policy and a token for the planner
+- name: Create a policy and a token for controllers
   convoy.upgrade.consul_upgrade_acl:
     kind: controller
+
+- name: Create a policy and a token for planner services
+  convoy.upgrade.consul_upgrade_acl:
+    kind: planner
 
 - name: Create a policy and a token for a node that reports and publishes checks
   convoy.upgrade.consul_upgrade_acl:

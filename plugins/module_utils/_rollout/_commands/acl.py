@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ACL policies and tokens with the least privileges for controllers, nodes, viewers and migrators.
+"""ACL policies and tokens with the least privileges for controllers, planner services, nodes, viewers and migrators.
 
 In Consul's ACL rules, ``key`` and ``key_prefix`` apply to keys, and the longest prefix wins.
 """
@@ -25,15 +25,15 @@ _LONGEST = 128
 # Consul's value for a secret if the token in use may read tokens but not write them.
 _HIDDEN = "<hidden>"
 
-CONTROLLER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "node", "viewer", "migrator")
+CONTROLLER, PLANNER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "planner", "node", "viewer", "migrator")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
     """What a token is for.
 
-    :param kind: ``controller`` plans and upgrades, ``node`` reads gates and reports its own state, ``viewer`` reads everything,
-        ``migrator`` moves keys to another layout.
+    :param kind: ``controller`` plans and upgrades, ``planner`` carries rollouts that a controller has begun, ``node`` reads gates and reports
+        its own state, ``viewer`` reads everything, ``migrator`` moves keys to another layout.
     :param name: the host, for a node. For other kinds, a name to have several tokens; may be empty.
     :param publishes_health: whether a node may write its own checks to Consul's catalog. That also lets it register and deregister its
         own node there.
@@ -89,6 +89,17 @@ class TokenKind:
             grants = [
                 ("key", keys.current_version, "write"),
                 *(("key_prefix", folder, "write") for folder in (*reports, *gates, keys.upgrade)),
+                ("session_prefix", "", "write"),
+            ]
+        elif self.kind == PLANNER:
+            # It writes what passes write, but begins no rollout and gives no command of an operator. Passes publish what hosts report.
+            grants = [
+                ("key", keys.current_version, "read"),
+                *(("key_prefix", folder, "write") for folder in (*reports, *gates)),
+                ("key_prefix", keys.upgrade, "read"),
+                *(("key", key, "write") for key in (keys.ledger, keys.notified)),
+                *(("key_prefix", folder, "write") for folder in (keys.history, keys.marks, keys.wakes, keys.planners)),
+                *catalog,
                 ("session_prefix", "", "write"),
             ]
         else:
