@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a planner service does besides planning: the live page, the metrics, and notifications. No failure of these delays a pass."""
+"""What a planner service does besides planning: the live page, the metrics, notifications, and silences of alerts. No failure of these delays a pass."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._queries.follow import ProgressUpdate, follow
 from ...module_utils._queries.metrics import metrics_text
 from ...module_utils._state.store import Store
+from .._notify.maintenance import Maintenance
 from .._notify.messages import StartNotifier
 from .._notify.notifier import Notifier
 from .._pages.live_page import LivePage
@@ -30,7 +31,7 @@ _AGAIN = 15.0
 
 
 class Files:
-    """Writes the page and the metrics, and sends notifications, in threads of their own."""
+    """Writes the page and the metrics, sends notifications and silences alerts, in threads of their own."""
 
     def __init__(self, settings: ServiceSettings, log: Log) -> None:
         """Start the threads that the settings need."""
@@ -40,13 +41,14 @@ class Files:
         self._notifier: Notifier | None = None
         self._metrics_due = 0.0
         self._writing = runtime.lock()
-        if settings.page or settings.metrics_file:
+        self._maintenance = [Maintenance(one) for one in settings.monitoring]
+        if settings.page or settings.metrics_file or settings.monitoring:
             runtime.start_thread(self._write_all)
         if settings.messenger is not None:
             runtime.start_thread(self._notify)
 
     def close(self) -> None:
-        """Say on the page that it is no longer updated."""
+        """Say on the page that it is no longer updated. Silences end by themselves, unless another service renews them."""
         self._closed.set()
         with self._writing, contextlib.suppress(UpgradeError):
             if self._page is not None:
@@ -67,6 +69,9 @@ class Files:
                         if self._page is not None:
                             self._page.update(found)
                             self._log.say_once("page", "page", self._page.warning, WARNING)
+                        for number, one in enumerate(self._maintenance):
+                            one.update(found)
+                            self._log.say_once(f"maintenance {number}", "maintenance", one.warning, WARNING)
                         if isinstance(found, ProgressUpdate):
                             self._write_metrics(found)
                 self._metrics_due = 0.0
@@ -76,7 +81,10 @@ class Files:
                 self._closed.wait(_AGAIN)
             except UpgradeError as error:
                 self._log.say_once(
-                    "files", error.code, f"The page and the metrics are not up to date: {error.message}", WARNING
+                    "files",
+                    error.code,
+                    f"The page, the metrics and silences are not up to date: {error.message}",
+                    WARNING,
                 )
                 self._closed.wait(_AGAIN)
             else:

@@ -19,10 +19,12 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import check_name
 from ...module_utils._consul.settings import Settings, read_settings
 from ...module_utils._module import CONNECTION_OPTIONS
+from .._notify.maintenance import read_maintenance
 from .._notify.messenger import Messenger, read_targets
 from .._notify.settings_file import load_settings, refuse_unknown
+from .._notify.silences import Monitoring
 
-_KEYS = ("name", "consul", "token_file", "fleet", "page", "metrics_file", "notify")
+_KEYS = ("name", "consul", "token_file", "fleet", "page", "metrics_file", "notify", "maintenance")
 _CONSUL = tuple(name for name in CONNECTION_OPTIONS if name != "token")
 # Seconds that messages for one event may take.
 _NOTIFY_SECONDS = 60.0
@@ -38,6 +40,7 @@ class ServiceSettings:
     :param page: folder of the live page; empty for none.
     :param metrics_file: file of the metrics; empty for none.
     :param messenger: sends notifications; None for none.
+    :param monitoring: where alerts of hosts are silenced while they are being upgraded.
     """
 
     name: str
@@ -46,6 +49,7 @@ class ServiceSettings:
     page: str = ""
     metrics_file: str = ""
     messenger: Messenger | None = None
+    monitoring: tuple[Monitoring, ...] = ()
 
 
 def read_service_settings(file: str, environ: Mapping[str, str]) -> ServiceSettings:
@@ -66,6 +70,7 @@ def read_service_settings(file: str, environ: Mapping[str, str]) -> ServiceSetti
             page=_path(data, "page"),
             metrics_file=_path(data, "metrics_file"),
             messenger=_messenger(_path(data, "notify"), loader),
+            monitoring=_monitoring(_path(data, "maintenance"), loader),
         )
     except (ValueError, UpgradeError) as error:
         raise ValueError(f"{file}: {str(error).rstrip('.')}. Correct it, then start the service again.") from error
@@ -138,6 +143,10 @@ def _messenger(file: str, loader: DataLoader) -> Messenger | None:
         return Messenger(file, tuple(read_targets(found)), str(found.get("page", "")), _NOTIFY_SECONDS)
     except ValueError as error:
         raise ValueError(f"notify: {file}: {error}") from error
+
+
+def _monitoring(file: str, loader: DataLoader) -> tuple[Monitoring, ...]:
+    return tuple(read_maintenance(loader, file)) if file else ()
 
 
 def _path(data: Mapping[str, Any], key: str) -> str:
