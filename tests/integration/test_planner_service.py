@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.one_release
 Start = Callable[..., Service]
 ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 HOSTS = names(web=6)
+MASTER = "d6b1a0d5-0000-4000-8000-00000000beef"
 
 
 @pytest.fixture
@@ -300,20 +305,45 @@ def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path)
     assert f"run chmod 0600 {token}" in one.log.read_text()
 
 
+def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Path) -> None:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
+    with Agent({"acl": acl}) as agent:
+        store = Store(Settings(port=agent.http_port, token=MASTER))
+        own = grant(store, TokenKind("planner")).secret
+        (tmp_path / "token").write_text(own)
+        (tmp_path / "token").chmod(0o600)
+        _begin(store, agent.kv)
+        one = service(port=agent.http_port, token_file=str(tmp_path / "token"), page=str(tmp_path))
+        for host, following in itertools.pairwise(HOSTS):
+            # A node can write its record only. Passes publish what it reports.
+            node = grant(store, TokenKind("node", host)).secret
+            upgrade(Store(Settings(port=agent.http_port, token=node)), host)
+            until(lambda following=following: following in one.admitted())
+        upgrade(store, "web6")
+        until(lambda: ledger(agent.kv)["state"] == "complete")
+        assert _running(agent.kv) == ["upgrade/planners/one"]
+        assert one.messages("denied") == []
+        client = Store(Settings(port=agent.http_port, token=own)).client
+        for key in (
+            "current_version",
+            "upgrade/hold/global",
+            "upgrade/approval/canary",
+            "upgrade/handover",
+            "upgrade/hosts/web1",
+        ):
+            with pytest.raises(UpgradeError) as refused:
+                client.write([put(key, "3")])
+            assert refused.value.code == "denied", key
+
+
 # How runs hand a rollout over.
 
 
 def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, consul: RawKV) -> None:
     seed(consul, HOSTS)
     before = consul.tree()
-    refused, both = run(
-        [
-            plan(version="2", instructions=ONE, hand_over=True),
-            plan(version="2", instructions=ONE, hand_over=True, wait=True),
-        ]
-    )
+    (refused,) = run([plan(version="2", instructions=ONE, hand_over=True)])
     assert refused["failure"]["code"] == "no_planner"
-    assert both["failure"]["code"] == "bad_options"
     assert consul.tree() == before
     consul.put("upgrade/planners/one", "{}")
     (checked,) = run([plan(version="2", instructions=ONE, hand_over=True)], check=True)
@@ -331,6 +361,14 @@ def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, consul: R
     assert first["planners"] == ["one"]
     kept = json.loads(consul.get("upgrade/handover") or b"")
     assert (kept["version"], kept["since"], kept["limit"]) == ("2", ledger(consul)["since"], ["web2"])
+
+
+def test_a_call_does_not_wait_for_what_it_hands_over(run: Runner, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    before = consul.tree()
+    (both,) = run([plan(version="2", instructions=ONE, hand_over=True, wait=True)])
+    assert both["failure"]["code"] == "bad_options"
+    assert consul.tree() == before
 
 
 def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, store: Store, consul: RawKV) -> None:
