@@ -376,7 +376,7 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
     variables: dict[str, Any] = {"version": "2", "instructions": ONE, "wait": False}
     refused = play("upgrade", **variables)
     assert refused.returncode != 0
-    assert "[no_planner] No planner service runs" in refused.stdout
+    assert "No planner service runs" in refused.stdout
     assert ledger(consul) == {}
     one = service()
     until(lambda: _running(consul))
