@@ -27,7 +27,9 @@ def load_settings(loader: Any, file: str) -> Any:
     try:
         return loader.load_from_file(str(path))
     except (AnsibleError, OSError) as error:
-        mark = getattr(error.__cause__, "problem_mark", None)
+        # ansible-core 2.17 has the cause as an attribute of its own.
+        cause = error.__cause__ or getattr(error, "orig_exc", None)
+        mark = getattr(cause, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise ValueError(f"it can't be read{where} ({' '.join(str(error).split())})") from error
 
