@@ -105,6 +105,11 @@ def test_a_rollout_takes_as_long_as_the_work_of_its_hosts(fleet: Fleet) -> None:
         assert node.read("/etc/fleet-release") == "manifest v1 on v1\n"
     events = [json.loads(text) for key, text in fleet.consul.texts("upgrade/history/").items() if key]
     opened = min(event["at"] for event in events if event["what"] == "open")
+    for name, node in fleet.lab.nodes.items():
+        wait_for(
+            lambda node=node: node.run("systemctl", "is-active", RUN, check=False).stdout != "activating\n",
+            f"the agent run of {name} has ended",
+        )
     ends = {name: fleet.record(name)["times"]["upgraded"] for name in ROLES}
     last = max(ends.values())
     work = sum(seconds_of_upgrade(node, ends[name]) for name, node in fleet.lab.nodes.items())
