@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Conditions in playbooks and roles have truth values: ansible-core 2.19 and later end a task whose condition is a list or a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.yaml.loader import AnsibleLoader
+from devkit.agent import ROOT
+from jinja2 import Environment, nodes
+
+FILES = sorted(
+    path
+    for folder in ("playbooks", "roles")
+    for path in (ROOT / folder).rglob("*.yml")
+    if path.parts[-2] not in ("meta", "defaults", "group_vars")
+)
+KEYWORDS = ("when", "failed_when", "changed_when", "until")
+
+
+def conditions(data: Any) -> Iterator[str]:
+    """Yield all conditions below a play, block or task."""
+    if isinstance(data, list):
+        for one in data:
+            yield from conditions(one)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if key in KEYWORDS:
+                yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
+            else:
+                yield from conditions(value)
+
+
+def operands(node: nodes.Node) -> Iterator[nodes.Node]:
+    """Yield what a condition may be the value of."""
+    if isinstance(node, nodes.And | nodes.Or):
+        yield from operands(node.left)
+        yield from operands(node.right)
+    else:
+        yield node
+
+
+def is_odd(condition: str) -> bool:
+    """Return whether a condition may be a list, a mapping or a text, by what a variable has by default."""
+    (output,) = Environment(autoescape=True).parse("{{ " + condition + " }}").body
+    assert isinstance(output, nodes.Output)
+    return any(
+        isinstance(one, nodes.Filter)
+        and one.name in ("default", "d")
+        and bool(one.args)
+        and (isinstance(one.args[0], nodes.List | nodes.Dict) or one.args[0] == nodes.Const(""))
+        for one in operands(output.nodes[0])
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_condition_has_a_truth_value(path: Path) -> None:
+    data = yaml.load(path.read_text(), Loader=AnsibleLoader)
+    assert [one for one in conditions(data) if is_odd(one)] == []
+
+
+def test_a_list_is_found_where_it_decides() -> None:
+    assert is_odd("hosts | default([]) and not ansible_check_mode")
+    assert is_odd("a or roles | default({})")
+    assert is_odd("name | d('')")
+    assert not is_odd("hosts | default([]) | length > 0 and 'x' in names | default([])")
+    assert not is_odd("once | default(false) | bool")
