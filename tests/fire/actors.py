@@ -314,7 +314,7 @@ class Nodes:
     def _after(self, host: str, wanted: str) -> None:
         """Let a host that is done say so again, and now and then fall back to where it was.
 
-        Once calm is wanted, it has to say so again only if a restore may have lost what it said.
+        At the end of a night, a host repeats its report only in nights with a restore, which may have removed it.
         """
         is_calm = bool(self._shared.calm.value)
         if is_calm and not self._may_be_lost:

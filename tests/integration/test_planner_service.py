@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +275,43 @@ def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
     assert len(one.messages("bad_folder")) == 1
 
 
+def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
+    service: Start, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    received: list[dict[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(400 if self.path == "/refuses" else 204)
+            self.end_headers()
+
+        def log_message(self, *_given: object) -> None:
+            """Stay quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        file = tmp_path / "notify.json"
+        file.write_text(json.dumps({"targets": [{"webhook": f"{url}/refuses"}, {"webhook": f"{url}/fine"}]}))
+        one, other = service(notify=str(file)), service(name="other", notify=str(file))
+        until(lambda: len(_running(consul)) == 2)
+        with Nodes(store, consul, HOSTS):
+            _begin(store, consul)
+            until(lambda: [event["event"]["event"] for event in received].count("end") == 2)
+        kinds = [event["event"]["event"] for event in received]
+        # Each target once, although two services run.
+        assert [kinds.count(kind) for kind in ("begin", "end")] == [2, 2]
+        warnings = [text for each in (one, other) for text in each.messages("notification")]
+        assert len(warnings) == 2
+        assert all(str(file) in text and "400" in text for text in warnings)
+        # The one that has the lock gives it back when it is stopped, and the one that waits for it does not wait.
+        began = time.monotonic()
+        assert (one.end(), other.end()) == (0, 0)
+        assert time.monotonic() - began < 15
+        server.shutdown()
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -376,7 +415,7 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
     variables: dict[str, Any] = {"version": "2", "instructions": ONE, "wait": False}
     refused = play("upgrade", **variables)
     assert refused.returncode != 0
-    assert "No planner service runs" in refused.stdout
+    assert "[no_planner] No planner service runs" in refused.stdout
     assert ledger(consul) == {}
     one = service()
     until(lambda: _running(consul))

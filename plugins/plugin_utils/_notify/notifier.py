@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -38,14 +39,19 @@ class Notifier:
     """Calls the hook of one run until the run has ended and every event is sent.
 
     :param queries: the blocking queries of this process.
+    :param warn: is called with each warning; None to return them at the end.
     :raises UpgradeError: what :func:`read_rollout` and :func:`initial_state` raise.
     """
 
-    def __init__(self, start: StartNotifier, queries: BlockingQueries | None = None) -> None:
+    def __init__(
+        self, start: StartNotifier, queries: BlockingQueries | None = None, warn: Callable[[str], None] | None = None
+    ) -> None:
         """Read the current state. Only later changes are events."""
         self._start = start
         self._store = Store(start.settings)
         self._warnings: list[str] = []
+        self._warn = warn or self._warnings.append
+        self._wait_for_holder = _WAIT_FOR_HOLDER
         self._over = runtime.event()
         self._sent_key = SentKey(self._store)
         self._has_lock = False
@@ -64,8 +70,16 @@ class Notifier:
         self._sent = initial_state(self._store, rollout)
         self._thread = runtime.start_thread(self._run)
 
-    def finish(self) -> tuple[str, ...]:
-        """Send the remaining events, and return the warnings of the whole run, each once."""
+    def wait(self) -> None:
+        """Wait for its end: after :meth:`finish`, or because it failed."""
+        self._thread.join()
+
+    def finish(self, wait_for_holder: float = _WAIT_FOR_HOLDER) -> tuple[str, ...]:
+        """Send the remaining events, and return the warnings of the whole run, each once.
+
+        :param wait_for_holder: how long to wait until another run that holds the lock has sent them (seconds).
+        """
+        self._wait_for_holder = wait_for_holder
         self._over.set()
         self._watch.wake()
         self._thread.join()
@@ -76,7 +90,7 @@ class Notifier:
             self._send_all()
         except Exception as error:
             traceback.print_exc()
-            self._warnings.append(f"The notifier of this run failed and sends no further events: {error!r}.")
+            self._warn(f"The notifier of this run failed and sends no further events: {error!r}.")
 
     def _send_all(self) -> None:
         give_up: float | None = None
@@ -84,18 +98,18 @@ class Notifier:
             mark, began = self._watch.mark(), runtime.monotonic()
             ending = self._over.is_set()
             if ending and give_up is None:
-                give_up = began + _WAIT_FOR_HOLDER
+                give_up = began + self._wait_for_holder
             try:
                 is_sent = self._send_new()
             except UpgradeError as error:
                 is_sent = False
                 if ending:
-                    self._warnings.append(f"The last events of the rollout were not sent: {error.message}")
+                    self._warn(f"The last events of the rollout were not sent: {error.message}")
                     break
             if ending and is_sent:
                 break
             if give_up is not None and runtime.monotonic() > give_up:
-                self._warnings.append(
+                self._warn(
                     f"Another run, which holds the lock {self._store.keys.notified} in Consul, has to send the last events."
                 )
                 break
@@ -130,7 +144,7 @@ class Notifier:
             event = rollout.payload(notification)
             why = hook.call(event)
             if why is not None:
-                self._warnings.append(
+                self._warn(
                     f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
                     f"{why.rstrip('.')}. The rollout continues, but this event is not sent again. Fix the file."
                 )

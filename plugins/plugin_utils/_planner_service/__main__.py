@@ -12,8 +12,8 @@ import sys
 import traceback
 
 from ...module_utils._common import runtime
-from .files import Files
 from .log import Log
+from .outputs import Outputs
 from .presence import Presence
 from .settings import read_service_settings
 from .standing_planner import StandingPlanner
@@ -45,7 +45,7 @@ def main() -> int:
         f"Planner service {settings.name} of the fleet in Consul at {settings.consul.url} started.",
         planner=settings.name,
     )
-    presence, files = Presence(settings.consul, settings.name, log), Files(settings, log)
+    presence, outputs = Presence(settings.consul, settings.name, log), Outputs(settings, log)
     planner = StandingPlanner(settings, log, systemd)
 
     def work() -> None:
@@ -60,8 +60,8 @@ def main() -> int:
     systemd.ready()
     received = signal.sigwait(signals)
     systemd.stopping()
-    files.close()
     presence.close()
+    outputs.close()
     log.say("stopped", "The service stopped.")
     return 1 if received == signal.SIGUSR1 else 0
 

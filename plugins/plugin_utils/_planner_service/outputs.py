@@ -30,7 +30,7 @@ _IDLE = 60.0
 _AGAIN = 15.0
 
 
-class Files:
+class Outputs:
     """Writes the page and the metrics, sends notifications and silences alerts, in threads of their own."""
 
     def __init__(self, settings: ServiceSettings, log: Log) -> None:
@@ -48,8 +48,13 @@ class Files:
             runtime.start_thread(self._notify)
 
     def close(self) -> None:
-        """Say on the page that it is no longer updated. Silences end by themselves, unless another service renews them."""
+        """Say on the page that it is no longer updated, and let another service send the next notifications.
+
+        Silences end by themselves, unless another service renews them.
+        """
         self._closed.set()
+        if self._notifier is not None:
+            self._notifier.finish(wait_for_holder=0)
         with self._writing, contextlib.suppress(UpgradeError):
             if self._page is not None:
                 self._page.close()
@@ -115,10 +120,16 @@ class Files:
         while messenger is not None and not self._closed.is_set():
             start = StartNotifier(self._settings.consul, messenger, self._settings.fleet, retry_failed=False)
             try:
-                self._notifier = Notifier(start)
-                return
+                self._notifier = Notifier(start, warn=self._warn)
             except Unreachable:
-                self._closed.wait(_AGAIN)
+                # The planner says so.
+                pass
             except UpgradeError as error:
                 self._log.say_once("notify", error.code, f"No notification is sent: {error.message}", WARNING)
-                self._closed.wait(_AGAIN)
+            else:
+                self._log.say_once("notify", "", "")
+                self._notifier.wait()
+            self._closed.wait(_AGAIN)
+
+    def _warn(self, text: str) -> None:
+        self._log.say("notification", text, WARNING)

@@ -81,7 +81,7 @@ class StandingPlanner:
             self._systemd.alive()
             mark = self._either.mark()
             try:
-                self._turn(mark)
+                self._read_and_carry(mark)
             except Unreachable as error:
                 self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
                 self._rest_after_error()
@@ -98,7 +98,7 @@ class StandingPlanner:
         self._sleep(self._pause)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _turn(self, mark: int) -> None:
+    def _read_and_carry(self, mark: int) -> None:
         """Carry the rollout, or wait for a change if none was handed over."""
         ledger, handover, why = self._read()
         if ledger is None or handover is None or why:
