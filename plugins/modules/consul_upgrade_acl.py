@@ -7,11 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: consul_upgrade_acl
-short_description: Create Consul policies and tokens for controllers, planner services, nodes, viewers and migrators
+short_description: Create Consul policies and tokens for controllers, commanders, planner services, nodes, viewers and migrators
 version_added: 0.1.0
 description:
   - Creates one policy with only the permissions that O(kind) needs, and one token with this policy.
-  - The token of a node can read C(current_version), C(upgrade/schema), gates and holds, and write the record of its own host. It can't open a
+  - The token of a node can read C(current_version), C(upgrade/schema), gates, holds and jobs, and write the record of its own host and its
+    reports on jobs. It can't open a
     gate, report for another host, end a hold or change the ledger. Planners publish the reports of such a host.
   - The module runs on the controller with a token that has C(acl = "write"). The secret of the new token is written only to O(token_file), on
     the host of the task.
@@ -31,12 +32,13 @@ attributes:
 options:
   kind:
     description:
-      - V(controller) plans, runs commands of operators, upgrades push hosts and reads the status.
+      - V(controller) plans, runs commands of operators, upgrades push hosts and reads the status. It begins no job.
+      - V(commander) does what V(controller) does, and begins jobs, which run commands of the nodes.
       - V(planner) is for planner services. It carries rollouts that a controller has begun and handed over, but gives no command of an operator.
       - V(node) reads its own gates and reports on itself. V(viewer) reads the status.
       - V(migrator) migrates the keys to another layout. Remove it after the migration.
     type: str
-    choices: [controller, planner, node, viewer, migrator]
+    choices: [controller, commander, planner, node, viewer, migrator]
     required: true
   name:
     description:
@@ -75,6 +77,10 @@ EXAMPLES = r"""
 - name: Create a policy and a token for controllers
   convoy.upgrade.consul_upgrade_acl:
     kind: controller
+
+- name: Create a policy and a token for controllers that begin jobs
+  convoy.upgrade.consul_upgrade_acl:
+    kind: commander
 
 - name: Create a policy and a token for planner services
   convoy.upgrade.consul_upgrade_acl:

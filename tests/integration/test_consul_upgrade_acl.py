@@ -352,13 +352,18 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
     assert bare == (
         'key "cloud/current_version" {\n  policy = "read"\n}\n'
         'key "cloud/upgrade/schema" {\n  policy = "read"\n}\n'
+        'key "cloud/upgrade/current_job" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/enable_puppet/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/global/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/role/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/config_state/host/" {\n  policy = "read"\n}\n'
+        'key_prefix "cloud/upgrade/job_gates/" {\n  policy = "read"\n}\n'
+        'key_prefix "cloud/upgrade/jobs/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/upgrade/hold/" {\n  policy = "read"\n}\n'
         'key_prefix "cloud/upgrade/sources/" {\n  policy = "read"\n}\n'
         'key "cloud/upgrade/hosts/compute1" {\n  policy = "write"\n}\n'
+        'key "cloud/upgrade/job_records/compute1" {\n  policy = "write"\n}\n'
+        'key "cloud/upgrade/job_output/compute1" {\n  policy = "write"\n}\n'
         'key "cloud/upgrade/wake/compute1" {\n  policy = "write"\n}\n'
     )
     assert (

@@ -33,20 +33,20 @@ class FleetCache:
         # Those of the folders that hidden keys would be missing in, which were empty in the last read.
         self._empty: set[str] = set()
 
-    def snapshot(self, epoch: int = 0) -> Snapshot:
+    def snapshot(self, epoch: int = 0, of_job: bool | None = None) -> Snapshot:
         """Return what :meth:`Store.snapshot` returns, with the same objects for unchanged keys: one request for up to 1,500 hosts.
 
         :raises UpgradeError: what :meth:`Store.snapshot` raises.
         """
         with self._lock:
             try:
-                return self._snapshot(epoch)
+                return self._snapshot(epoch, of_job)
             except Exception:
                 self._cache.forget()
                 self._decoder = SnapshotDecoder(self._store.keys)
                 raise
 
-    def _snapshot(self, epoch: int) -> Snapshot:
+    def _snapshot(self, epoch: int, of_job: bool | None) -> Snapshot:
         store, cache = self._store, self._cache
         now = runtime.now()
         try:
@@ -62,7 +62,7 @@ class FleetCache:
             self._decoder.remove(key)
         for entry in changes.set:
             self._decoder.put(entry)
-        return replace(self._decoder.snapshot(), now=now, commits=store.commits(changes.known, epoch))
+        return replace(self._decoder.snapshot(of_job), now=now, commits=store.commits(changes.known, epoch))
 
 
 class CachedStore(Store):
@@ -76,6 +76,6 @@ class CachedStore(Store):
         super().__init__(settings)
         self._cache = cache or FleetCache(settings)
 
-    def snapshot(self, epoch: int = 0) -> Snapshot:
+    def snapshot(self, epoch: int = 0, of_job: bool | None = None) -> Snapshot:
         """Return what :meth:`Store.snapshot` returns, with the same objects for keys that have not changed."""
-        return self._cache.snapshot(epoch)
+        return self._cache.snapshot(epoch, of_job)

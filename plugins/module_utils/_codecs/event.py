@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import is_valid_version
+from .._common.names import is_valid_target
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.ledger import MOST_EPOCH
 from .values import decode_data, sanitize_all
@@ -44,7 +44,7 @@ def decode_event(epoch: int, value: bytes) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     what, at, version = found.get("what"), found.get("at"), found.get("version")
-    if not (isinstance(what, str) and what and is_time(at) and is_valid_version(version)):
+    if not (isinstance(what, str) and what and is_time(at) and is_valid_target(version)):
         return None
     event: dict[str, Any] = {**found, "epoch": epoch}
     for name in _TEXTS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from .._common.clock import LATEST, is_time
@@ -28,7 +28,7 @@ _DEEPEST = 40
 # All times and counts are below this.
 MOST = 2**53
 # Fields that are left out with these values.
-_LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1))
+_LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1), ("expires", 0))
 _LEDGER_LISTS = ("broken", "stopped", "post_upgrade", "rollouts")
 # The name for an approval without one, and the values that do not approve.
 UNKNOWN_OPERATOR = "an unknown operator"
@@ -116,9 +116,37 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
         ) from error
 
 
+def ledger_of_versions(ledger: Ledger) -> Ledger | None:
+    """Return the ledger as rollouts to versions see it: that of the last one, at the epoch of the job that came after it.
+
+    None if there was none before the job.
+
+    :raises ValueError, TypeError: if it can't be read.
+    """
+    if not ledger.is_job:
+        return ledger
+    if not ledger.before:
+        return None
+    found = Ledger(**{name: _plain(name, ledger.before[name]) for name in _LEDGER_FIELDS if name in ledger.before})
+    return replace(
+        found, epoch=ledger.epoch, commit=ledger.commit, rollouts=ledger.rollouts, history_from=ledger.history_from
+    )
+
+
+def before_job(ledger: Ledger) -> dict[str, Any]:
+    """Return a ledger as a job keeps it in ``before``."""
+    if ledger.is_job:
+        return dict(ledger.before)
+    kept = replace(ledger, commit="", rollouts=(), history_from=1)
+    found: dict[str, Any] = json.loads(encode_ledger(kept))
+    return found
+
+
 def _plain(name: str, value: Any) -> Any:
     # A pattern may need characters that can't be printed.
     found = value if name == "role_pattern" else sanitize_all(value)
+    if name == "targets" and isinstance(found, dict):
+        return {one: tuple(texts) if isinstance(texts, list) else texts for one, texts in found.items()}
     return tuple(found) if name in _LEDGER_LISTS and isinstance(found, list) else found
 
 

@@ -16,6 +16,10 @@ _DIGITS = re.compile(r"(\d+)")
 # Host names have at most 255 characters, and Consul's keys can't be much longer.
 _LONGEST = 255
 # Services put versions into commands, paths and templates. None of these characters is special to a shell.
+# The targets of rollouts that are jobs. No version has a slash, so that no reader takes a job for a version.
+JOB = "job/"
+_JOB_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}")
+_COMMAND = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PLAIN_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~:@%^=,-]*")
 # The end of a message on a version that YAML has not read as text.
 UNQUOTED = "is not text but a number or the like, and YAML may have changed it (2.10 is read as 2.1). Put it in quotes."
@@ -101,6 +105,31 @@ def is_valid_version(text: object) -> bool:
         return bool(check_version(text, "version"))
     except UpgradeError:
         return False
+
+
+def is_job(target: object) -> bool:
+    """Return whether the target of a rollout is a job: ``job/`` and its ID."""
+    return isinstance(target, str) and target.startswith(JOB) and _JOB_ID.fullmatch(target[len(JOB) :]) is not None
+
+
+def job_id(target: str) -> str:
+    """Return the ID of the job that is the target of a rollout."""
+    return target[len(JOB) :]
+
+
+def target_text(target: str) -> str:
+    """Return the target of a rollout for messages: the version, or ``job`` and its ID."""
+    return f"job {job_id(target)}" if is_job(target) else target
+
+
+def is_command_name(name: object) -> bool:
+    """Return whether a command of nodes may have a name: at most 64 lowercase letters, digits, ``-`` and ``_``."""
+    return isinstance(name, str) and _COMMAND.fullmatch(name) is not None
+
+
+def is_valid_target(text: object) -> bool:
+    """Return whether a decoded value can be the target of a rollout: a version or a job."""
+    return is_job(text) or is_valid_version(text)
 
 
 def check_version(version: object, where: str) -> str:

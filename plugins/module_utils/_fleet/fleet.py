@@ -33,6 +33,10 @@ HELD, RELEASED = "held", "released"
 REPORTED_STATES = (STARTED, UPGRADED, FAILED)
 RETRIED = "retried"
 RECORD_STATES = (*REPORTED_STATES, RETRIED)
+# What a host reports of a job whose end no one saw.
+REPORTED_LOST = "lost"
+# A host that has not started other work than the rollout's, and may at any time, because its gate for that is open.
+MAY_START = "admitted"
 
 # The states of a host's tasks after the upgrade: admitted, started, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
@@ -161,6 +165,14 @@ class Snapshot:
     :param approvals: stage -> approval.
     :param hold_index: the ModifyIndex of the key of the holds' folder, which is written whenever a hold is set or ended.
     :param commits: epoch -> commit, for the entries of the history that were requested and exist.
+    :param busy: hosts that have started other work than the rollout's, and not reported its end: a job, or an upgrade while the rollout
+        is a job. Each with its record of that work.
+    :param others: further hosts that have reported, which have neither a report nor a record in this snapshot.
+    :param is_job: whether target, gates and records are those of a job, and not those of versions.
+    :param versions: the snapshot of versions at the same moment, in that of a job: whose gates are open may start an upgrade.
+    :param job_hosts: hosts that have reported on jobs.
+    :param job: the ledger of the job that came after the rollout to a version; None in the snapshot of a job, and without one.
+    :param has_job_keys: whether there are gates or a target of a job.
     :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the version of the layout, None if none is written.
     :param release: the first release that supports that layout, empty if it is not known.
@@ -183,6 +195,13 @@ class Snapshot:
     approvals: Mapping[str, Approval] = field(default_factory=dict)
     hold_index: int = 0
     commits: Mapping[int, str] = field(default_factory=dict)
+    busy: Mapping[str, HostRecord] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+    is_job: bool = False
+    versions: Snapshot | None = None
+    job_hosts: frozenset[str] = frozenset()
+    job: Ledger | None = None
+    has_job_keys: bool = False
     now: float = 0.0
     index: int = 0
     ledger_index: int = 0
@@ -280,7 +299,7 @@ def find_members(
     :raises UpgradeError: what :func:`roles_of_hosts` raises.
     """
     named = named or {}
-    seen = frozenset(snapshot.reports.keys() | snapshot.records.keys())
+    seen = frozenset(snapshot.reports.keys() | snapshot.records.keys() | snapshot.others)
     if before is not None and before.role_pattern == role_pattern and before.named == named and before.seen == seen:
         return before
     return Membership(named, seen, role_pattern, roles_of_hosts(named, sorted(seen), role_pattern))

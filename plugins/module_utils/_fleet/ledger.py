@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import is_valid_version
+from .._common.names import is_job, is_valid_target, is_valid_version
 from .._common.patterns import compiled
 from .._common.sanitize import truncated_repr
 
@@ -35,7 +35,7 @@ class Ledger:
     :param epoch: the number of planner writes. Each write adds 1 and has an entry in the history.
     :param commit: a random ID of this epoch's write, also in its entry in the history. It tells apart two writes with the same
         epoch, as after a restored snapshot. Empty if an older release wrote the ledger.
-    :param version: the target of the rollout.
+    :param version: the target of the rollout: a version, or ``job/<id>`` if the rollout is a job.
     :param previous_version: the version that the fleet came from, None if it is not known. Rollouts that were not completed
         do not count.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
@@ -56,6 +56,9 @@ class Ledger:
     :param rollouts: the epochs at which the rollouts began that the history keeps, in ascending order; the last one is the current
         rollout. Entries before the first of these are removed.
     :param history_from: the oldest epoch of the history. Older entries have been removed.
+    :param targets: the ``roles`` and ``hosts`` that a job is for; empty for the whole fleet, and in a rollout to a version.
+    :param expires: when a job ends in any case, because no node begins it later (unix seconds); 0 in a rollout to a version.
+    :param before: the last rollout to a version, as plain data, if this one is a job. It goes on as if the job had not been there.
     :param who: who began the rollout.
     :param since: when it began (unix seconds).
     """
@@ -77,6 +80,9 @@ class Ledger:
     begun_index: int | None = None
     admitted: Mapping[str, int] = field(default_factory=dict)
     post_upgrade: tuple[str, ...] = ()
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    expires: int = 0
+    before: Mapping[str, Any] = field(default_factory=dict)
     # What a write does besides its purpose is no reason for another write.
     commit: str = field(default="", compare=False)
     rollouts: tuple[int, ...] = field(default=(), compare=False)
@@ -89,7 +95,7 @@ class Ledger:
         """
         checks = {
             "epoch": is_count(self.epoch),
-            "version": is_valid_version(self.version),
+            "version": is_valid_target(self.version),
             "previous_version": self.previous_version is None or is_valid_version(self.previous_version),
             "state": self.state in STATES,
             "instructions": isinstance(self.instructions, Mapping),
@@ -105,6 +111,11 @@ class Ledger:
             "stopped": _are_texts(self.stopped),
             "admitted": isinstance(self.admitted, Mapping) and all(map(is_count, self.admitted.values())),
             "post_upgrade": _are_texts(self.post_upgrade),
+            "targets": isinstance(self.targets, Mapping)
+            and set(self.targets) <= {"roles", "hosts"}
+            and all(map(_are_texts, self.targets.values())),
+            "expires": is_time(self.expires),
+            "before": isinstance(self.before, Mapping) and not is_job(self.before.get("version")),
             "rollouts": isinstance(self.rollouts, tuple)
             and all(map(is_count, self.rollouts))
             and all(one < other for one, other in pairwise(self.rollouts)),
@@ -114,6 +125,21 @@ class Ledger:
         for name, fits in checks.items():
             if not fits:
                 raise ValueError(f"{name} is {truncated_repr(getattr(self, name))}")
+
+    @property
+    def is_job(self) -> bool:
+        """Whether the rollout is a job, and not one to a version."""
+        return is_job(self.version)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it may still admit hosts."""
+        return self.state in (RUNNING, PAUSED)
+
+    def is_for(self, host: str, role: str) -> bool:
+        """Return whether the rollout is for a host. One to a version is for all hosts."""
+        roles, hosts = self.targets.get("roles", ()), self.targets.get("hosts", ())
+        return not (roles or hosts) or role in roles or host in hosts
 
 
 def is_count(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import FAILED as RECORDED_FAILED
-from .._fleet.fleet import STARTED, HostRecord, Snapshot
+from .._fleet.fleet import MAY_START, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
 from .._fleet.health_marks import HealthMark
@@ -36,6 +36,8 @@ class HostState:
     :param was_broken: whether it had failed or was lost when that rollback began.
     :param current: the version that the rollout goes to.
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
+    :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
+    :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 
     host: str
@@ -52,6 +54,8 @@ class HostState:
     was_broken: bool = False
     current: str | None = None
     was_admitted: bool = False
+    is_busy: bool = False
+    is_target: bool = True
 
     @property
     def has_started(self) -> bool:
@@ -81,12 +85,12 @@ class HostState:
         A start in its record is not enough, because a host may write anything there.
         """
         is_closed = not self.is_soaking and not self.gate.is_open
-        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted
+        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted and not self.is_busy
 
     @property
     def is_unadmitted(self) -> bool:
         """Whether it reported a start behind a closed gate, and no planner has admitted it."""
-        begun = self.state in (UPGRADING, LOST) and self.has_started and not self.is_soaking
+        begun = self.state in (UPGRADING, LOST) and self.has_started and not (self.is_soaking or self.is_busy)
         return begun and not self.gate.is_open and not self.was_admitted
 
     @property
@@ -163,7 +167,8 @@ def read_states(
         else:
             gate = shared[role]
         hold = snapshot.holds.covering(host, role)
-        record = snapshot.records.get(host)
+        other = snapshot.busy.get(host) or _may_start(snapshot, host, role)
+        record = other or snapshot.records.get(host)
         one = HostState(
             host,
             role,
@@ -176,6 +181,8 @@ def read_states(
             was_broken=host in were_broken,
             current=current,
             was_admitted=_was_admitted(snapshot, host),
+            is_busy=other is not None,
+            is_target=snapshot.ledger is None or snapshot.ledger.is_for(host, role),
         )
         states[host] = _with_state(snapshot, one, rules)
     return {host: states[host] for host in members} if is_kept else states
@@ -189,11 +196,15 @@ def _unchanged_states(
     Values of unchanged keys are the same objects in both snapshots, so comparing identities is enough, and quick.
     """
     old, new = before.snapshot, snapshot
+    if new.is_job or old.is_job:
+        # Their states also depend on gates and reports of versions.
+        return {}
     if before.members is not members or before.rules != rules or not _is_same_frame(old, new):
         return {}
     places: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = (
         (old.reports, new.reports),
         (old.records, new.records),
+        (old.busy, new.busy),
         (old.gates.hosts, new.gates.hosts),
         (old.holds.hosts, new.holds.hosts),
         (old.holds.own, new.holds.own),
@@ -209,6 +220,26 @@ def _unchanged_states(
         for host, one in before.states.items()
         if one.wake_at is None and one.state != LOST and host not in changed
     }
+
+
+def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:
+    """Return a record of the upgrade that a host may start at any time while the rollout is a job; None if it may start none.
+
+    Its gate is open, and it does not run the version. A job changes no such gate.
+    """
+    versions = snapshot.versions
+    if versions is None or versions.current_version is None or versions.holds.covering(host, role) is not None:
+        return None
+    gate = _answer(versions, host, role)
+    if not gate.is_open:
+        return None
+    report, record = versions.reports.get(host), versions.records.get(host)
+    has_left = (
+        record is not None and record.state != RECORDED_UPGRADED and record.index > (report.index if report else 0)
+    )
+    if reported_version(versions, host) == versions.current_version and not has_left:
+        return None
+    return HostRecord(versions.current_version, MAY_START)
 
 
 def _changed_names(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
@@ -227,7 +258,9 @@ def _is_same_frame(old: Snapshot, new: Snapshot) -> bool:
     def frame(snapshot: Snapshot) -> tuple[Any, ...]:
         ledger = snapshot.ledger
         of_ledger = (
-            (ledger.version, ledger.rollback, ledger.broken, ledger.admitted, ledger.begun_index) if ledger else ()
+            (ledger.version, ledger.rollback, ledger.broken, ledger.admitted, ledger.begun_index, ledger.targets)
+            if ledger
+            else ()
         )
         return (snapshot.current_version, of_ledger, snapshot.checks is None)
 
@@ -329,6 +362,10 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
     waiting = HELD if one.hold else PENDING
     if current is None:
         return replace(one, state=waiting)
+    if one.is_busy:
+        return _upgrading_or_lost(snapshot, one, rules)
+    if not one.is_target:
+        return replace(one, state=UPGRADED)
     if one.version == current and not _is_superseded(snapshot, one):
         if not rules.asks_more:
             return replace(one, state=UPGRADED)
@@ -341,6 +378,8 @@ def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostS
         return replace(one, state=waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
         return replace(one, state=FAILED)
+    if record is not None and record.state == REPORTED_LOST and record.version == current:
+        return replace(one, state=LOST, trouble=(record.error or "").removeprefix("lost: "))
     if one.gate.is_open or one.has_started:
         return _upgrading_or_lost(snapshot, one, rules)
     return replace(one, state=waiting)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._common.names import plural
+from .._common.names import job_id, plural, target_text
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
 from .._fleet.ledger import WITH_RULES
@@ -27,6 +27,7 @@ _CHANGES: Mapping[str, str] = {
     explanations.MAY_GO: "",
     blocker_codes.PAUSE: "An operator can change this: resume.yml.",
     blocker_codes.ABORT: "Only an operator can change this.",
+    blocker_codes.EXPIRED: "An operator can change this: abort.yml, and command.yml for a new job.",
     blocker_codes.BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
     explanations.ROLE_BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
     blocker_codes.HOURS: _ORDER_AGAIN,
@@ -92,6 +93,13 @@ def _when(at: float, now: float) -> str:
 
 def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
     target = snapshot.current_version
+    if snapshot.is_job:
+        done = view.version == target
+        return (
+            f"{host} {'has run' if done else 'has not run'} the {target_text(target)}."
+            if target
+            else "There is no job."
+        )
     report = snapshot.reports.get(host)
     runs = f"{host} runs {view.version}" if view.version else f"{host} has never reported a version"
     if view.version and report is not None and report.version == view.version and report.at:
@@ -131,7 +139,10 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     if view.state == state_names.PENDING and record is not None and record.state == RETRIED and RETRIED in times:
         return times[RETRIED], "an operator retried it"
     if view.state == state_names.PENDING and ledger is not None and ledger.version == current and ledger.since:
-        return ledger.since, f"the rollout to {current} began"
+        return (
+            ledger.since,
+            f"the {target_text(current)} began" if snapshot.is_job else f"the rollout to {current} began",
+        )
     return None
 
 
@@ -163,7 +174,10 @@ def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]
 
 def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state == state_names.PENDING:
-        return _CHANGES.get(view.cause, "").format(rule=view.rule)
+        text = _CHANGES.get(view.cause, "").format(rule=view.rule)
+        if snapshot.is_job and snapshot.current_version:
+            return text.replace("upgrade.yml", f"command.yml -e job={job_id(snapshot.current_version)}")
+        return text
     hold = _hold(host, view, snapshot)
     if hold is not None and view.state != state_names.UPGRADED:
         return f"An operator can change this: unhold.yml{_held_by(hold, snapshot)}."

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .._common.names import listing, plural
+from .._common.names import listing, plural, target_text
 from .._fleet.fleet import FAILED, HostRecord, Snapshot
 from .._fleet.ledger import COMPLETE
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING
@@ -64,11 +64,15 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     code = plan.blocker.code if plan.blocker is not None else ""
     at = float(ledger.command.get("at") or 0)
     if code == ABORT:
+        if ledger.is_job:
+            # It does not begin again, and can't be rolled back.
+            return ()
         text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again, or roll the fleet back."
         variables = {"version": ledger.version, "restart": "true"}
         return (OperatorNeed(ABORT, text, "upgrade", variables, "rollback", at),)
     if code == PAUSE:
-        text = f"The rollout to {ledger.version} is paused{command_text(ledger)}."
+        what = f"The {target_text(ledger.version)}" if ledger.is_job else f"The rollout to {ledger.version}"
+        text = f"{what} is paused{command_text(ledger)}."
         found.append(OperatorNeed(PAUSE, text, "resume", {}, "abort", at))
     if plan.needs_approval and plan.stage:
         stage = plan.stages.stages[plan.stages.number]
@@ -78,7 +82,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     if broken:
-        found.append(_of_broken(broken, budget=code == BUDGET))
+        found.append(_of_broken(broken, budget=code == BUDGET, is_job=ledger.is_job))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
@@ -87,7 +91,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     return tuple(found)
 
 
-def _of_broken(broken: Sequence[HostState], *, budget: bool) -> OperatorNeed:
+def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> OperatorNeed:
     names = [one.host for one in broken]
     lost = sum(one.state == LOST for one in broken)
     what = "are lost" if lost == len(broken) > 1 else "is lost" if lost == len(broken) else "failed"
@@ -96,7 +100,9 @@ def _of_broken(broken: Sequence[HostState], *, budget: bool) -> OperatorNeed:
     text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops} Fix {'it' if len(names) == 1 else 'them'}, then retry."
     variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED else {}
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
-    return OperatorNeed(BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "rollback", since)
+    return OperatorNeed(
+        BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "abort" if is_job else "rollback", since
+    )
 
 
 def _failed_at(record: HostRecord | None) -> float:

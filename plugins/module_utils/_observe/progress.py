@@ -128,7 +128,8 @@ def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostVie
     is_current = ledger is not None and ledger.version == snapshot.current_version
     done = is_current and ledger is not None and ledger.state == COMPLETE and not at_work
     everywhere = snapshot.gates.everywhere
-    is_open = everywhere is None or (everywhere.text or "").strip().lower() == "true"
+    # A job is over once every host has run it. Its gates are never opened.
+    is_open = snapshot.is_job or everywhere is None or (everywhere.text or "").strip().lower() == "true"
     return RolloutProgress(
         version=plan.version or "",
         came_from=(ledger.previous_version if ledger is not None else None) or "",

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from .._codecs.job import Job
 from .._common import runtime
 from .._common.errors import UpgradeError, needs_memory
 from .._common.lazy import LazyMapping
-from .._common.names import check_version
+from .._common.names import check_version, target_text
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
@@ -104,7 +105,7 @@ def make_pass(
     :param before: an earlier pass of this process, which saves time.
     :raises UpgradeError: ``too_slow``, ``out_of_memory``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
-    if request.version is not None:
+    if request.version is not None and not request.is_job:
         check_version(request.version, "version")
     outcome = PassResult(
         membership=before.membership if before is not None else None, plan=before.plan if before is not None else Plan()
@@ -117,11 +118,13 @@ def make_pass(
     def attempt() -> PassResult:
         nonlocal first
         read_at = runtime.monotonic()
-        snapshot = repeated.read(store)
+        snapshot = repeated.read(store, request.is_job)
         refuse_to_plan(store.keys, snapshot)
         first = first or snapshot
         first_version = first.current_version
         if not outcome.begun and snapshot.current_version not in (first_version, request.version):
+            raise other_rollout(snapshot)
+        if first.is_job != snapshot.is_job:
             raise other_rollout(snapshot)
         writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         before = (outcome.begun, len(outcome.admissions))
@@ -162,8 +165,8 @@ def _try_once(
     if desired.begins and desired.ledger.rollback:
         broken = _broken(writer.store, snapshot, desired.members, desired.ledger.version)
         desired = replace(desired, ledger=replace(desired.ledger, broken=broken))
-    move = _ledger_move(keys, snapshot, desired)
-    if move is not None and snapshot.ledger is None:
+    move = _ledger_move(keys, snapshot, desired, request.job)
+    if move is not None and snapshot.ledger is None and not snapshot.is_job:
         move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
         outcome.warnings += warnings
     # All refusals come before the first write, so that no rollout begins that can't continue.
@@ -221,13 +224,17 @@ def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], versio
     return tuple(host for host, one in found.items() if is_broken(one))
 
 
-def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger) -> LedgerMove | None:
+def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Job | None) -> LedgerMove | None:
     if desired.begins:
-        return begin_rollout(keys, snapshot, desired.ledger)
+        return begin_rollout(keys, snapshot, desired.ledger, job)
     # A different number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever.
     if snapshot.ledger is None or _with_facts(snapshot.ledger, desired.ledger) != desired.ledger:
         move = change_rules(keys, snapshot, desired.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, desired.ledger)})
+    if snapshot.job is not None:
+        move = change_rules(keys, snapshot, desired.ledger)
+        reason = f"the {target_text(snapshot.job.version)} is over, and the rollout goes on"
+        return replace(move, event={**move.event, "reason": reason})
     return None
 
 

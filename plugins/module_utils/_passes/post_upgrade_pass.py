@@ -59,7 +59,7 @@ def _try_once(
     store: Store, request: PassRequest, repeated: RepeatedRead, roles: Collection[str], opened: list[Admission]
 ) -> PassResult:
     read_at = runtime.monotonic()
-    snapshot = repeated.read(store)
+    snapshot = repeated.read(store, of_job=False)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:

@@ -24,12 +24,13 @@ class RepeatedRead:
         """Begin with what an earlier pass has read."""
         self._epoch, self._commit = epoch, commit
 
-    def read(self, store: Store) -> Snapshot:
+    def read(self, store: Store, of_job: bool | None = None) -> Snapshot:
         """Return the snapshot. One request.
 
+        :param of_job: as for :meth:`Store.snapshot`.
         :raises UpgradeError: ``went_back``, ``overtaken``, and what :meth:`Store.snapshot` raises.
         """
-        snapshot = _checked(store, self._epoch, self._commit)
+        snapshot = _checked(store, self._epoch, self._commit, of_job)
         self.note(snapshot.ledger)
         return snapshot
 
@@ -39,9 +40,11 @@ class RepeatedRead:
             self._epoch, self._commit = ledger.epoch, ledger.commit
 
 
-def _checked(store: Store, epoch: int, commit: str) -> Snapshot:
-    snapshot = store.snapshot(epoch if commit else 0)
-    found = snapshot.ledger.epoch if snapshot.ledger is not None else 0
+def _checked(store: Store, epoch: int, commit: str, of_job: bool | None) -> Snapshot:
+    snapshot = store.snapshot(epoch if commit else 0, of_job)
+    # A job that came before any rollout to a version is the ledger too.
+    newest = snapshot.ledger or snapshot.job
+    found = newest.epoch if newest is not None else 0
     if found < epoch:
         raise _went_back(
             store.keys,

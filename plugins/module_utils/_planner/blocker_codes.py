@@ -6,3 +6,5 @@
 from __future__ import annotations
 
 PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "failure_budget", "hours", "approval", "soak"
+# No node begins a job after its expiry.
+EXPIRED = "expired"

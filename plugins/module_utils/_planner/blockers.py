@@ -13,7 +13,7 @@ from .._fleet.ledger import ABORTED, PAUSED, Ledger
 from .._host_states.failure_budgets import ExhaustedBudget, ExhaustedBudgets, exhausted_budgets
 from .._rules.instructions import Instructions
 from .._rules.windows import outside_hours
-from .blocker_codes import ABORT, BUDGET, HOURS, PAUSE
+from .blocker_codes import ABORT, BUDGET, EXPIRED, HOURS, PAUSE
 from .fleet_state import FleetState
 from .stage_progress import StageProgress, stage_progress
 
@@ -22,7 +22,7 @@ from .stage_progress import StageProgress, stage_progress
 class RolloutBlocker:
     """Why no host of the whole rollout is admitted.
 
-    :param code: a stable code: ``paused``, ``aborted``, ``failure_budget`` or ``hours``.
+    :param code: a stable code: ``paused``, ``aborted``, ``expired``, ``failure_budget`` or ``hours``.
     :param until: when it ends without an operator (unix seconds); None if it does not.
     :param is_temporary: whether it is expected to end, by the clock or by a command.
     :param rule: the key in the rules that causes it; empty for an operator's command.
@@ -99,9 +99,15 @@ def rollout_blocker(
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
             text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with rollback.yml"
+            if ledger.is_job:
+                text = f"the job was aborted{command_text(ledger)}; begin a new one with command.yml"
             return RolloutBlocker(ABORT, text, is_temporary=False)
         if ledger.state == PAUSED:
             return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; continue with resume.yml")
+        if ledger.is_job and ledger.expires <= snapshot.now:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ledger.expires))
+            text = f"the job expired at {at}, so no node begins it any more; end it with abort.yml, and begin a new one with command.yml"
+            return RolloutBlocker(EXPIRED, text, is_temporary=False)
     if exhausted is not None:
         text = f"no more hosts are admitted: {exhausted.reason()}"
         return RolloutBlocker(BUDGET, text, is_temporary=False, rule=exhausted.key)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .._common.lazy import LazyMapping
-from .._common.names import listing, plural
+from .._common.names import is_job, listing, plural, target_text
 from .._fleet.checkpoints import is_checkpoint_group
 from .._host_states import state_names
 from .._host_states.states import HostState
@@ -64,7 +64,8 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
-        return found if one.version else replace(found, text=f"never reported; {found.text}")
+        is_known = one.version or fleet.snapshot.is_job
+        return found if is_known else replace(found, text=f"never reported; {found.text}")
 
     def view(host: str) -> HostView:
         one = fleet.hosts[host]
@@ -187,8 +188,10 @@ def state_reason(host: HostState, version: str | None) -> str:
 
 
 def _of_state(host: HostState, version: str | None) -> str:
+    if host.state == state_names.UPGRADED and not host.is_target:
+        return "the job is not for it"
     if host.state == state_names.UPGRADED:
-        return f"runs {version}"
+        return f"has run the {target_text(version)}" if version and is_job(version) else f"runs {version}"
     if host.trouble:
         return host.trouble
     if host.state == state_names.FAILED and host.record is not None:
@@ -201,8 +204,20 @@ def _of_state(host: HostState, version: str | None) -> str:
 
 
 def _upgrading(host: HostState, version: str | None) -> str:
+    if host.is_busy and not host.has_started and host.record is not None:
+        return (
+            f"its gate is open for {host.record.version}, which it does not run, so it may start that upgrade at any time and takes a slot; it is "
+            f"not admitted before it has ended: let it upgrade, or hold it (hold.yml -e host={host.host})"
+        )
     if host.record is not None and host.has_started:
-        target = "" if host.record.version == version else f" {host.record.version}"
+        if host.is_busy:
+            what = (
+                f"the {target_text(host.record.version)}"
+                if is_job(host.record.version)
+                else f"an upgrade to {host.record.version}"
+            )
+            return f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
+        target = "" if host.record.version == version else f" {target_text(host.record.version)}"
         if host.is_unadmitted:
             return (
                 f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "

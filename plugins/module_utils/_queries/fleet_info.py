@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from .._codecs.job import decode_outputs
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean
 from .._consul.client import MOST_OPERATIONS
@@ -51,15 +52,22 @@ def read_fleet(
     role_pattern: str | None = None,
     history: int = 0,
     name: str | None = None,
+    of_job: bool | None = None,
+    last_job: bool = False,
 ) -> FleetView:
     """Return the state of the fleet, what the next pass would admit, and entries of the history.
 
     :param fleet: host -> role.
     :param history: how many entries of the history to read; 0 costs no request.
     :param name: a host to explain.
+    :param of_job: as for :meth:`Store.snapshot`.
+    :param last_job: whether to show the last job, if no rollout to a version has begun after it.
     :raises UpgradeError: ``unknown_host``, or what :meth:`Store.snapshot` raises.
     """
-    snapshot = store.snapshot()
+    snapshot = store.snapshot(of_job=of_job)
+    if last_job and snapshot.job is not None:
+        snapshot = store.snapshot(of_job=True)
+    store = store.of(snapshot)
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = find_members(fleet, snapshot, pattern).members
@@ -81,8 +89,15 @@ def read_fleet(
             "explanation": explain(name, plan, snapshot, found),
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
+            "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],
         }
     return FleetView(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+
+
+def _outputs(store: Store, host: str) -> list[dict[str, Any]]:
+    """Return the outputs of a host's last jobs, the newest first."""
+    entry = store.client.get(store.keys.job_output(host))
+    return decode_outputs(entry.value) if entry is not None else []
 
 
 def _on_layout(store: Store, snapshot: Snapshot) -> list[str]:

@@ -83,11 +83,18 @@ def _followed(
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
     quiet_since = runtime.monotonic()
+    # A job that is followed is shown until its end, also when it is complete.
+    of_job: bool | None = None
     while True:
         mark = watch.mark()
         began, busy = runtime.monotonic(), runtime.processor_seconds()
         try:
-            view = read_fleet(store, fleet=fleet)
+            view = read_fleet(store, fleet=fleet, of_job=of_job)
+            if view.snapshot.is_job and (view.snapshot.ledger is None or not view.snapshot.ledger.is_job):
+                # A rollout to a version has begun after it.
+                of_job = None
+                continue
+            of_job = True if view.snapshot.is_job else None
         except Unreachable as error:
             yield error
             # All blocking queries fail, and each would cause a read.

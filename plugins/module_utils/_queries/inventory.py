@@ -67,7 +67,7 @@ def survey_fleet(store: Store, options: InventoryOptions) -> FleetSurvey:
 
     :raises UpgradeError: what :meth:`Store.snapshot`, :meth:`ConsulClient.nodes` and :func:`combine` raise.
     """
-    snapshot = store.snapshot()
+    snapshot = store.snapshot(of_job=False)
     return combine(snapshot, store.client.nodes(), store.client.health(_SERF), options, store.keys.ledger)
 
 

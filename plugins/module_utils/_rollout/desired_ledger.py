@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .._codecs.job import Job
+from .._codecs.values import before_job
 from .._common.errors import UpgradeError
-from .._common.names import check_new_version, listing, plural
+from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.states import still_admitted, without_unstarted
@@ -24,6 +26,7 @@ from .._rules.instructions import ROLLBACK_ORDER, Instructions, parse
 from .._rules.role_order import resolve
 from .._rules.unknown_names import refuse_unknown
 from .._state.keys import Keys
+from .._state.ledger_writer import job_under_way
 from .._state.store import current_user
 from .rule_input import effective_rules
 
@@ -46,6 +49,7 @@ class PassRequest:
     :param replace: target version of a rollout under way that this one may replace; None to replace none.
     :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
     :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
+    :param job: the job to begin; None to begin none. ``version`` is its target then.
     :param command: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
     """
 
@@ -64,6 +68,12 @@ class PassRequest:
     rolls_back: Ledger | None = None
     command: Mapping[str, Any] = field(default_factory=dict)
     post_upgrade: Sequence[str] | None = None
+    job: Job | None = None
+
+    @property
+    def is_job(self) -> bool | None:
+        """Whether it is for a job, and not for a rollout to a version; None if the ledger decides."""
+        return None if self.version is None else is_job(self.version)
 
 
 def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
@@ -110,7 +120,8 @@ def desired_ledger(
     :param begun: whether an earlier try of this pass has begun the rollout already.
     :param before: the hosts in an earlier pass, which saves time.
     :raises UpgradeError: ``no_rollout``, ``foreign_version``, ``aborted``, ``rollout_under_way``, ``overtaken``, ``rules_left_out``,
-        ``post_upgrade_pending``, ``no_cap``, ``unknown_names``, ``bad_instructions``, and what :func:`roles_of_hosts` raises.
+        ``post_upgrade_pending``, ``job_under_way``, ``unknown_job``, ``unknown_limit``, ``no_cap``, ``unknown_names``,
+        ``bad_instructions``, and what :func:`roles_of_hosts` raises.
     """
     warnings = []
     old = snapshot.ledger
@@ -126,15 +137,18 @@ def desired_ledger(
             f"{keys.current_version} is {snapshot.current_version!r}, but the rollout in {keys.ledger} goes "
             f"to {version!r}: something other than a planner has set it. Give version (-e version=X) to choose one of the two.",
         )
+    _refuse_during_job(snapshot)
     begins = _begins(request, snapshot, version, begun=begun)
-    if begins:
+    if begins and snapshot.is_job:
+        _refuse_unknown_job(request, keys)
+    elif begins:
         check_new_version(version, "version")
     replaces = _replaced(request, snapshot, version)
-    if begins and not begun and not (request.rolls_back or request.restart):
+    if begins and not begun and not (request.rolls_back or request.restart or snapshot.is_job):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
     # A rollout without rules of its own begins with those of the last rollout.
-    plain, rules = effective_rules(request.rules, old.instructions if old else {}, request.role_order)
+    plain, rules = effective_rules(request.rules, _rules_in_force(old, same), request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Two planners may continue a rollout with different patterns. Both use the ledger's.
@@ -145,6 +159,8 @@ def desired_ledger(
         warnings.append(
             f"No host is known: none has reported under {keys.reports}, and fleet is empty. Check kv_prefix."
         )
+    if request.job is not None and same is None:
+        _refuse_unknown_targets(request.job, members)
     if same is None or plain != same.instructions:
         order = resolve(rules, set(members.values()), members)
         # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.
@@ -154,12 +170,12 @@ def desired_ledger(
     ledger = Ledger(
         epoch=old.epoch if old else 0,
         version=version,
-        previous_version=same.previous_version if same else previous_of(snapshot, version),
+        previous_version=same.previous_version if same else _previous_of(snapshot, version),
         state=same.state if same else RUNNING,
         instructions=plain,
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
-        who=same.who if same else str(request.command.get("by") or current_user()),
+        who=same.who if same else _who(request),
         since=same.since if same else now,
         command=same.command if same else dict(request.command),
         rollback=same.rollback if same else request.rolls_back is not None,
@@ -168,9 +184,81 @@ def desired_ledger(
         admitted=without_unstarted(snapshot, same.admitted) if same else still_admitted(snapshot, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
-        post_upgrade=_post_upgrade(request, same),
+        post_upgrade=() if snapshot.is_job else _post_upgrade(request, same),
+        targets=same.targets if same else request.job.targets() if request.job else {},
+        expires=same.expires if same else request.job.expires if request.job else 0,
+        before=_before(snapshot, same),
     )
     return DesiredLedger(ledger, rules, membership, begins, replaces, tuple(warnings))
+
+
+def _refuse_during_job(snapshot: Snapshot) -> None:
+    """Refuse a rollout to a version while a job is under way.
+
+    :raises UpgradeError: ``job_under_way``.
+    """
+    if snapshot.job is not None and snapshot.job.is_under_way:
+        raise job_under_way(snapshot.job)
+
+
+def _refuse_unknown_job(request: PassRequest, keys: Keys) -> None:
+    """Refuse to begin a job without its command.
+
+    :raises UpgradeError: ``unknown_job``.
+    """
+    if request.job is None or request.job.target != request.version:
+        raise UpgradeError(
+            "unknown_job",
+            f"{request.version} is not the job of {keys.ledger}, and a job that is over does not begin again. Begin a new one with command.yml -e "
+            "run=NAME.",
+        )
+
+
+def _refuse_unknown_targets(job: Job, members: Mapping[str, str]) -> None:
+    """Refuse a job for roles or hosts that are not in the fleet.
+
+    :raises UpgradeError: ``unknown_limit``.
+    """
+    roles = set(members.values())
+    unknown = [name for name in job.roles if name not in roles] + [name for name in job.hosts if name not in members]
+    if unknown:
+        raise UpgradeError(
+            "unknown_limit",
+            f"only: {listing(unknown)} {'is' if len(unknown) == 1 else 'are'} no role or host of this fleet"
+            f"{did_you_mean(unknown[0], [*roles, *members]) or '.'} Nothing begins.",
+        )
+
+
+def _who(request: PassRequest) -> str:
+    by = request.job.by if request.job is not None else request.command.get("by")
+    return str(by or current_user())
+
+
+def _rules_in_force(old: Ledger | None, same: Ledger | None) -> Mapping[str, Any]:
+    """Return the rules that a request without rules has: those of the last rollout to a version, or of the job that it continues."""
+    if old is None:
+        return {}
+    if not old.is_job or same is not None:
+        return old.instructions
+    found = old.before.get("instructions", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _previous_of(snapshot: Snapshot, version: str) -> str | None:
+    return None if snapshot.is_job else previous_of(snapshot, version)
+
+
+def _before(snapshot: Snapshot, same: Ledger | None) -> Mapping[str, Any]:
+    """Return the last rollout to a version as a job keeps it."""
+    if not snapshot.is_job or snapshot.ledger is None:
+        return {}
+    if same is not None:
+        return same.before
+    old = snapshot.ledger
+    if not old.is_job:
+        # Hosts that have started are busy. Those that have not can't start any more.
+        old = replace(old, admitted={host: at for host, at in old.admitted.items() if host in snapshot.busy})
+    return before_job(old)
 
 
 def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
@@ -241,12 +329,29 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
         return None
     if request.replace == old.version:
         return old
+    if snapshot.is_job or old.is_job:
+        raise _other_under_way(old, version)
     named = f"replace names {request.replace}, but the" if request.replace else "The"
     raise UpgradeError(
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
         f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
         f"upgrade.yml -e version={old.version}, or replace it: give replace: {old.version} (-e replace={old.version}).",
+        under_way=old.version,
+        state=old.state,
+    )
+
+
+def _other_under_way(old: Ledger, version: str) -> UpgradeError:
+    """Return the error for a job that would begin while another job or a rollout to a version is under way."""
+    if old.is_job:
+        return job_under_way(old)
+    paused = command_text(old) if old.state == PAUSED else ""
+    return UpgradeError(
+        "rollout_under_way",
+        f"The rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}{paused}. So the job {job_id(version)} does not "
+        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with upgrade.yml -e version={old.version}, or end it "
+        "with abort.yml. Then run the same command again.",
         under_way=old.version,
         state=old.state,
     )
@@ -301,6 +406,16 @@ def _is_cut_short(ledger: Ledger, snapshot: Snapshot) -> bool:
 def other_rollout(snapshot: Snapshot) -> UpgradeError:
     """Return the error for a caller whose rollout is not the current one."""
     who = f", begun by {snapshot.ledger.who}" if snapshot.ledger else ""
+    if snapshot.is_job and snapshot.ledger is not None:
+        what = (
+            f"The job {job_id(snapshot.ledger.version)}"
+            if snapshot.ledger.is_job
+            else f"The rollout to {snapshot.ledger.version}"
+        )
+        return UpgradeError(
+            "overtaken",
+            f"{what}{who}, came first. This run ends. Look at it with status.yml, and run command.yml again after it.",
+        )
     return UpgradeError(
         "overtaken",
         f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with status.yml. To replace it "

@@ -18,7 +18,7 @@ from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
-from .._common.names import is_valid_version
+from .._common.names import is_valid_target
 from .._consul.operations import Change, put, remove
 from .._fleet.ledger import Ledger
 from .._state.store import Store, current_user
@@ -64,7 +64,7 @@ def decode_handover(value: bytes) -> Handover:
     limit = data["limit"]
     fits = (
         isinstance(data["version"], str)
-        and is_valid_version(data["version"])
+        and is_valid_target(data["version"])
         and is_time(data["since"])
         and is_time(data["at"])
         and isinstance(data["id"], str)

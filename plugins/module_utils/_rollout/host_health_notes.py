@@ -148,6 +148,9 @@ def _budgets(plan: Plan) -> dict[str, object]:
 
 def _unpublished(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     """Return host -> version, for hosts that reported it only in their own record."""
+    if snapshot.is_job:
+        # What a host has reported of a job says nothing about its version.
+        return {}
     found = {}
     for host, record in snapshot.records.items():
         report = snapshot.reports.get(host)

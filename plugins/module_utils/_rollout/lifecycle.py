@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .._codecs.job import Job, encode_job
 from .._codecs.migration import release_number
 from .._codecs.values import encode_approval
 from .._consul.client import Operation
-from .._consul.operations import Change, compare_and_put, put, remove_tree
+from .._consul.operations import Change, compare_and_put, put, remove, remove_tree
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
@@ -35,10 +36,12 @@ class LedgerMove:
     after: Snapshot
 
 
-def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
+def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | None = None) -> LedgerMove:
     """Return the write that begins a rollout: it sets ``current_version``, removes all gates and closes the global one at once.
 
     In separate writes, hosts without a gate would be admitted in between, because a missing gate is open.
+
+    :param job: the job that begins; None for a rollout to a version. It takes the place of the jobs before it.
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
@@ -51,6 +54,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
             "from": ledger.previous_version,
             "instructions": ledger.instructions,
             **_why(snapshot.ledger, ledger),
+            **(_what_runs(job) if job is not None else {}),
         },
         # Once-per-rollout tasks, health marks and approvals belong to the rollout before.
         (
@@ -60,6 +64,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
             *wiped,
             *(remove_tree(folder) for folder in (keys.onces, keys.marks, keys.approvals)),
             *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
+            *_job_operations(keys, snapshot, job),
         ),
         (version, *changes, *layout),
         replace(
@@ -74,9 +79,25 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     )
 
 
+def _job_operations(keys: Keys, snapshot: Snapshot, job: Job | None) -> tuple[Operation, ...]:
+    """Return the operations that store a job, or that end the admissions to the last one."""
+    if job is not None:
+        return (remove_tree(keys.jobs), put(keys.job(job.id), encode_job(job)))
+    if snapshot.is_job or not snapshot.has_job_keys:
+        return ()
+    return (remove_tree(keys.job_gates), remove(keys.current_job))
+
+
+def _what_runs(job: Job) -> dict[str, Any]:
+    """Return fields of the history entry: what a job runs, and for which hosts."""
+    facts = {"command": job.command, "args": dict(job.args), "expires": job.expires, "only": [*job.roles, *job.hosts]}
+    reason = f"{job.by} asked for {job.command}" + (f": {job.reason}" if job.reason else "")
+    return {**facts, "by": job.by, "reason": reason, "signed": bool(job.signature)}
+
+
 def _is_new(snapshot: Snapshot) -> bool:
     """Return whether a fleet has no keys yet."""
-    known = (snapshot.schema, snapshot.ledger, snapshot.current_version)
+    known = (snapshot.schema, snapshot.ledger, snapshot.current_version, snapshot.others or None)
     return all(one is None for one in known) and not snapshot.reports and snapshot.gates == Gates()
 
 
@@ -102,7 +123,10 @@ def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
         else "the instructions changed",
     }
     # Without a ledger, only the folder's own key shows a hold that was set since the read.
-    checks = () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
+    checks: tuple[Operation, ...] = (
+        () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
+    )
+    checks = (*checks, *_job_operations(keys, snapshot, None))
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
         return LedgerMove(ledger, event, checks, (), after)
@@ -133,7 +157,7 @@ def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: 
     wiped: tuple[Operation, ...] = ()
     changes: tuple[Change, ...] = ()
     after = replace(snapshot, ledger=done)
-    if converge and not is_plain:
+    if converge and not is_plain and not ledger.is_job:
         wiped, changes = _one_gate(keys, snapshot, OPEN)
         done = replace(done, post_upgrade=())
         after = replace(after, gates=plain, ledger=done)
@@ -141,7 +165,9 @@ def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: 
         return None
     event = {
         "what": "converge" if wiped else "complete",
-        "reason": "every host is upgraded" + ("; the global gate opens" if wiped else ""),
+        "reason": "every host has run the job"
+        if ledger.is_job
+        else "every host is upgraded" + ("; the global gate opens" if wiped else ""),
     }
     return LedgerMove(done, event, wiped, changes, after)
 

@@ -50,7 +50,10 @@ class GateCopies:
         self._snapshot = snapshot
         self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.legacy_gates.values())
         migration = snapshot.migration
-        self.is_needed = snapshot.legacy_gates != Gates() or (migration is not None and migration.keeps_legacy_keys)
+        # The gates of a job have no copies: nodes with the old code run none.
+        self.is_needed = not keys.is_job and (
+            snapshot.legacy_gates != Gates() or (migration is not None and migration.keeps_legacy_keys)
+        )
 
     @property
     def places(self) -> int:

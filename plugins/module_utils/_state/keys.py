@@ -14,14 +14,54 @@ SCOPES = ("global", "role", "host")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The key layout under a prefix, which is empty or ends with a slash."""
+    """The key layout under a prefix, which is empty or ends with a slash.
+
+    A job has keys of its own for its target, its gates and the records of hosts. With ``is_job``, these take the place of those of
+    versions, so that the same code works on both.
+
+    :param is_job: whether these are the keys of the job.
+    """
 
     prefix: str = ""
+    is_job: bool = False
 
     @property
     def current_version(self) -> str:
-        """The version that the fleet should run."""
-        return f"{self.prefix}current_version"
+        """The version that the fleet should run, or the job (``job/<id>``)."""
+        return self.current_job if self.is_job else f"{self.prefix}current_version"
+
+    @property
+    def current_job(self) -> str:
+        """The job that the fleet should run."""
+        return f"{self.upgrade}current_job"
+
+    @property
+    def jobs(self) -> str:
+        """The folder of the jobs."""
+        return f"{self.upgrade}jobs/"
+
+    def job(self, job: str) -> str:
+        """One job, by its ID: its command, arguments, hosts, expiry and signature."""
+        return f"{self.jobs}{job}"
+
+    @property
+    def job_gates(self) -> str:
+        """The folder of the gates of the job, which have nothing to do with Puppet."""
+        return f"{self.upgrade}job_gates/"
+
+    @property
+    def job_records(self) -> str:
+        """The folder of what hosts report on the job."""
+        return f"{self.upgrade}job_records/"
+
+    @property
+    def job_outputs(self) -> str:
+        """The folder of the outputs of the last jobs of hosts."""
+        return f"{self.upgrade}job_output/"
+
+    def job_output(self, host: str) -> str:
+        """The outputs of the last jobs of one host."""
+        return f"{self.job_outputs}{host}"
 
     @property
     def reports(self) -> str:
@@ -35,7 +75,7 @@ class Keys:
     @property
     def gates(self) -> str:
         """The folder of the gates."""
-        return f"{self.prefix}config_state/enable_puppet/"
+        return self.job_gates if self.is_job else f"{self.prefix}config_state/enable_puppet/"
 
     def gate(self, scope: str, name: str | None = None) -> str:
         """One gate: ``global``, or that of a role or a host."""
@@ -54,7 +94,7 @@ class Keys:
     @property
     def records(self) -> str:
         """The folder of the host records."""
-        return f"{self.upgrade}hosts/"
+        return self.job_records if self.is_job else f"{self.upgrade}hosts/"
 
     def record(self, host: str) -> str:
         """The record of one host."""

@@ -12,6 +12,8 @@ from typing import Any
 from .._codecs.event import encode_event
 from .._codecs.values import decode_ledger, encode_ledger
 from .._common import runtime
+from .._common.errors import UpgradeError
+from .._common.names import job_id
 from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put, remove
@@ -34,6 +36,8 @@ class LedgerWriter:
 
     As long as nodes may read the legacy layout, each gate is written to both layouts in the same transaction.
 
+    A rollout to a version and a job have one ledger. Neither writes over the other while that is under way.
+
     :param who: the author of the entries in the history.
     :param clock: the time in the entries of the history (unix seconds).
     :param dry: check mode: send nothing, and do everything else.
@@ -41,7 +45,8 @@ class LedgerWriter:
 
     def __init__(self, store: Store, snapshot: Snapshot, who: str, clock: int, *, dry: bool = False) -> None:
         """Begin on top of a snapshot."""
-        self.store = store
+        self.store = store.of(snapshot)
+        self._job = snapshot.job
         self.ledger = snapshot.ledger
         self.changes: list[Change] = []
         self._index = snapshot.ledger_index
@@ -49,7 +54,7 @@ class LedgerWriter:
         self._who = who
         self.clock = clock
         self.dry = dry
-        self._mirror = GateCopies(store.keys, snapshot)
+        self._mirror = GateCopies(self.store.keys, snapshot)
 
     @property
     def places(self) -> int:
@@ -78,7 +83,10 @@ class LedgerWriter:
         :param event: what happened and why, for the history.
         :param changes: the changes of ``operations``, for diff mode.
         :raises Conflict: if another process wrote the ledger or ``current_version``.
+        :raises UpgradeError: ``job_under_way``.
         """
+        if self._job is not None and self._job.is_under_way:
+            raise job_under_way(self._job)
         self._make_room(operations)
         operations = self._mirror.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
@@ -145,3 +153,14 @@ class LedgerWriter:
 def ledger_for_diff(ledger: Ledger) -> str:
     """Return a ledger for diff mode: without its commit, which check mode does not have."""
     return encode_ledger(replace(ledger, commit=""))
+
+
+def job_under_way(job: Ledger) -> UpgradeError:
+    """Return the error for a write to a rollout to a version, while a job is under way."""
+    return UpgradeError(
+        "job_under_way",
+        f"The job {job_id(job.version)} is under way: it was begun by {job.who} and is {job.state}. So nothing is changed: one of the two moves "
+        "the fleet at a time. Wait until it is complete, which status.yml shows, or end it with abort.yml. Then run the same command again.",
+        job=job_id(job.version),
+        state=job.state,
+    )

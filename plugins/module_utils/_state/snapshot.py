@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .._codecs.job import decode_job_record
 from .._codecs.migration import decode_migration, decode_schema, release_of
 from .._codecs.provider import decode_provider
 from .._codecs.record import decode_record
@@ -18,32 +19,36 @@ from .._codecs.values import (
     decode_hold,
     decode_ledger,
     decode_version,
+    ledger_of_versions,
     text_of,
     version_in_key,
 )
 from .._common.clock import LATEST
-from .._common.names import is_valid_name
+from .._common.errors import UpgradeError
+from .._common.names import is_job, is_valid_name
 from .._common.sanitize import truncate_middle, truncated_repr
 from .._consul.client import KVEntry
-from .._fleet.fleet import HostRecord, Snapshot, VersionReport
+from .._fleet.fleet import STARTED, HostRecord, Snapshot, VersionReport
 from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
+from .._fleet.ledger import COMPLETE, Ledger
 from .._fleet.providers import Provider
 from .keys import Keys
 from .legacy_keys import LegacyKeys
 from .version_reports import VersionReports
 
 
-def decode_snapshot(keys: Keys, entries: Iterable[KVEntry]) -> Snapshot:
+def decode_snapshot(keys: Keys, entries: Iterable[KVEntry], of_job: bool | None = None) -> Snapshot:
     """Return the snapshot of the entries of :meth:`ConsulClient.read`, in layout 0, layout 1 or both.
 
+    :param of_job: as for :meth:`SnapshotDecoder.snapshot`.
     :raises UpgradeError: what :meth:`SnapshotDecoder.snapshot` raises.
     """
     decoder = SnapshotDecoder(keys)
     for entry in entries:
         decoder.put(entry)
-    return decoder.snapshot()
+    return decoder.snapshot(of_job)
 
 
 class SnapshotDecoder:
@@ -59,6 +64,8 @@ class SnapshotDecoder:
         self._reports = VersionReports()
         self._gates, self._legacy_gates, self._holds = _Scoped(), _Scoped(), _Scoped()
         self._records: dict[str, HostRecord] = {}
+        self._job_gates = _Scoped()
+        self._job_records: dict[str, HostRecord] = {}
         self._own_holds: dict[str, Hold] = {}
         self._leases: set[str] = set()
         self._marks: dict[str, HealthMark] = {}
@@ -68,7 +75,9 @@ class SnapshotDecoder:
         self._single: dict[str, KVEntry] = {}
         self._ignored: dict[str, str] = {}
         self._newest = 0
-        self._single_keys = frozenset((keys.holds, keys.ledger, keys.current_version, keys.schema, keys.migration))
+        self._single_keys = frozenset(
+            (keys.holds, keys.ledger, keys.current_version, keys.current_job, keys.schema, keys.migration)
+        )
 
     def put(self, entry: KVEntry) -> None:
         """Take a key as it is now."""
@@ -79,8 +88,10 @@ class SnapshotDecoder:
         """Forget a key."""
         self._take(key, None)
 
-    def snapshot(self) -> Snapshot:
-        """Return the snapshot of all keys.
+    def snapshot(self, of_job: bool | None = None) -> Snapshot:
+        """Return the snapshot of all keys: of the rollout to a version, or of the job (:func:`_of_job`).
+
+        :param of_job: which of the two; None for the one that the ledger is for. A job that is complete gives way to versions.
 
         A pause of python-jiocloud counts as a hold. So the gates of a host give the same answer before, during and after a
         migration, which turns pauses into holds before it removes them. The latest report of a host counts in either layout,
@@ -99,7 +110,24 @@ class SnapshotDecoder:
                 hold = Hold(gate.key, f"{gate.key} is {held}, an operator's pause", PAUSED)
                 _set(holds, scope, of, hold)
         reports, warnings = self._reports.counting(current, self._records)
+        ledger = found.get("ledger")
+        if of_job is None:
+            of_job = ledger is not None and ledger.is_job and ledger.state != COMPLETE
+        if of_job:
+            versions = Snapshot(
+                current_version=current,
+                reports=reports,
+                records=dict(self._records),
+                gates=Gates(**gates),
+                holds=Holds(**holds, own=dict(self._own_holds)),
+            )
+            return self._of_job(found, versions, (*self._ignored.values(), *warnings))
+        if ledger is not None and ledger.is_job:
+            found |= {"job": ledger, "ledger": self._before_job(ledger)}
         return Snapshot(
+            busy=_started(self._job_records),
+            job_hosts=frozenset(self._job_records),
+            has_job_keys=self._has_job_keys(),
             reports=reports,
             records=dict(self._records),
             gates=Gates(**gates),
@@ -114,6 +142,54 @@ class SnapshotDecoder:
             warnings=(*self._ignored.values(), *warnings),
             **found,
         )
+
+    def _of_job(self, found: dict[str, Any], versions: Snapshot, warnings: tuple[str, ...]) -> Snapshot:
+        """Return the snapshot of the job: its target, gates and records in the place of those of versions.
+
+        Hosts that have started an upgrade and not ended it are busy. Puppet's gates are not among those of the job.
+
+        :param found: the keys with one value.
+        """
+        entry = self._single.get(self._keys.current_job)
+        target = (text_of(entry.value) or "").strip() if entry is not None else ""
+        found |= {
+            "current_version": target if is_job(target) else None,
+            "version_index": entry.modify_index if entry is not None else 0,
+        }
+        return Snapshot(
+            records=dict(self._job_records),
+            gates=Gates(**self._job_gates.copy()),
+            legacy_gates=Gates(**self._legacy_gates.copy()),
+            holds=versions.holds,
+            leases=frozenset(self._leases),
+            marks=dict(self._marks),
+            approvals=dict(self._approvals),
+            providers=dict(self._providers),
+            is_job=True,
+            versions=versions,
+            busy=_started(versions.records),
+            job_hosts=frozenset(self._job_records),
+            others=frozenset(versions.reports.keys() | versions.records.keys()),
+            has_job_keys=self._has_job_keys(),
+            index=self._newest,
+            warnings=warnings,
+            **found,
+        )
+
+    def _has_job_keys(self) -> bool:
+        gates = self._job_gates.copy()
+        return self._keys.current_job in self._single or any(gates.values())
+
+    def _before_job(self, ledger: Ledger) -> Ledger | None:
+        try:
+            return ledger_of_versions(ledger)
+        except (ValueError, TypeError) as error:
+            raise UpgradeError(
+                "unreadable_ledger",
+                f"The ledger {self._keys.ledger} keeps the last rollout to a version in its field before, which can't be read ({error}), so "
+                "the rules are unknown and no host is admitted. Restore it from a backup.",
+                key=self._keys.ledger,
+            ) from error
 
     def _singles(self) -> dict[str, Any]:
         keys = self._keys
@@ -148,6 +224,11 @@ class SnapshotDecoder:
             self._take_legacy_report(key, entry)
         elif key.startswith(keys.records):
             self._take_record(key, entry)
+        elif key.startswith(keys.job_gates):
+            self._take_scoped(self._job_gates, "gate", key, key[len(keys.job_gates) :], _gate(entry))
+        elif key.startswith(keys.job_records):
+            if _is_named(name := key[len(keys.job_records) :]):
+                _put(self._job_records, name, _job_record(entry) if entry is not None else None)
         elif key.startswith(keys.leases):
             (self._leases.discard if entry is None else self._leases.add)(key[len(keys.leases) :])
         elif key.startswith(keys.marks):
@@ -248,6 +329,15 @@ def _report(entry: KVEntry, version: str, *, is_legacy: bool = False) -> Version
     published = 0 if is_legacy else entry.flags
     at, version = _unix_time(entry.value), version_in_key(version)
     return VersionReport(version, at, entry.modify_index, is_legacy, published, entry.key)
+
+
+def _job_record(entry: KVEntry) -> HostRecord:
+    return replace(decode_job_record(entry.key, entry.value), index=entry.modify_index)
+
+
+def _started(records: Mapping[str, HostRecord]) -> dict[str, HostRecord]:
+    """Return the hosts that have started and not ended, with their records."""
+    return {host: record for host, record in records.items() if record.readable and record.state == STARTED}
 
 
 def _mark(entry: KVEntry) -> HealthMark | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import getpass
 import re
 import socket
@@ -47,21 +48,46 @@ class Store:
     @property
     def folders(self) -> tuple[str, ...]:
         """The folders that a token must be able to read, because a hidden key would count as a missing one."""
-        keys = self.keys
+        keys = self._keys_of_versions
         return (keys.reports, keys.gates, keys.records, keys.holds)
+
+    @property
+    def _keys_of_versions(self) -> Keys:
+        return replace(self.keys, is_job=False)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
         """The single keys and the folders that a snapshot has."""
-        keys, old = self.keys, LegacyKeys(self.keys.prefix)
-        single = (keys.current_version, keys.ledger, keys.schema, keys.migration)
-        ours = (keys.leases, keys.marks, keys.approvals, keys.providers, *self.folders)
+        keys, old = self._keys_of_versions, LegacyKeys(self.keys.prefix)
+        single = (keys.current_version, keys.current_job, keys.ledger, keys.schema, keys.migration)
+        ours = (
+            keys.leases,
+            keys.marks,
+            keys.approvals,
+            keys.providers,
+            keys.job_gates,
+            keys.job_records,
+            *self.folders,
+        )
         return (*single, *ours, old.reports, *old.gate_folders)
 
-    def snapshot(self, epoch: int = 0) -> Snapshot:
+    def of(self, snapshot: Snapshot) -> Store:
+        """Return the store with the keys of a snapshot's rollout: those of the job, or those of versions.
+
+        All that writes for the rollout of a snapshot uses this one.
+        """
+        if snapshot.is_job == self.keys.is_job:
+            return self
+        other = copy.copy(self)
+        other.keys = replace(self.keys, is_job=snapshot.is_job)
+        return other
+
+    def snapshot(self, epoch: int = 0, of_job: bool | None = None) -> Snapshot:
         """Return all that a planner needs, from one atomic read: one request for any number of hosts.
 
         :param epoch: read the commit of this epoch too, 0 for none. If its entry is gone, it takes a second request.
+        :param of_job: whether it is a snapshot of the job; None for the kind of rollout that the ledger is for. A job that is complete gives way
+            to versions.
         :raises UpgradeError: what :meth:`ConsulClient.read` raises, ``unreadable_ledger``, ``newer_schema``, ``unreadable_schema``.
         """
         now = runtime.now()
@@ -71,7 +97,8 @@ class Store:
             entries = self.client.read(self.prefixes)
         refuse_newer_among(self.keys, entries)
         self.refuse_hidden_keys(entries, self.folders)
-        return replace(decode_snapshot(self.keys, entries), now=now, commits=self.commits(entries, epoch))
+        found = decode_snapshot(self._keys_of_versions, entries, of_job)
+        return replace(found, now=now, commits=self.commits(entries, epoch))
 
     def entry_of(self, epoch: int) -> list[str]:
         """Return the key of the history's entry for an epoch; none for epoch 0."""
@@ -134,7 +161,7 @@ class Store:
         :returns: the new index, or ``index`` if nothing changed in time.
         :raises UpgradeError: if a query fails; ``unreachable`` if Consul does not answer.
         """
-        keys, old = self.keys, LegacyKeys(self.keys.prefix)
+        keys, old = self._keys_of_versions, LegacyKeys(self.keys.prefix)
         if prefixes is None:
             prefixes = (keys.upgrade, keys.reports, old.reports, keys.gates, keys.current_version)
         queries = BlockingQueries(self.settings, short_lived=True)

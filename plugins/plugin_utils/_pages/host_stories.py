@@ -34,6 +34,7 @@ _WAITS: Mapping[str, str] = {
     stage_progress.ROLLBACK: "was broken before this rollback, and is admitted after all other hosts",
     blocker_codes.PAUSE: "the rollout is paused",
     blocker_codes.ABORT: "the rollout was aborted",
+    blocker_codes.EXPIRED: "the job has expired",
     blocker_codes.BUDGET: "the failure budget is exhausted: {rule}",
     blocker_codes.HOURS: "outside of the hours of upgrades: {rule}",
 }

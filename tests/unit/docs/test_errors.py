@@ -46,5 +46,5 @@ def test_each_section_has_a_message_and_says_what_to_do() -> None:
 
 
 def test_every_blocker_of_a_rollout_has_a_row() -> None:
-    codes = {blockers.PAUSE, blockers.ABORT, blockers.BUDGET, blockers.HOURS}
+    codes = {blockers.PAUSE, blockers.ABORT, blockers.EXPIRED, blockers.BUDGET, blockers.HOURS}
     assert set(re.findall(r"^\| `(\w+)` \|", BLOCKERS, re.M)) == codes

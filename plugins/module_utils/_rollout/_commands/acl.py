@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ACL policies and tokens with the least privileges for controllers, planner services, nodes, viewers and migrators.
+"""ACL policies and tokens with the least privileges for controllers, commanders, planner services, nodes, viewers and migrators.
 
 In Consul's ACL rules, ``key`` and ``key_prefix`` apply to keys, and the longest prefix wins.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..._common.errors import UpgradeError
@@ -25,15 +25,22 @@ _LONGEST = 128
 # Consul's value for a secret if the token in use may read tokens but not write them.
 _HIDDEN = "<hidden>"
 
-CONTROLLER, PLANNER, NODE, VIEWER, MIGRATOR = KINDS = ("controller", "planner", "node", "viewer", "migrator")
+CONTROLLER, COMMANDER, PLANNER, NODE, VIEWER, MIGRATOR = KINDS = (
+    "controller",
+    "commander",
+    "planner",
+    "node",
+    "viewer",
+    "migrator",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
     """What a token is for.
 
-    :param kind: ``controller`` plans and upgrades, ``planner`` carries rollouts that a controller has begun, ``node`` reads gates and reports
-        its own state, ``viewer`` reads everything, ``migrator`` moves keys to another layout.
+    :param kind: ``controller`` plans and upgrades, ``commander`` does that and begins jobs, ``planner`` carries rollouts that a controller has
+        begun, ``node`` reads gates and reports its own state, ``viewer`` reads everything, ``migrator`` moves keys to another layout.
     :param name: the host, for a node. For other kinds, a name to have several tokens; may be empty.
     :param publishes_health: whether a node may write its own checks to Consul's catalog. That also lets it register and deregister its
         own node there.
@@ -76,11 +83,13 @@ class TokenKind:
         gates, reports = (keys.gates, *old.gate_folders), (keys.reports, old.reports)
         if self.kind == NODE:
             grants = [
-                *(("key", key, "read") for key in (keys.current_version, keys.schema)),
-                *(("key_prefix", folder, "read") for folder in gates),
+                *(("key", key, "read") for key in (keys.current_version, keys.schema, keys.current_job)),
+                *(("key_prefix", folder, "read") for folder in (*gates, keys.job_gates, keys.jobs)),
                 ("key_prefix", keys.holds, "read"),
                 ("key_prefix", f"{keys.upgrade}sources/", "read"),
                 ("key", keys.record(self.name), "write"),
+                ("key", replace(keys, is_job=True).record(self.name), "write"),
+                ("key", keys.job_output(self.name), "write"),
                 ("key", keys.wake(self.name), "write"),
             ]
             if self.publishes_health:
@@ -98,18 +107,24 @@ class TokenKind:
                 *(("key_prefix", folder, "write") for folder in (*reports, *gates)),
                 ("key_prefix", keys.upgrade, "read"),
                 *(("key", key, "write") for key in (keys.ledger, keys.notified)),
-                *(("key_prefix", folder, "write") for folder in (keys.history, keys.marks, keys.wakes, keys.planners)),
+                *(
+                    ("key_prefix", folder, "write")
+                    for folder in (keys.history, keys.marks, keys.wakes, keys.planners, keys.job_gates)
+                ),
                 *catalog,
                 ("session_prefix", "", "write"),
             ]
         else:
-            may = "write" if self.kind == CONTROLLER else "read"
+            may = "read" if self.kind == VIEWER else "write"
             grants = [
                 ("key", keys.current_version, may),
                 *(("key_prefix", folder, may) for folder in (*reports, *gates, keys.upgrade)),
                 *catalog,
             ]
             if self.kind == CONTROLLER:
+                # It runs the job that is there: pause, abort, retry. It can't write another one.
+                grants.append(("key_prefix", keys.jobs, "read"))
+            if self.kind != VIEWER:
                 grants.append(("session_prefix", "", "write"))
         return "".join(f'{what} {_quoted(name)} {{\n  policy = "{policy}"\n}}\n' for what, name, policy in grants)
 

@@ -83,6 +83,7 @@ def write_command(
                 "command. It is not changed. Look at it with status.yml, and run the command again if it should apply to that rollout.",
             )
         intended = ledger
+        # Its store has the keys of the rollout, which may be a job.
         writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         try:
             done = act(writer, snapshot, ledger)
@@ -123,6 +124,8 @@ def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
 
 
 def _what_next(ledger: Ledger) -> str:
+    if ledger.is_job:
+        return "It is over, and a job does not begin again; command.yml -e run=NAME begins another one."
     other = "upgrade.yml -e version=X begins another one"
     if ledger.state == COMPLETE:
         return f"It is over, and all of its hosts are upgraded; {other}."

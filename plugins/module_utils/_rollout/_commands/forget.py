@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
-from ..._common.names import check_name, did_you_mean, in_order, listing
+from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id, listing
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
 from ..._consul.retry import retry_on_conflict
@@ -53,6 +53,7 @@ def forget(
     def attempt() -> CommandResult:
         snapshot = store.snapshot()
         refuse_to_plan(store.keys, snapshot)
+        of_rollout = store.of(snapshot)
         waiting = [host for host in names if host not in remarks]
         known = _known(store, waiting)
         if not force:
@@ -62,7 +63,7 @@ def forget(
             for host in waiting:
                 found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]))
                 if known[host]:
-                    _remove(store, writer, snapshot, command, host, known[host], changes, force=force)
+                    _remove(of_rollout, writer, snapshot, command, host, known[host], changes, force=force)
                 remarks[host] = found
         finally:
             changes.extend(writer.changes)
@@ -87,10 +88,14 @@ def forget(
 def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
     """Return host -> the entries of all keys that belong to it alone."""
     keys, old = store.keys, LegacyKeys(store.keys.prefix)
+    of_jobs = replace(keys, is_job=True)
     folders = (
         keys.reports,
         keys.gates,
         keys.records,
+        of_jobs.gates,
+        of_jobs.records,
+        keys.job_outputs,
         keys.holds,
         keys.marks,
         keys.leases,
@@ -109,7 +114,9 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
 def _host_of(keys: Keys, key: str) -> str | None:
     """Return the host that a key belongs to; None for a key that belongs to no single host."""
     old = LegacyKeys(keys.prefix)
-    for folder in (keys.records, keys.marks, keys.leases, keys.wakes, f"{keys.holds}host/", f"{keys.gates}host/"):
+    plain, of_jobs = replace(keys, is_job=False), replace(keys, is_job=True)
+    single = (plain.records, of_jobs.records, keys.job_outputs, keys.marks, keys.leases, keys.wakes)
+    for folder in (*single, *(f"{one}host/" for one in (keys.holds, plain.gates, of_jobs.gates))):
         if key.startswith(folder):
             return key[len(folder) :]
     for folder in (keys.reports, old.reports):
@@ -131,7 +138,9 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
         if host in snapshot.leases:
             why = "an Ansible run has a lease on it"
         elif one.record is not None and one.record.state == STARTED and one.state not in state_names.BROKEN:
-            why = f"it has begun its upgrade to {one.record.version} and not finished it"
+            target = one.record.version
+            what = f"the job {job_id(target)}" if is_job(target) else f"its upgrade to {target}"
+            why = f"it has begun {what} and not finished it"
         elif one.state == state_names.UPGRADING:
             why = f"it {one.trouble or 'was admitted'}"
         else:
@@ -191,7 +200,7 @@ def _remove(
 def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> Ledger:
     """Return the ledger without a host. Its role counts one host less if the count includes a host that is not known otherwise."""
     role = _role_of(snapshot, fleet, host)
-    others = {*fleet, *({*snapshot.reports, *snapshot.records} - {host})}
+    others = {*fleet, *({*snapshot.reports, *snapshot.records, *snapshot.others} - {host})}
     left = sum(1 for other in others if _role_of(snapshot, fleet, other) == role)
     count = ledger.members.get(role, 0)
     members = {**ledger.members, role: count - 1} if count > left else dict(ledger.members)

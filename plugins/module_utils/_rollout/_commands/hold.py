@@ -13,7 +13,7 @@ from typing import Any
 from ..._codecs.values import encode_hold
 from ..._common import runtime
 from ..._common.errors import UpgradeError
-from ..._common.names import check_name, did_you_mean, in_order, listing
+from ..._common.names import check_name, did_you_mean, in_order, is_job, listing, target_text
 from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
@@ -228,9 +228,14 @@ def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, nam
 
 def _begun(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
     """Return remarks on held hosts that have begun: one for each named host, and one for all others."""
-    begun = {host: record.version for host, record in snapshot.records.items() if record.state == STARTED}
+    records = {**snapshot.records, **snapshot.busy}
+    begun = {host: record.version for host, record in records.items() if record.state == STARTED}
     named = [host for host in dict.fromkeys(whom.hosts) if host in begun]
-    remarks = [f"{host} has begun its upgrade to {begun[host]}. {_CONTINUES}" for host in named]
+    what = {
+        host: f"the {target_text(begun[host])}" if is_job(begun[host]) else f"its upgrade to {begun[host]}"
+        for host in named
+    }
+    remarks = [f"{host} has begun {what[host]}. {_CONTINUES}" for host in named]
     others = [host for host in in_order(begun) if host not in named]
     if not whom.everything:
         role_of, roles = _roles(snapshot, whom, others), frozenset(whom.roles)
@@ -251,7 +256,7 @@ def _refuse_unknown(snapshot: Snapshot, whom: HoldTargets, scopes: Sequence[tupl
 
     :raises UpgradeError: ``unknown_names``.
     """
-    role_of = _roles(snapshot, whom, {*whom.fleet, *snapshot.reports, *snapshot.records})
+    role_of = _roles(snapshot, whom, {*whom.fleet, *snapshot.reports, *snapshot.records, *snapshot.others})
     known = {"role": {role for role in role_of.values() if role}, "host": set(role_of)}
     found = [(scope, name) for scope, name in scopes if name is not None and name not in known[scope]]
     texts = [

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ..._codecs.job import decode_job_record, retried_job_record
 from ..._codecs.record import decode_record, encode_record
 from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
-from ..._common.names import did_you_mean, in_order, listing
+from ..._common.names import did_you_mean, in_order, is_job, job_id, listing
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
@@ -55,8 +56,14 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             for host, view in plan.hosts.items()
             if host in asked
             and (view.state in state_names.BROKEN or (host in named and _is_midway(snapshot, host, view)))
+            and host not in snapshot.busy
         ]
-        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back}]
+        busy = [
+            host
+            for host in in_order(snapshot.busy)
+            if host in asked and (host in named or plan.hosts[host].state in state_names.BROKEN)
+        ]
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy}]
         fields = command_fields(command.plain())
         # Each host needs a write of its record, its health mark and its gate, which may be in two layouts.
         most = MOST_GATES // (2 + writer.places)
@@ -91,9 +98,20 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             left = [
                 "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
             ]
+        left += [_busy_remark(snapshot, host) for host in busy]
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return write_command(store, act, dry=dry)
+
+
+def _busy_remark(snapshot: Snapshot, host: str) -> str:
+    """Return a remark on a host that has started other work than the rollout's, which only its own report ends."""
+    version = snapshot.busy[host].version
+    what = f"the job {job_id(version)}" if is_job(version) else f"an upgrade to {version}"
+    return (
+        f"{host} is not changed, because it has started {what} and not reported its end. It reports once its agent runs again. If the host is gone, "
+        f"run forget.yml -e host={host} -e force=true."
+    )
 
 
 def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
@@ -176,7 +194,8 @@ def _put_back(
     for host in hosts:
         key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
         entry = entries.get(key)
-        before = decode_record(key, entry.value) if entry is not None else None
+        decode = decode_job_record if keys.is_job else decode_record
+        before = decode(key, entry.value) if entry is not None else None
         seen = snapshot.records.get(host)
         index = seen.index if seen is not None else 0
         if host in changed:
@@ -188,8 +207,11 @@ def _put_back(
             ):
                 continue
             index = entry.modify_index
-        after = put_back_record(before, version, states.reported_version(snapshot, host), int(runtime.now()))
-        text = encode_record(after)
+        now = int(runtime.now())
+        if keys.is_job:
+            text = retried_job_record(entry.value if entry is not None else None, version, now)
+        else:
+            text = encode_record(put_back_record(before, version, states.reported_version(snapshot, host), now))
         old = snapshot.gates.hosts.get(host)
         found[host] = HostWrite(
             # Fails if the host has written its record since it was read.

@@ -12,6 +12,7 @@ from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ..._passes.planner_pass import PassRequest, make_pass
 from ..._rules.instructions import REVERSED, ROLLBACK_ORDER
 from ..._state.layout import refuse_to_plan
+from ..._state.ledger_writer import job_under_way
 from ..._state.store import Store
 from .command import Command, CommandResult, ledger_of
 
@@ -31,6 +32,12 @@ def roll_back(
     snapshot = store.snapshot()
     refuse_to_plan(store.keys, snapshot)
     ledger = ledger_of(store.keys, snapshot)
+    if ledger.is_job and ledger.is_under_way:
+        raise job_under_way(ledger)
+    if ledger.is_job:
+        # A job can't be rolled back: its command has run. What is rolled back is the last rollout to a version.
+        snapshot = store.snapshot(of_job=False)
+        ledger = ledger_of(store.keys, snapshot)
     if version is None and snapshot.current_version != ledger.version:
         raise UpgradeError(
             "foreign_version",
@@ -91,7 +98,7 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     :param request: needs a version; without rules, it takes those of the current rollout.
     :raises UpgradeError: ``no_rollout``, ``unreadable_ledger``.
     """
-    ledger = ledger_of(store.keys, store.snapshot())
+    ledger = ledger_of(store.keys, store.snapshot(of_job=False))
     if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
         return request
     return replace(request, rolls_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)

@@ -26,7 +26,7 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
     def read(*_given: Any, **_options: Any) -> Any:
         clock.now += seconds
         clock.busy += of_processor
-        return SimpleNamespace(plan=SimpleNamespace(wake_at=None))
+        return SimpleNamespace(plan=SimpleNamespace(wake_at=None), snapshot=SimpleNamespace(is_job=False))
 
     update = SimpleNamespace(hosts={}, progress=SimpleNamespace(over=False, done=False))
     stand_in = SimpleNamespace(

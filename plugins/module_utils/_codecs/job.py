@@ -1,0 +1,197 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs, and what hosts report of them: decode and encode. A report that can't be read counts as a failure, so its host keeps its slot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._common.clock import is_time
+from .._common.names import JOB, is_command_name, is_job
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
+from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
+from .values import MOST, decode_data, decode_time, sanitize_all
+
+# A signature for another purpose is none for a job.
+NAMESPACE = "job@convoy.upgrade"
+# No job may last longer: nodes remember for so long which ones they have run.
+MOST_SECONDS = 31 * 86400
+_LONGEST = 255
+_LONGEST_ERROR = 1000
+_MOST_OUTPUT = 20_000
+_MOST_OUTPUTS = 3
+# What a host reports -> the state in its record.
+_STATES = {"started": STARTED, "done": UPGRADED, "failed": FAILED, "lost": REPORTED_LOST, "retried": RETRIED}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: a command of the nodes, with its arguments and the hosts that it is for.
+
+    :param args: the arguments; plain data.
+    :param roles: the roles that it is for.
+    :param hosts: the hosts that it is for. Without roles and hosts, it is for the whole fleet.
+    :param expires: no node begins it later (unix seconds).
+    :param signature: the armored signature of :meth:`signed_text` by ``ssh-keygen -Y sign``; empty for none.
+    """
+
+    id: str
+    command: str
+    expires: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    signature: str = ""
+    by: str = ""
+    at: int = 0
+    reason: str = ""
+
+    @property
+    def target(self) -> str:
+        """The target of its rollout."""
+        return f"{JOB}{self.id}"
+
+    def signed_text(self, prefix: str) -> bytes:
+        """Return the text that a signature is for: all that decides what runs where, and until when.
+
+        :param prefix: the key prefix of the fleet: empty, or text that ends with a slash.
+        """
+        facts = {
+            "args": self.args,
+            "command": self.command,
+            "expires": self.expires,
+            "hosts": sorted(self.hosts),
+            "id": self.id,
+            "prefix": prefix,
+            "roles": sorted(self.roles),
+        }
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return f"convoy.upgrade job 1\n{text}\n".encode()
+
+    def targets(self) -> dict[str, tuple[str, ...]]:
+        """Return its roles and hosts as the ledger has them."""
+        return {name: found for name, found in (("roles", self.roles), ("hosts", self.hosts)) if found}
+
+
+def encode_job(job: Job) -> str:
+    """Return a job as it is stored."""
+    facts = {
+        "id": job.id,
+        "command": job.command,
+        "expires": job.expires,
+        "args": job.args,
+        "roles": list(job.roles),
+        "hosts": list(job.hosts),
+        "signature": job.signature,
+        "by": job.by,
+        "at": job.at,
+        "reason": job.reason,
+    }
+    return json.dumps(facts, sort_keys=True, allow_nan=False)
+
+
+def decode_job(value: bytes) -> Job | None:
+    """Return a job, None if it can't be read."""
+    try:
+        data = sanitize_all(decode_data(value))
+        job = Job(
+            id=data["id"],
+            command=data["command"],
+            expires=data["expires"],
+            args=data.get("args", {}),
+            roles=tuple(data.get("roles", ())),
+            hosts=tuple(data.get("hosts", ())),
+            by=str(data.get("by", "")),
+            at=data.get("at", 0),
+            reason=str(data.get("reason", "")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    is_well = is_job(job.target) and is_command_name(job.command) and is_time(job.expires) and is_time(job.at)
+    return job if is_well and isinstance(job.args, dict) else None
+
+
+def decode_job_record(key: str, value: bytes) -> HostRecord:
+    """Return what a host reported of a job as a record, whose version is the target of the job."""
+    try:
+        data = decode_data(value)
+        target, state, attempt = f"{JOB}{data['job']}", _STATES[data["state"]], data.get("attempt", 1)
+        if not is_job(target) or not _is_count(attempt):
+            raise ValueError(f"job {truncated_repr(data['job'])}, attempt {truncated_repr(attempt)}")
+        times = data.get("times") or {}
+        return HostRecord(
+            target,
+            state,
+            attempt=attempt,
+            error=_text(data.get("error"), _LONGEST_ERROR),
+            times={_STATES[name]: decode_time(at) for name, at in times.items() if name in _STATES},
+            machine=_text(data.get("machine"), _LONGEST),
+            release=_text(data.get("release"), _LONGEST),
+            role=_text(data.get("role"), _LONGEST),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return HostRecord(
+            version="",
+            state=FAILED,
+            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
+            readable=False,
+        )
+
+
+def retried_job_record(value: bytes | None, target: str, now: int) -> str:
+    """Return a host's record after an operator has put it back: as it was, so that a late report still counts, but retried.
+
+    :param value: the record before; None if there is none.
+    :param target: the target of the job.
+    :param now: unix seconds.
+    """
+    try:
+        data = decode_data(value) if value is not None else {}
+    except ValueError:
+        data = {}
+    kept = data if isinstance(data, dict) and f"{JOB}{data.get('job')}" == target else {}
+    times = kept.get("times") if isinstance(kept.get("times"), dict) else {}
+    found = {name: one for name, one in kept.items() if name not in ("error", "exit_status")}
+    new = {"job": target[len(JOB) :], "state": "retried", "times": {**(times or {}), "retried": now}}
+    return json.dumps({"attempt": 0, **found, **new}, sort_keys=True)
+
+
+def decode_outputs(value: bytes) -> list[dict[str, Any]]:
+    """Return the outputs of a host's last jobs, the newest first, each sanitized: ``job``, ``command``, ``state``, ``exit_status``, ``at``,
+    ``seconds``, ``error`` and ``output``. What can't be read is left out.
+    """
+    try:
+        data = decode_data(value)
+    except ValueError:
+        return []
+    found = []
+    for one in data[:_MOST_OUTPUTS] if isinstance(data, list) else []:
+        if not isinstance(one, dict) or not is_job(f"{JOB}{one.get('job')}"):
+            continue
+        status, seconds = one.get("exit_status"), one.get("seconds")
+        found.append(
+            {
+                "job": one["job"],
+                "command": _text(one.get("command"), _LONGEST) or "",
+                "state": one.get("state") if one.get("state") in _STATES else "failed",
+                "exit_status": status if isinstance(status, int) and not isinstance(status, bool) else None,
+                "at": one.get("at") if is_time(one.get("at")) else 0,
+                "seconds": seconds if isinstance(seconds, (int, float)) and 0 <= seconds < MOST else 0,
+                "error": _text(one.get("error"), _LONGEST_ERROR) or "",
+                "output": "\n".join(sanitize(line) for line in str(one.get("output") or "")[:_MOST_OUTPUT].split("\n")),
+            }
+        )
+    return found
+
+
+def _text(value: Any, most: int) -> str | None:
+    return truncate_middle(sanitize(str(value)), most) if value not in (None, "") else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST

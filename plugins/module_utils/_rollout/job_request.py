@@ -1,0 +1,168 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job that an operator asks for: its ID, its hosts, its expiry and its signature."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .._codecs.job import MOST_SECONDS, NAMESPACE, Job, encode_job
+from .._common import runtime
+from .._common.errors import UpgradeError
+from .._common.names import in_order, is_command_name, is_job
+from .._common.sanitize import sanitize, truncate_middle, truncated_repr
+from .._fleet.fleet import find_members
+from .._fleet.host_patterns import select_hosts
+from .._rules.instructions import parse
+from .._rules.role_order import resolve
+from .._state.store import Store, current_user
+
+# Seconds until a job expires, if its operator does not say.
+EXPIRES = 86400
+_SECONDS_TO_SIGN = 60
+# In bytes. Nodes refuse larger ones.
+_MOST_BYTES = 60_000
+
+
+def new_id(command: str) -> str:
+    """Return an ID for a job: its command, the time (UTC) and a random part.
+
+    :raises UpgradeError: ``bad_job`` for a name that no command can have.
+    """
+    if not is_command_name(command):
+        raise _bad(
+            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _"
+        )
+    at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(runtime.now()))
+    return f"{command}-{at}-{runtime.new_id()[:6]}"
+
+
+def requested_job(
+    store: Store,
+    options: Mapping[str, Any],
+    fleet: Mapping[str, str] | None,
+    role_pattern: str | None,
+    rules: Mapping[str, Any] | None,
+) -> Job:
+    """Return the job that options ask for, signed if they name a key.
+
+    :param options: ``run``, ``args``, ``only``, ``expires``, ``sign_with``, ``id``, ``by`` and ``reason``.
+    :param fleet: host -> role.
+    :param rules: the rules of the call, whose groups ``only`` may name; None for those of the ledger.
+    :raises UpgradeError: ``bad_job``, ``unknown_limit``, ``not_signed``, and what :meth:`Store.snapshot` raises.
+    """
+    command = str(options["run"])
+    identifier = options.get("id") or new_id(command)
+    seconds = options.get("expires") or EXPIRES
+    if not is_command_name(command) or not is_job(f"job/{identifier}"):
+        raise _bad(
+            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _"
+        )
+    if not 60 <= seconds <= MOST_SECONDS:
+        raise _bad(
+            f"expires: {seconds} is not from 60 to {MOST_SECONDS} seconds. Give the seconds after which no node begins the job"
+        )
+    roles, hosts = _targets(store, options.get("only") or (), fleet, role_pattern, rules)
+    now = int(runtime.now())
+    job = Job(
+        identifier,
+        command,
+        now + int(seconds),
+        options.get("args") or {},
+        roles,
+        hosts,
+        by=truncate_middle(sanitize(options.get("by") or current_user())),
+        at=now,
+        reason=truncate_middle(sanitize(options.get("reason") or "")),
+    )
+    try:
+        size = len(encode_job(job))
+    except ValueError as error:
+        raise _bad(f"args: {error}. Give values that JSON has") from error
+    if size > _MOST_BYTES:
+        raise _bad(
+            f"The job takes {size} bytes, and at most {_MOST_BYTES} are allowed. Give shorter args, or roles instead of hosts as only"
+        )
+    key = options.get("sign_with")
+    return replace(job, signature=_signature(job, store.keys.prefix, str(key))) if key else job
+
+
+def _targets(
+    store: Store,
+    only: Sequence[str],
+    fleet: Mapping[str, str] | None,
+    role_pattern: str | None,
+    rules: Mapping[str, Any] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the roles and hosts that patterns select: roles of which all hosts are, and hosts of other roles."""
+    if not only:
+        return (), ()
+    snapshot = store.snapshot(of_job=True)
+    ledger = snapshot.ledger
+    members = find_members(fleet, snapshot, role_pattern or (ledger.role_pattern if ledger else None)).members
+    stored = (ledger.before.get("instructions", {}) if ledger.is_job else ledger.instructions) if ledger else {}
+    group = resolve(parse(stored if rules is None else rules), set(members.values()), members).group
+    hosts = select_hosts(only, members, group)
+    left_out = {role for host, role in members.items() if host not in hosts}
+    roles = tuple(in_order({members[host] for host in hosts} - left_out))
+    return roles, tuple(in_order(host for host in hosts if members[host] in left_out))
+
+
+def _signature(job: Job, prefix: str, key: str) -> str:
+    """Return the armored signature of a job.
+
+    :param key: the file of a private key, or of a public key whose private one an ssh-agent has.
+    :raises UpgradeError: ``not_signed``.
+    """
+    path = Path(key).expanduser()
+    words = ["ssh-keygen", "-Y", "sign", "-q", "-f", str(path), "-n", NAMESPACE]
+    try:
+        # In a session of its own, without a terminal: it can't ask for a passphrase, and says so.
+        made = subprocess.run(
+            words,
+            input=job.signed_text(prefix),
+            capture_output=True,
+            timeout=_SECONDS_TO_SIGN,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or f"no answer in {_SECONDS_TO_SIGN} s"
+        raise _not_signed(key, f"ssh-keygen does not run: {reason}") from error
+    if made.returncode:
+        lines = made.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _not_signed(key, sanitize(lines[-1]) if lines else f"ssh-keygen ended with {made.returncode}")
+    return made.stdout.decode("ascii", "replace")
+
+
+def as_data(args: Any) -> dict[str, Any]:
+    """Return arguments as plain JSON data, without the types of Ansible.
+
+    :raises UpgradeError: ``bad_job``.
+    """
+    try:
+        found = json.loads(json.dumps(args or {}))
+    except (ValueError, TypeError) as error:
+        raise _bad(f"args: {error}. Give values that JSON has") from error
+    if not isinstance(found, dict):
+        raise _bad("args is no mapping of names to values")
+    return found
+
+
+def _bad(text: str) -> UpgradeError:
+    return UpgradeError("bad_job", f"{text}. No job begins.")
+
+
+def _not_signed(key: str, reason: str) -> UpgradeError:
+    return UpgradeError(
+        "not_signed",
+        f"sign_with: the job can't be signed with {key}: {reason}. No job begins. Give the file of a key without passphrase, or load it into an "
+        "ssh-agent (ssh-add) and give its .pub file.",
+    )

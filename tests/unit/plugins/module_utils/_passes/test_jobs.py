@@ -1,0 +1,416 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs as rollouts: the same planner, ledger and commands, other keys; and how they and rollouts to versions keep out of each other's way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from memory_consul import MemoryConsul
+
+FLEET = {"db1": "db", "web1": "web", "web2": "web", "web3": "web"}
+RULES = {"rolling_rules": {"global": 1}}
+
+
+@dataclass
+class FlaggedConsul(MemoryConsul):
+    """It also keeps the flags of keys."""
+
+    flags: dict[str, int] = field(default_factory=dict)
+
+    def _do(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        if facts["Verb"] in ("set", "cas"):
+            self.flags[facts["Key"]] = facts.get("Flags", 0)
+        yield from super()._do(facts)
+
+    def _entry(self, key: str) -> dict[str, Any]:
+        return {**super()._entry(key), "Flags": self.flags.get(key, 0)}
+
+    def write(self, key: str, value: object) -> None:
+        """Write a key as a host does."""
+        self.index += 1
+        self.keys[key] = (value if isinstance(value, str) else json.dumps(value)).encode()
+        self.indexes[key] = self.index
+
+    def data(self, key: str) -> Any:
+        return json.loads(self.keys[key])
+
+
+@pytest.fixture
+def consul() -> Iterator[FlaggedConsul]:
+    ledger = {
+        "epoch": 3,
+        "version": "2.0",
+        "previous_version": "1.0",
+        "state": "complete",
+        "since": 1,
+        "instructions": RULES,
+    }
+    record = {"version": "2.0", "state": "upgraded", "times": {"upgraded": 5}}
+    keys = {
+        "current_version": b"2.0",
+        "config_state/enable_puppet/global": b"True",
+        "upgrade/schema": b"1",
+        "upgrade/hold/": b"",
+        "upgrade/ledger": json.dumps(ledger).encode(),
+        **{f"running/versions/2.0/{host}": b"1700000000" for host in FLEET},
+        **{f"upgrade/hosts/{host}": json.dumps(record).encode() for host in FLEET},
+    }
+    with FlaggedConsul(keys).in_place() as found:
+        yield found
+
+
+@pytest.fixture
+def store(consul: FlaggedConsul) -> Store:  # noqa: ARG001  the store talks to it
+    return Store(Settings())
+
+
+def job(identifier: str = "j1", **facts: Any) -> Job:
+    return Job(identifier, "restart", int(time.time()) + 600, {"grace": 30}, by="ann", **facts)
+
+
+def begin(store: Store, one: Job | None = None, **request: Any) -> PassResult:
+    one = one or job()
+    return make_pass(store, PassRequest(version=one.target, job=one, fleet=FLEET, **request))
+
+
+def go_on(store: Store) -> PassResult:
+    return make_pass(store, PassRequest(fleet=FLEET))
+
+
+def admitted(consul: FlaggedConsul) -> list[str]:
+    prefix = "upgrade/job_gates/host/"
+    return sorted(key[len(prefix) :] for key, text in consul.keys.items() if key.startswith(prefix) and text == b"True")
+
+
+def reports(consul: FlaggedConsul, host: str, state: str, identifier: str = "j1", **facts: Any) -> None:
+    record = {"job": identifier, "state": state, "run": "r", "attempt": 1, "times": {state: int(time.time())}, **facts}
+    consul.write(f"upgrade/job_records/{host}", record)
+
+
+def of_puppet(consul: FlaggedConsul) -> dict[str, bytes]:
+    """What a job must not touch."""
+    folders = ("current_version", "config_state/", "running/", "upgrade/hosts/")
+    return {key: value for key, value in consul.keys.items() if key.startswith(folders)}
+
+
+def states(store: Store, *, last_job: bool = False) -> dict[str, str]:
+    return {host: view.state for host, view in read_fleet(store, fleet=FLEET, last_job=last_job).plan.hosts.items()}
+
+
+def refusal(act: Any, *given: Any, **options: Any) -> UpgradeError:
+    with pytest.raises(UpgradeError) as error:
+        act(*given, **options)
+    return error.value
+
+
+def test_a_job_runs_under_the_rules_in_force_and_touches_nothing_of_puppet(store: Store, consul: FlaggedConsul) -> None:
+    before = of_puppet(consul)
+    assert begin(store).plan.version == "job/j1"
+    assert admitted(consul) == ["db1", "web1"]
+    assert consul.keys["upgrade/current_job"] == b"job/j1"
+    assert consul.data("upgrade/jobs/j1")["args"] == {"grace": 30}
+    assert consul.data("upgrade/ledger")["instructions"] == RULES
+    assert {key for key in consul.keys if key.startswith("upgrade/wake/")} == {"upgrade/wake/db1", "upgrade/wake/web1"}
+    for host in ("db1", "web1"):
+        reports(consul, host, "started")
+    assert not go_on(store).admissions
+    assert states(store) == {"db1": "upgrading", "web1": "upgrading", "web2": "pending", "web3": "pending"}
+    for host, follower in (("db1", []), ("web1", ["web2"]), ("web2", ["web3"]), ("web3", [])):
+        reports(consul, host, "done", exit_status=0)
+        assert [one.host for one in go_on(store).admissions] == follower
+    assert consul.data("upgrade/ledger")["state"] == "complete"
+    assert of_puppet(consul) == before
+    # After it, the fleet is shown as rollouts to versions see it, and the job on request.
+    assert set(states(store).values()) == set(states(store, last_job=True).values()) == {"upgraded"}
+    assert read_fleet(store, fleet=FLEET).plan.version == "2.0"
+    assert read_fleet(store, fleet=FLEET, last_job=True).plan.version == "job/j1"
+
+
+def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, rules={**RULES, "failure_rules": {"fleet": 1}})
+    reports(consul, "web1", "failed", exit_status=3, error="restart: exit status 3: disk full")
+    found = go_on(store)
+    assert not found.admissions and found.plan.blocker is not None and found.plan.blocker.code == "failure_budget"
+    assert found.hosts()["web1"].reason == "failed: restart: exit status 3: disk full"
+    assert control.retry(store, Command(fleet=FLEET)).hosts == ["web1"]
+    record = consul.data("upgrade/job_records/web1")
+    assert (record["state"], record["run"]) == ("retried", "r") and "error" not in record
+    assert consul.keys["upgrade/job_gates/host/web1"] == b"False"
+    assert [one.host for one in go_on(store).admissions] == ["web1"]
+    # The rules of the job do not outlast it.
+    assert consul.data("upgrade/ledger")["before"]["instructions"] == RULES
+
+
+def test_a_lost_host_is_lost_and_never_done(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    reports(consul, "web1", "lost", error="lost: the node restarted, so no one knows whether it has done its work")
+    found = go_on(store)
+    assert found.hosts()["web1"].state == "lost"
+    assert found.hosts()["web1"].reason == "the node restarted, so no one knows whether it has done its work"
+    assert not found.admissions
+
+
+@pytest.mark.parametrize("value", ["", "[]", '{"job": "j1", "state": "finished"}', '{"job": "../x", "state": "done"}'])
+def test_a_report_that_can_t_be_read_is_a_failure(value: str, store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    consul.write("upgrade/job_records/web1", value)
+    assert go_on(store).hosts()["web1"].state == "failed"
+
+
+def test_a_report_on_another_job_is_none(store: Store, consul: FlaggedConsul) -> None:
+    reports(consul, "web1", "done", "j0")
+    begin(store)
+    assert "web1" in admitted(consul)
+    assert states(store)["web1"] == "upgrading"
+
+
+@pytest.mark.parametrize(
+    ("targets", "first", "finished"),
+    [
+        ({"roles": ("web",)}, ["web1"], {"db1": "upgraded"}),
+        ({"hosts": ("web2", "web3")}, ["web2"], {"db1": "upgraded", "web1": "upgraded"}),
+    ],
+)
+def test_a_job_for_some_hosts(
+    targets: dict[str, Any], first: list[str], finished: dict[str, str], store: Store, consul: FlaggedConsul
+) -> None:
+    begin(store, job(**targets))
+    assert admitted(consul) == first
+    found = states(store)
+    assert finished.items() <= found.items()
+    assert read_fleet(store, fleet=FLEET).plan.hosts["db1"].reason == "the job is not for it"
+    for host in [host for host, state in found.items() if state != "upgraded"]:
+        reports(consul, host, "done")
+    assert go_on(store).plan.complete
+
+
+def test_a_job_for_unknown_hosts_is_refused(store: Store) -> None:
+    assert refusal(begin, store, job(roles=("wep",))).code == "unknown_limit"
+    asked = {"run": "restart", "only": ["wep"], "args": {}}
+    assert refusal(requested_job, store, asked, FLEET, None, None).code == "unknown_limit"
+
+
+def test_what_an_operator_asks_for(store: Store) -> None:
+    asked = {"run": "restart", "only": ["web", "db[0]"], "args": {"grace": 1}, "expires": 100, "by": "ann"}
+    found = requested_job(store, asked, {**FLEET, "db2": "db"}, None, None)
+    assert (found.roles, found.hosts, found.args, found.by) == (("web",), ("db1",), {"grace": 1}, "ann")
+    assert found.id.startswith("restart-2") and abs(found.expires - time.time() - 100) < 60
+    assert len(requested_job(store, {"run": "r" * 64}, FLEET, None, None).id) <= 96
+    for wrong in ({"run": "../sh"}, {"expires": 1}, {"expires": 10**8}, {"id": "A"}, {"args": {"x": "y" * 70000}}):
+        assert refusal(requested_job, store, {**asked, **wrong}, FLEET, None, None).code == "bad_job"
+    told = refusal(requested_job, store, {**asked, "sign_with": "/nowhere/key"}, FLEET, None, None)
+    assert told.code == "not_signed" and "/nowhere/key" in told.message
+
+
+def test_one_of_the_two_moves_the_fleet_at_a_time(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    kept = dict(consul.keys)
+    for act in (
+        lambda: make_pass(store, PassRequest(version="2.1", fleet=FLEET)),
+        lambda: make_pass(store, PassRequest(version="2.0", fleet=FLEET)),
+        lambda: make_pass(store, PassRequest(version="2.1", fleet=FLEET, replace="2.0")),
+        lambda: begin(store, job("j2")),
+        lambda: control.roll_back(store, Command(fleet=FLEET)),
+    ):
+        told = refusal(act)
+        assert told.code == "job_under_way"
+        assert told.message.startswith("The job j1 is under way: it was begun by ")
+    assert consul.keys == kept
+    control.abort(store, Command(fleet=FLEET))
+    make_pass(store, PassRequest(version="2.1", fleet=FLEET))
+    kept = dict(consul.keys)
+    told = refusal(begin, store, job("j2"))
+    assert told.code == "rollout_under_way" and "The rollout under way goes to 2.1" in told.message
+    assert consul.keys == kept
+
+
+@pytest.mark.parametrize("first", ["job", "version"])
+@pytest.mark.parametrize("second", ["job", "version"])
+def test_of_two_that_begin_together_one_wins_and_the_other_says_so(
+    first: str, second: str, store: Store, consul: FlaggedConsul
+) -> None:
+    def request(kind: str, number: int) -> PassRequest:
+        if kind == "job":
+            one = job(f"j{number}")
+            return PassRequest(version=one.target, job=one, fleet=FLEET)
+        return PassRequest(version=f"3.{number}", fleet=FLEET)
+
+    def meanwhile(_method: str, path: str, answer: Any) -> Any:
+        # Between the first read and the write of the second one.
+        if path == "/v1/txn":
+            consul.spoil = lambda _method, _path, other: other
+            make_pass(Store(Settings()), request(first, 1))
+        return answer
+
+    consul.spoil = meanwhile
+    told = refusal(make_pass, store, request(second, 2))
+    assert told.code in ("overtaken", "job_under_way", "rollout_under_way")
+    assert ("j1" if first == "job" else "3.1") in told.message
+    assert consul.data("upgrade/ledger")["version"] == ("job/j1" if first == "job" else "3.1")
+
+
+def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedConsul) -> None:
+    at = int(time.time())
+    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "started", "times": {"started": at}})
+    begin(store)
+    assert admitted(consul) == ["db1"]
+    assert "has started an upgrade to 2.0" in read_fleet(store, fleet=FLEET).plan.hosts["web2"].reason
+    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "times": {"upgraded": at}})
+    assert [one.host for one in go_on(store).admissions] == ["web1"]
+    reports(consul, "web1", "started")
+    control.abort(store, Command(fleet=FLEET))
+    found = make_pass(store, PassRequest(version="2.1", fleet=FLEET))
+    # db1 had not started its job, and can't any more.
+    assert [one.host for one in found.admissions] == ["db1"]
+    view = found.hosts()["web1"]
+    assert view.state == "upgrading" and "has started the job j1" in view.reason and not view.unadmitted
+    retried = control.retry(store, Command(fleet=FLEET), ["web1"])
+    assert not retried.hosts and "web1 is not changed, because it has started the job j1" in retried.remarks[0]
+    reports(consul, "web1", "lost")
+    assert [one.host for one in go_on(store).admissions] == ["web1"]
+
+
+@pytest.mark.parametrize("state", ["upgraded", "failed"])
+def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
+    state: str, store: Store, consul: FlaggedConsul
+) -> None:
+    # It does not run the version, and its gate is open: it joined the fleet later, or it failed and tries again.
+    del consul.keys["running/versions/2.0/web1"]
+    consul.write("upgrade/hosts/web1", {"version": "1.0" if state == "upgraded" else "2.0", "state": state})
+    begin(store)
+    assert admitted(consul) == ["db1"]
+    assert "it may start that upgrade at any time" in read_fleet(store, fleet=FLEET).plan.hosts["web1"].reason
+    set_holds(store, HoldTargets(hosts=["web1"]), "disk", "ann")
+    assert [one.host for one in go_on(store).admissions] == ["web2"]
+
+
+def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, rules={"rolling_rules": {"global": "unlimited"}})
+    for host in FLEET:
+        reports(consul, host, "done")
+    go_on(store)
+    epoch = consul.data("upgrade/ledger")["epoch"]
+    make_pass(store, PassRequest(version="2.1", fleet=FLEET))
+    ledger = consul.data("upgrade/ledger")
+    assert (ledger["version"], ledger["previous_version"], ledger["instructions"]) == ("2.1", "2.0", RULES)
+    assert ledger["epoch"] > epoch and "before" not in ledger and "targets" not in ledger
+    assert not [key for key in consul.keys if key.startswith(("upgrade/job_gates/", "upgrade/current_job"))]
+
+
+def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, rules={"rolling_rules": {"global": "unlimited"}})
+    assert consul.keys["upgrade/job_gates/role/web"] == b"True"
+    assert set(states(store).values()) == {"upgrading"}
+
+
+def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    control.abort(store, Command(reason="wrong", fleet=FLEET))
+    assert admitted(consul) == []
+    assert read_fleet(store, fleet=FLEET).plan.version == "job/j1"
+    assert refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET)).code == "aborted"
+    make_pass(store, PassRequest(version="2.0", fleet=FLEET))
+    assert consul.data("upgrade/ledger")["version"] == "2.0"
+    assert read_fleet(store, fleet=FLEET).plan.version == "2.0"
+    assert refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET)).code == "unknown_job"
+
+
+def test_commands_work_on_jobs(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    set_holds(store, HoldTargets(hosts=["web2"]), "disk", "ann")
+    reports(consul, "web1", "done")
+    assert [one.host for one in go_on(store).admissions] == ["web3"]
+    control.pause(store, Command(fleet=FLEET))
+    reports(consul, "web3", "done")
+    end_holds(store, HoldTargets(hosts=["web2"]))
+    found = go_on(store)
+    assert not found.admissions and found.plan.blocker is not None and found.plan.blocker.code == "paused"
+    control.resume(store, Command(fleet=FLEET))
+    assert [one.host for one in go_on(store).admissions] == ["web2"]
+    control.forget(store, Command(), ["web3"])
+    assert not [key for key in consul.keys if key.endswith("/web3")]
+
+
+def test_stages_with_an_approval(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, rules={**RULES, "stages": [{"name": "canary", "hosts": ["web3"], "approve": True}]})
+    assert admitted(consul) == ["web3"]
+    reports(consul, "web3", "done")
+    assert not go_on(store).admissions
+    control.approve(store, Command(fleet=FLEET), "canary")
+    assert [one.host for one in go_on(store).admissions] == ["db1", "web1"]
+
+
+def test_a_rollback_after_a_job_is_one_of_the_version(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    for host in FLEET:
+        reports(consul, host, "done")
+    go_on(store)
+    control.roll_back(store, Command(fleet=FLEET))
+    ledger = consul.data("upgrade/ledger")
+    assert (ledger["version"], ledger["rollback"]) == ("1.0", True)
+
+
+def test_no_host_is_admitted_to_a_job_that_has_expired(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    reports(consul, "web1", "done")
+    consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "expires": int(time.time()) - 1})
+    found = go_on(store)
+    assert not found.admissions and found.plan.blocker is not None and found.plan.blocker.code == "expired"
+
+
+def test_older_planners_can_t_take_a_job_for_a_version(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    # They refuse a ledger whose version is not valid.
+    assert not is_valid_version(consul.data("upgrade/ledger")["version"])
+    assert consul.keys["current_version"] == b"2.0"
+
+
+def test_only_a_commander_may_write_jobs(store: Store) -> None:
+    def rules(kind: str) -> str:
+        return TokenKind(kind, "web1" if kind == "node" else "").rules(store.keys)
+
+    for kind in ("controller", "planner", "viewer", "node"):
+        assert 'key_prefix "upgrade/jobs/" {\n  policy = "write"' not in rules(kind)
+    assert 'key_prefix "upgrade/jobs/" {\n  policy = "read"' in rules("controller")
+    commander = rules("commander")
+    assert '"upgrade/jobs/"' not in commander and 'key_prefix "upgrade/" {\n  policy = "write"' in commander
+    node = rules("node")
+    for key in ("upgrade/job_records/web1", "upgrade/job_output/web1"):
+        assert f'key "{key}" {{\n  policy = "write"' in node
+    assert 'key "upgrade/current_job" {\n  policy = "read"' in node
+    assert 'key_prefix "upgrade/job_gates/" {\n  policy = "read"' in node
+
+
+def test_check_mode_writes_nothing(store: Store, consul: FlaggedConsul) -> None:
+    kept = dict(consul.keys)
+    one = replace(job(), reason="to see")
+    found = make_pass(store, PassRequest(version=one.target, job=one, fleet=FLEET), dry=True)
+    assert [one.host for one in found.admissions] == ["db1", "web1"]
+    assert consul.keys == kept
