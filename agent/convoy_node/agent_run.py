@@ -21,6 +21,7 @@ from .state import FOLDER
 
 PLAYBOOK = "convoy.upgrade.node"
 UNIT = "convoy-node-run.service"
+JOB_UNIT = "convoy-node-job.service"
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOCK_FILE = "/run/convoy/node.lock"
 
@@ -145,22 +146,22 @@ def start(release: Release, settings: Settings, path: str, more: Sequence[str] =
         return subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, cwd="/", pass_fds=kept)
 
 
-def start_unit() -> subprocess.Popen[bytes]:
-    """Start an agent run as a unit of systemd, and return a process that ends with it.
+def start_unit(unit: str = UNIT) -> subprocess.Popen[bytes]:
+    """Start an agent run or a job as a unit of systemd, and return a process that ends with it.
 
     The unit goes on if the agent ends or is replaced meanwhile. If it runs already, this waits for it.
     """
-    return subprocess.Popen(["systemctl", "start", UNIT], stdin=subprocess.DEVNULL, cwd="/")
+    return subprocess.Popen(["systemctl", "start", unit], stdin=subprocess.DEVNULL, cwd="/")
 
 
-def start_program(path: str) -> subprocess.Popen[bytes]:
-    """Start ``convoy-node run``, where systemd does not do that.
+def start_program(path: str, what: str = "run") -> subprocess.Popen[bytes]:
+    """Start ``convoy-node run`` or ``convoy-node job``, where systemd does not do that.
 
     :param path: the settings file.
     """
     program = str(Path(__file__).resolve().parents[1])
     return subprocess.Popen(
-        [sys.executable, "-I", program, "--settings", path, "run"], stdin=subprocess.DEVNULL, cwd="/"
+        [sys.executable, "-I", program, "--settings", path, what], stdin=subprocess.DEVNULL, cwd="/"
     )
 
 
@@ -169,10 +170,10 @@ def has_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def has_unit() -> bool:
-    """Return whether this node starts agent runs as units of systemd."""
+def has_unit(unit: str = UNIT) -> bool:
+    """Return whether this node starts agent runs, or jobs, as units of systemd."""
     folders = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
-    return has_systemd() and any(Path(one, UNIT).exists() for one in folders)
+    return has_systemd() and any(Path(one, unit).exists() for one in folders)
 
 
 def as_variables(**texts: str) -> str:

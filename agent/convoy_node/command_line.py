@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Optional
 
 from . import agent_run, releases
-from .decision import puppet_due
+from .decision import JOB, puppet_due
 from .errors import BadSettings, ConsulError, InstallError
+from .jobs.job_run import JobRun
+from .jobs.node_commands import find_command
+from .jobs.refusals import Refused
 from .resident import Look, Resident, report_bad_settings
 from .settings import FILE, Settings, keep_last_good, last_good, read_settings
 from .state import node_version
@@ -31,7 +34,8 @@ commands:
   agent            wait for the gate, and start agent runs; the unit convoy-node.service runs this
   once             read the gate, make an agent run if there is something to do, and end; for cron
   run [ARGUMENT]   make an agent run now; ARGUMENTs are for ansible-playbook, such as --check --diff
-  check            check the settings, and that Consul can be read
+  job              run the job that the node is admitted to, and report it
+  check            check the settings, the commands for jobs, and that Consul can be read
   status           show release, version, gate, and when Puppet runs next
   install FOLDER   install a release of convoy-node from a folder; with --stage, the next agent run tries it
 """
@@ -46,7 +50,9 @@ def main(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--settings", default=FILE, help="the settings of the node; %(default)s by default")
-    parser.add_argument("command", choices=["agent", "once", "run", "check", "status", "install"], metavar="COMMAND")
+    parser.add_argument(
+        "command", choices=["agent", "once", "run", "job", "check", "status", "install"], metavar="COMMAND"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(words)
     if options.arguments and options.command not in ("run", "install", "once"):
@@ -61,6 +67,8 @@ def main(words: Sequence[str]) -> int:
             return _run(settings, options.settings, options.arguments)
         if options.command == "once":
             return _once(settings, options.settings, options.arguments)
+        if options.command == "job":
+            return _job(settings)
         return _check(settings) if options.command == "check" else _status(settings)
     except BadSettings as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
@@ -105,6 +113,16 @@ def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     return agent_run.start(release, settings, path, arguments).wait() or 1
 
 
+def _job(settings: Settings) -> int:
+    """Run the job that the node is admitted to, if there is one, and report jobs that have ended."""
+    run = JobRun(settings, agent_run.lock_file(settings), agent_run.own_release().name, say=say)
+    try:
+        return run.run()
+    except ConsulError as error:
+        print(f"convoy-node: {error}", file=sys.stderr, flush=True)
+        return 75
+
+
 def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     """Look once, as cron does every minute or so.
 
@@ -131,7 +149,7 @@ def _look_once(settings: Settings, path: str) -> int:
     say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
     if decision.run is None:
         return 0
-    code = _run(settings, path, [])
+    code = _job(settings) if decision.run.startswith(f"{JOB} ") else _run(settings, path, [])
     look.ended(decision.run)
     return code
 
@@ -156,6 +174,16 @@ def _check(settings: Settings) -> int:
         look.consul.read(look.keys.all)
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr)
+        return 1
+    problems = []
+    for schema in sorted(Path(settings.commands_dir).glob("*.json")):
+        try:
+            find_command(schema.stem, settings.commands_dir)
+        except Refused as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(f"convoy-node: {problem}", file=sys.stderr)
+    if problems:
         return 1
     say(
         f"{settings.host} (role {settings.role}): the settings can be used, and Consul at {settings.connection.url} can be read"

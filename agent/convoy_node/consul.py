@@ -84,6 +84,34 @@ class Consul:
         """
         self.send("PUT", f"kv/{quote(key)}", {"cas": "0"}, value.encode())
 
+    def write(self, operations: Sequence[Mapping[str, Any]]) -> Optional[dict[str, Entry]]:
+        """Execute a transaction, all or nothing.
+
+        :param operations: operations on keys, as Consul's API describes them; values are not encoded yet.
+        :returns: the keys that it wrote or read; None if a comparison failed, and nothing was written.
+        :raises ConsulError: also :class:`Denied`. The transaction may have been executed, unless it is that.
+        """
+        encoded = [
+            {"KV": {**one, **({"Value": base64.b64encode(one["Value"]).decode()} if "Value" in one else {})}}
+            for one in operations
+        ]
+        body = self.send("PUT", "txn", {}, json.dumps(encoded).encode(), conflict_is_well=True)
+        try:
+            found = json.loads(body)
+            if found.get("Errors"):
+                if any("Permission denied" in str(one.get("What")) for one in found["Errors"]):
+                    raise self._denied(str(found["Errors"][0].get("What")))
+                return None
+            results = [one["KV"] for one in found["Results"] or ()]
+            return {
+                one["Key"]: Entry(
+                    base64.b64decode(one.get("Value") or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0)
+                )
+                for one in results
+            }
+        except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+
     def checks(self) -> Mapping[str, Any]:
         """Return the checks of the local agent: ID -> facts.
 
@@ -107,25 +135,30 @@ class Consul:
         query: Mapping[str, str],
         body: Optional[bytes] = None,
         missing_is_well: bool = False,
+        conflict_is_well: bool = False,
     ) -> bytes:
         """Send a request; return the body of the answer.
 
         :param missing_is_well: whether the key of the request may be missing.
+        :param conflict_is_well: whether a comparison of the request may fail.
         :raises ConsulError: also :class:`Denied`.
         """
         connection = self._to.open()
         try:
             connection.request(method, self._to.path(path, query), body, self._to.headers())
-            return self.answer(connection, missing_is_well)[1]
+            return self.answer(connection, missing_is_well, conflict_is_well)[1]
         except (OSError, http.client.HTTPException) as error:
             raise self.unreachable(error) from error
         finally:
             connection.close()
 
-    def answer(self, connection: http.client.HTTPConnection, missing_is_well: bool = False) -> tuple[int, bytes]:
+    def answer(
+        self, connection: http.client.HTTPConnection, missing_is_well: bool = False, conflict_is_well: bool = False
+    ) -> tuple[int, bytes]:
         """Return index and body of the answer to a request that was sent.
 
         :param missing_is_well: whether the key of the request may be missing.
+        :param conflict_is_well: whether a comparison of the request may fail.
         :raises ConsulError: also :class:`Denied`.
         """
         response = connection.getresponse()
@@ -134,14 +167,13 @@ class Consul:
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):
             return (int(index) if index.isdecimal() and len(index) <= 20 else 0), body
+        if response.status == 409 and conflict_is_well:
+            return 0, body
         text = printable(body[:300].decode("utf-8", "replace").strip(), 300)
         if self._to.token:
             text = text.replace(self._to.token, "********")
         if response.status == 403 or "Permission denied" in text or "ACL not found" in text:
-            raise Denied(
-                f"Consul at {self._to.url} refused the node's token: {text or response.status}. Give the node a token that works: "
-                "run consul_upgrade_acl with kind=node, and enroll the node again."
-            )
+            raise self._denied(text or str(response.status))
         raise ConsulError(f"Consul at {self._to.url} answered {response.status}: {text or 'no reason given'}.")
 
     def unreachable(self, error: BaseException) -> ConsulError:
@@ -152,6 +184,12 @@ class Consul:
             else str(error) or type(error).__name__
         )
         return ConsulError(f"Consul at {self._to.url} can't be reached: {printable(reason, 200)}.")
+
+    def _denied(self, text: str) -> Denied:
+        return Denied(
+            f"Consul at {self._to.url} refused the node's token: {printable(text, 300)}. Give the node a token that works: run "
+            "consul_upgrade_acl with kind=node, and enroll the node again."
+        )
 
     def _json(self, method: str, path: str, query: Mapping[str, str], data: Any = None) -> Any:
         body = self.send(method, path, query, None if data is None else json.dumps(data).encode())

@@ -9,14 +9,14 @@ There are two clocks. How often the gate is read has nothing to do with how ofte
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from .gate import Answer
 from .settings import Settings
 
 # Why an agent run is started.
-UPGRADE, PUPPET, HOLD, DOUBT = "upgrade", "puppet", "hold", "doubt"
+UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "puppet", "hold", "doubt", "job"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class NodeFacts:
     :param not_before: when the same may be tried again.
     :param doubt_since: since when the gate can't be read; None if it can.
     :param patience: how long the gate may be unreadable before that is reported.
+    :param job: the job that has to run, or whose end has to be reported; empty for none.
     """
 
     version: Optional[str]
@@ -43,6 +44,7 @@ class NodeFacts:
     not_before: float = 0.0
     doubt_since: Optional[float] = None
     patience: float = 30.0
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         return Decision(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
+    if facts.job:
+        # A job does not depend on the gates, which are Puppet's.
+        found = _run(settings, facts, f"{JOB} {facts.job}", f"the node is admitted to the job {facts.job}")
+        return replace(found, keeps_puppet_out=not answer.is_open)
     if not answer.is_open:
         if settings.puppet_pending and answer.is_pending and facts.version:
             return _puppet(

@@ -16,9 +16,12 @@ from typing import Optional
 
 from .consul import Entry
 from .errors import printable
+from .jobs.job import is_job_id
 
 # The newest key layout that this release knows.
 SCHEMA = 1
+# How the target of a rollout begins that is a job.
+_JOB = "job/"
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -77,10 +80,40 @@ class NodeKeys:
         return f"{folder}host/{self.host}", f"{folder}role/{self.role}", f"{folder}global"
 
     @property
+    def holds_folder(self) -> str:
+        """The key that is written whenever any hold is set or ended."""
+        return f"{self.prefix}upgrade/hold/"
+
+    @property
+    def current_job(self) -> str:
+        """The job that the fleet should run, as ``job/<id>``."""
+        return f"{self.prefix}upgrade/current_job"
+
+    def job(self, identifier: str) -> str:
+        """A job: its command, arguments, hosts, expiry and signature."""
+        return f"{self.prefix}upgrade/jobs/{identifier}"
+
+    @property
+    def job_gates(self) -> tuple[str, ...]:
+        """What admits the host to the current job: its own key, and that of its role, in the order in which they decide."""
+        folder = f"{self.prefix}upgrade/job_gates/"
+        return f"{folder}host/{self.host}", f"{folder}role/{self.role}"
+
+    @property
+    def job_record(self) -> str:
+        """What the host has reported of the last job that it was admitted to."""
+        return f"{self.prefix}upgrade/job_records/{self.host}"
+
+    @property
+    def job_output(self) -> str:
+        """The output of the last jobs of the host."""
+        return f"{self.prefix}upgrade/job_output/{self.host}"
+
+    @property
     def all(self) -> list[str]:
         """All that are read at each look, sorted. Records are large, and such a read also returns keys that only begin like these."""
-        single = (self.current_version, self.schema, self.wake)
-        return sorted({*single, *self.gates, *self.legacy_gates, *self.holds})
+        single = (self.current_version, self.schema, self.wake, self.current_job)
+        return sorted({*single, *self.gates, *self.legacy_gates, *self.holds, *self.job_gates})
 
 
 @dataclass(frozen=True)
@@ -133,6 +166,27 @@ def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answe
         pending = not opened and key == keys.global_gate and entry.flags != 0
         return replace(facts, is_open=opened, reason=f"{state}: {key} is {text}", is_pending=pending)
     return replace(facts, is_open=default, reason=f"{'open' if default else 'closed'}: no gate is set for {keys.host}")
+
+
+def admitted_job(keys: NodeKeys, entries: Mapping[str, Entry]) -> Optional[str]:
+    """Return the ID of the job that the host is admitted to; None for none, and if any key is not as planners write it.
+
+    :param entries: what one consistent read of ``keys.all`` returned.
+    """
+    if _newer_schema(keys, entries) or any(key in entries for key in keys.holds):
+        return None
+    for key in keys.legacy_gates:
+        entry = entries.get(key)
+        if entry is not None and not entry.flags and _is_open(entry, None) is not True:
+            return None
+    entry = entries.get(keys.current_job)
+    target = entry.value.decode("utf-8", "replace").strip() if entry is not None else ""
+    identifier = target[len(_JOB) :]
+    if not target.startswith(_JOB) or not is_job_id(identifier):
+        return None
+    gate = next((entries[key] for key in keys.job_gates if key in entries), None)
+    is_open = gate is not None and gate.flags > 0 and _is_open(gate, None) is True
+    return identifier if is_open else None
 
 
 def _version(keys: NodeKeys, entries: Mapping[str, Entry]) -> tuple[Optional[str], str]:

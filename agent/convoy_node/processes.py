@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 
 def run_limited(words: Sequence[str], seconds: float) -> int:
@@ -40,6 +41,15 @@ def kill_tree(pid: int) -> None:
     for one in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
+
+
+def start_ticks(pid: int) -> Optional[int]:
+    """Return when a process started, in clock ticks since boot; None if it does not run. A PID is used again, this time is not."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if fields[0] == "Z" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _children(pid: int) -> list[int]:

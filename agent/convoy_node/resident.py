@@ -15,9 +15,11 @@ from typing import Any, Callable, Optional
 
 from . import agent_run, puppet, releases
 from .consul import Consul, Entry, Watch
-from .decision import DOUBT, HOLD, Decision, NodeFacts, decide, own_share, unreachable
+from .decision import DOUBT, HOLD, JOB, Decision, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
-from .gate import Answer, NodeKeys, answer
+from .gate import Answer, NodeKeys, admitted_job, answer
+from .jobs.job_run import needs_run
+from .jobs.spool import Spool
 from .settings import Settings, keep_last_good, read_settings
 from .signals import Signals
 from .state import PuppetRuns, node_version
@@ -27,6 +29,8 @@ from .systemd import Notifier
 _EVERY = 30.0
 # A doubt that was reported is reported again after this time (seconds).
 _DOUBT_AGAIN = 1800.0
+# A job that could not begin or be reported is tried again after this time (seconds).
+_JOB_AGAIN = 10.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
 _CHECKS = ("puppet", "validation")
@@ -52,6 +56,7 @@ class Look:
         self.entries: dict[str, Entry] = {}
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
+        self._spool = Spool()
         self._say = say
         self.is_answered = False
         self._failures = 0
@@ -92,12 +97,24 @@ class Look:
                 self._keep_puppet_out(decision)
             return decision
         since = facts.now if self.answer.is_open is None and facts.doubt_since is None else facts.doubt_since
-        self._facts = facts = replace(facts, doubt_since=since if self.answer.is_open is None else None)
+        self._facts = facts = replace(
+            facts,
+            doubt_since=since if self.answer.is_open is None else None,
+            job=self._job() if self.is_answered else "",
+        )
         decision = decide(self.settings, self.answer, facts)
         if not only:
             self._keep_puppet_out(decision)
             self._renew_checks(facts.now)
         return decision
+
+    def _job(self) -> str:
+        """Return the job for which there is something to do; empty for none, and if the token may not read the host's record of it."""
+        try:
+            return needs_run(self.keys, self.consul, self._spool, admitted_job(self.keys, self.entries))
+        except ConsulError as error:
+            self._say(f"{self.settings.host}: no job begins: {error}")
+            return ""
 
     def woken(self) -> None:
         """Note that a planner has written for this node, so that what failed lately may be tried again."""
@@ -105,9 +122,12 @@ class Look:
 
     def ended(self, what: str) -> None:
         """Note that an agent run has ended."""
-        if what not in (HOLD, DOUBT):
+        if what not in (HOLD, DOUBT) and not what.startswith(f"{JOB} "):
             self._runs.note()
         pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
+        if what.startswith(f"{JOB} "):
+            # What has ended is not begun again. A run that was killed has left something to report.
+            pause = _JOB_AGAIN
         self._facts = replace(self._facts, tried=what, not_before=time.monotonic() + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:
@@ -231,10 +251,12 @@ class Resident:
 
     def _make_run(self, what: str) -> None:
         self._notifier.status(f"agent run: {what}")
-        if agent_run.has_unit():
-            process = agent_run.start_unit()
+        is_job = what.startswith(f"{JOB} ")
+        unit = agent_run.JOB_UNIT if is_job else agent_run.UNIT
+        if agent_run.has_unit(unit):
+            process = agent_run.start_unit(unit)
         else:
-            process = agent_run.start_program(self._path)
+            process = agent_run.start_program(self._path, "job" if is_job else "run")
         while (code := process.poll()) is None:
             self._signals.wait(self._notifier.every)
             self._notifier.alive()

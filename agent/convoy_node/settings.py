@@ -62,6 +62,9 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_lock_timeout": _SECONDS,
     "puppet_gate_hooks_dir": _TEXT,
     "puppet_gate_hooks_timeout": _SECONDS,
+    "puppet_gate_commands_dir": _TEXT,
+    "puppet_gate_allowed_signers": _TEXT,
+    "puppet_gate_require_signed_jobs": _FLAG,
     "puppet_gate_reboot": _TEXT,
     "puppet_gate_reboot_file": _TEXT,
     "puppet_gate_validation_dir": _TEXT,
@@ -92,6 +95,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "puppet_gate_reboot": ("never", "file", "kernel"),
     "upgrade_consul_scheme": ("http", "https"),
 }
+_PATHS = ("puppet_gate_commands_dir", "puppet_gate_allowed_signers")
 _EXAMPLES = {
     _TEXT: 'text in quotes, such as "apply"',
     _FLAG: "true or false",
@@ -116,6 +120,9 @@ class Settings:
     :param data: all settings as they are in the file.
     :param interval: seconds after which the gate is read again in any case.
     :param puppet_interval: seconds between two runs of Puppet; None if something else runs it.
+    :param commands_dir: the folder of the commands that jobs may run.
+    :param allowed_signers: the file with the keys that may sign jobs.
+    :param require_signed_jobs: whether jobs without such a signature are refused.
     """
 
     host: str
@@ -135,6 +142,9 @@ class Settings:
     health_critical: bool = False
     health_ttl: int = 3600
     token_file: Optional[str] = None
+    commands_dir: str = "/etc/convoy/commands.d"
+    allowed_signers: str = "/etc/convoy/allowed_signers"
+    require_signed_jobs: bool = False
 
     @property
     def is_external(self) -> bool:
@@ -183,6 +193,9 @@ def read_settings(path: str = FILE) -> Settings:
         health_critical=data.get("puppet_gate_health_critical", False),
         health_ttl=data.get("puppet_gate_health_ttl", 3600),
         token_file=token_file,
+        commands_dir=data.get("puppet_gate_commands_dir") or "/etc/convoy/commands.d",
+        allowed_signers=data.get("puppet_gate_allowed_signers") or "/etc/convoy/allowed_signers",
+        require_signed_jobs=data.get("puppet_gate_require_signed_jobs", False),
     )
 
 
@@ -259,6 +272,8 @@ def _check(path: str, name: str, value: Any) -> None:
             f"{path}: puppet_gate_sources is {printable(json.dumps(value), 100)}; give consul, or the path of a folder with {{version}} in it, such "
             "as /srv/fleet/{version}/sources."
         )
+    if name in _PATHS and value and not value.startswith("/"):
+        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give a path that begins with /.")
     choices = _CHOICES.get(name, ())
     if choices and value not in choices:
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give one of {', '.join(choices)}.")

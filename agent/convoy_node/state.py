@@ -81,6 +81,11 @@ class PuppetRuns:
             new.replace(self._path)
 
 
+def boot_id() -> str:
+    """Return the ID of this boot of the node; empty if it is not known."""
+    return _boot_id()
+
+
 def _boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path(_BOOT_ID).read_text(encoding="ascii").strip()

@@ -46,7 +46,7 @@ values = {
     "puppet_gate_settings_dir": "/etc/convoy",
     "puppet_gate_release_python": f"/usr/bin/python{python}",
 }
-for unit in ("convoy-node.service", "convoy-node-run.service", "convoy-node.path"):
+for unit in ("convoy-node.service", "convoy-node-run.service", "convoy-node-job.service", "convoy-node.path"):
     (tree / "lib/systemd/system" / unit).write_text(templates.get_template(f"{unit}.j2").render(values))
 templates.filters["quote"] = str
 program = release / "bin/convoy-node"

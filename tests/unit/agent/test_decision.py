@@ -134,3 +134,15 @@ def test_without_consul_nothing_is_started_except_a_first_run_that_is_allowed() 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 4), (5, 32), (6, 60), (1000, 60)])
 def test_it_asks_less_and_less_often_while_consul_is_away(failures: int, seconds: int) -> None:
     assert without_consul(FACTS, failures).seconds == seconds
+
+
+def test_a_job_runs_whatever_puppet_s_gate_says_but_not_in_doubt_or_while_puppet_is_disabled() -> None:
+    facts = replace(FACTS, job="j1")
+    for answer in (OPEN, CLOSED, PENDING, replace(OPEN, version="v3")):
+        found = decide(SETTINGS, answer, facts)
+        assert (found.run, found.keeps_puppet_out) == ("job j1", not answer.is_open)
+    assert run(DOUBTFUL, facts) is None
+    assert run(CLOSED, replace(facts, disabled="its disk")) == HOLD
+    # One that could not begin is tried again later, and at once if a planner wakes the node.
+    tried = replace(facts, tried="job j1", not_before=2100.0)
+    assert (run(CLOSED, tried), run(CLOSED, replace(tried, not_before=0.0))) == (None, "job j1")

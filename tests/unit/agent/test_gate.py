@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
@@ -29,6 +30,8 @@ VALUES = {
     NODE.schema: [b"0", b"1", b"2", b"x", b"", b" 1 "],
     NODE.record: [b"{}", b"[", json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode()],
     NODE.wake: [b"1"],
+    NODE.current_job: [b"job/j1", b"j1"],
+    **{key: [b"True", b"False"] for key in NODE.job_gates},
     **{key: [b"{}", b"", json.dumps({"reason": "disk", "by": "ann", "at": 1}).encode()] for key in NODE.holds},
     **dict.fromkeys((*NODE.gates, *NODE.legacy_gates), GATES),
 }
@@ -49,9 +52,13 @@ def entries() -> st.SearchStrategy[dict[str, Entry]]:
 
 
 def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
+    of_job = replace(KEYS, is_job=True)
+    of_jobs = {KEYS.current_job, of_job.gate("host", HOST), of_job.gate("role", ROLE)}
     others = {KEYS.current_version, KEYS.schema, KEYS.wake(HOST)}
-    assert set(NODE.all) == keys_to_read(KEYS, HOST, ROLE) | others
+    assert set(NODE.all) == keys_to_read(KEYS, HOST, ROLE) | others | of_jobs
     assert NODE.record == KEYS.record(HOST)
+    assert (NODE.job_record, NODE.job_output) == (of_job.record(HOST), KEYS.job_output(HOST))
+    assert (NODE.job("j1"), NODE.holds_folder) == (KEYS.job("j1"), KEYS.holds)
 
 
 @given(entries(), st.booleans())

@@ -156,3 +156,28 @@ def test_the_record_is_read_only_when_it_matters(
     # A new agent finds a hold that has ended meanwhile.
     answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
     assert look(tmp_path, answers).look().run == HOLD
+
+
+class Admitting(Answers):
+    """Consul with gates that planners wrote."""
+
+    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+        return {key: Entry(value, 1, 1) for key, value in self.found.items() if key in keys and key != "upgrade/schema"}
+
+
+def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
+    answers = Admitting()
+    answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
+    answers.found["config_state/enable_puppet/global"] = b"False"
+    found = look(tmp_path, answers)
+    assert found.look().run == "job j1"
+    found.ended("job j1")
+    # A job is no run of Puppet.
+    assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
+    assert found.look().run is None
+    found.woken()
+    assert found.look().run == "job j1"
+    answers.found["upgrade/job_records/compute7"] = b'{"job": "j1", "state": "done"}'
+    assert found.look().run is None
+    answers.found["upgrade/current_job"] = b"job/j2"
+    assert found.look().run == "job j2"

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A job: which command runs with which arguments, on which hosts, and until when a node may begin it. No IO.
+
+``plugins/module_utils/_codecs/job.py`` has the same text to sign, which a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import printable
+from .refusals import Refused
+
+# No job may last longer, so that nodes need not remember for longer which ones they have run.
+MOST_SECONDS = 31 * 86400
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}", re.ASCII)
+_MOST_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as an operator began it.
+
+    :param roles: the roles that it is for.
+    :param hosts: the hosts that it is for. Without roles and hosts, it is for the whole fleet.
+    :param expires: no node begins it later (unix seconds, by the node's clock).
+    :param signature: the armored signature of :meth:`signed_text`; empty for none.
+    """
+
+    id: str
+    command: str
+    expires: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    signature: str = ""
+
+    def signed_text(self, prefix: str) -> bytes:
+        """Return the text that a signature is for: all that decides what runs where, and until when.
+
+        :param prefix: the key prefix of the fleet: empty, or text that ends with a slash.
+        """
+        facts = {
+            "args": self.arguments,
+            "command": self.command,
+            "expires": self.expires,
+            "hosts": sorted(self.hosts),
+            "id": self.id,
+            "prefix": prefix,
+            "roles": sorted(self.roles),
+        }
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return f"convoy.upgrade job 1\n{text}\n".encode()
+
+    def is_for(self, host: str, role: str) -> bool:
+        """Return whether the job is for a host."""
+        return not (self.roles or self.hosts) or role in self.roles or host in self.hosts
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text can be the ID of a job, which is part of keys and file names."""
+    return _ID.fullmatch(text) is not None
+
+
+def parse_job(key: str, identifier: str, value: bytes) -> Job:
+    """Return a job as it is stored in Consul.
+
+    :param key: its key, for messages.
+    :raises Refused: if any part of it has a wrong value.
+    """
+    try:
+        data = json.loads(value) if len(value) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise _bad(key, "it is not an object of at most 64 KiB")
+    arguments, expires = data.get("args", {}), data.get("expires")
+    command, signature = data.get("command"), data.get("signature", "")
+    if data.get("id") != identifier:
+        raise _bad(key, "its id is another one")
+    if not isinstance(command, str) or not isinstance(signature, str):
+        raise _bad(key, "command and signature have to be texts")
+    if not isinstance(arguments, dict):
+        raise _bad(key, "args has to be an object")
+    if not isinstance(expires, int) or isinstance(expires, bool) or not 0 < expires < 2**53:
+        raise _bad(key, "expires has to be a time in unix seconds")
+    names = {}
+    for name in ("roles", "hosts"):
+        found = data.get(name, [])
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise _bad(key, f"{name} has to be a list of texts")
+        names[name] = tuple(found)
+    return Job(identifier, command, expires, arguments, names["roles"], names["hosts"], signature)
+
+
+def check_time(job: Job, now: float) -> None:
+    """Refuse a job that has expired, or that would be valid for longer than any job may.
+
+    :param now: the time of the node (unix seconds).
+    :raises Refused: with the node's time, because its clock may be wrong.
+    """
+    if now >= job.expires:
+        raise Refused(
+            f"The job expired {int(now - job.expires)} s ago by the clock of this node. Begin a new job, or correct the clock."
+        )
+    if job.expires - now > MOST_SECONDS:
+        raise Refused(
+            f"The job expires in {int(job.expires - now)} s by the clock of this node, and at most {MOST_SECONDS} s are allowed. "
+            "Begin a job with an earlier expiry, or correct the clock."
+        )
+
+
+def _bad(key: str, problem: str) -> Refused:
+    return Refused(f"{printable(key, 200)} can't be used: {problem}. Begin a new job.")

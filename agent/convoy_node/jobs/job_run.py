@@ -1,0 +1,369 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run of the job that this node is admitted to: check it, start it in one transaction, run its command, report."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ..consul import Consul
+from ..consul import Entry as Key
+from ..errors import ConsulError, printable
+from ..gate import NodeKeys, admitted_job
+from ..processes import start_ticks
+from ..settings import Settings
+from .command_schema import check_arguments
+from .execution import execute
+from .job import Job, check_time, is_job_id, parse_job
+from .node_commands import NodeCommand, find_command
+from .refusals import Refused
+from .reports import is_over, last_lines, next_outputs, next_record, parse_record, report_of, start_operations
+from .signature import verify_signature
+from .spool import DONE, ENDED, FAILED, LOST, STARTED, STARTING, Entry, Spool, new_entry, own_process
+
+# How often a write is tried that another one got in the way of, and a report that Consul did not take.
+_TRIES = 5
+_REPORT_SECONDS = 60.0
+_MACHINE = "/etc/machine-id"
+
+
+class Busy(Exception):
+    """Something else works on this node: an agent run, or another job."""
+
+
+class NotAdmitted(Exception):
+    """The node is not admitted to the job any more."""
+
+
+class OtherMachine(Exception):
+    """Another machine with the name of this one has begun the job."""
+
+
+class JobRun:
+    """Runs what this node is admitted to."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        lock_file: Path,
+        release: str,
+        spool: Optional[Spool] = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        :param lock_file: the lock of the node, which agent runs use too.
+        :param release: the name of the agent's release.
+        """
+        self._settings = settings
+        self._keys = NodeKeys(settings.host, settings.role, settings.prefix)
+        self._consul = Consul(settings.connection)
+        self._spool = spool or Spool()
+        self._lock_file = lock_file
+        self._say = say
+        self._facts = {"role": settings.role, "machine": _machine(), "release": release}
+
+    def run(self) -> int:
+        """Report what earlier runs could not, and run the job that the node is admitted to; return an exit code.
+
+        :raises ConsulError: if Consul gives no answer before the command starts. After that, the next run reports.
+        """
+        try:
+            self._spool.prepare()
+            with self._alone():
+                self._spool.recover(int(time.time()))
+                for entry in self._spool.to_report():
+                    self._report(entry)
+                self._spool.prune(int(time.time()))
+                return self._run_admitted()
+        except Refused as error:
+            # The node can't keep its own record of jobs, so none is begun.
+            self._say(f"{self._settings.host}: {error}")
+            return self._refuse_without_entry(str(error))
+        except Busy as error:
+            self._say(f"{self._settings.host}: {error}")
+            return 75
+
+    def _run_admitted(self) -> int:
+        found = self._consul.read([*self._keys.all, self._keys.holds_folder])
+        identifier = admitted_job(self._keys, found)
+        if identifier is None:
+            return 0
+        key = self._consul.get(self._keys.job_record)
+        record = parse_record(key.value if key else None)
+        if is_over(record, identifier):
+            return 0
+        try:
+            job, command, before = self._checked(identifier)
+            lost = self._lost_run(record, job, before)
+        except Refused as error:
+            self._refuse(identifier, str(error))
+            return 1
+        except OtherMachine as error:
+            # Its record stays as it is, so that its slot is not given away.
+            self._say(f"{self._settings.host}: job {identifier} does not start: {error}")
+            return 1
+        if lost is not None and not command.schema.is_repeatable:
+            self._say(f"{self._settings.host}: {report_of(lost)}")
+            self._report(lost)
+            return 1
+        attempt = 1 if before is None else before.attempt + (before.state != STARTING)
+        entry = new_entry(job, uuid.uuid4().hex, int(time.time()), attempt)
+        try:
+            if before is None:
+                self._spool.add(entry)
+            else:
+                self._spool.save(entry)
+        except Refused as error:
+            self._refuse(identifier, str(error))
+            return 1
+        try:
+            entry = replace(entry, state=STARTED)
+            self._start(entry)
+        except (NotAdmitted, ConsulError) as error:
+            # Nothing has run. The start may be in Consul all the same, so the entry stays, and the next run starts again.
+            self._say(f"{self._settings.host}: job {job.id} does not start: {error}")
+            return 75
+        try:
+            self._spool.save(entry)
+        except Refused as error:
+            entry = replace(entry, state=FAILED, ended=int(time.time()), error=f"refused: {error}")
+        else:
+            self._say(f"{self._settings.host}: job {job.id} runs {command.program}")
+            entry = self._execute(job, command, entry)
+        with contextlib.suppress(Refused):
+            self._spool.save(entry)
+        self._say(f"{self._settings.host}: {report_of(entry)}")
+        self._report(entry)
+        return 0 if entry.state == DONE else 1
+
+    def _checked(self, identifier: str) -> tuple[Job, NodeCommand, Optional[Entry]]:
+        """Return the job, its command, and the entry of an earlier run that it may repeat.
+
+        :raises Refused: if this node does not run it.
+        """
+        key = self._keys.job(identifier)
+        entry = self._consul.get(key)
+        if entry is None:
+            raise Refused(f"{key} is missing, so it is unknown what should run. Begin a new job.")
+        job = parse_job(key, identifier, entry.value)
+        settings = self._settings
+        if settings.noop:
+            raise Refused(
+                "This node only shows what Puppet would change (puppet_gate_noop). Set it to false, or begin a job without it."
+            )
+        if not job.is_for(settings.host, settings.role):
+            raise Refused(
+                f"The job is not for {settings.host} with role {settings.role}. Begin a job for it, or correct puppet_gate_role of this node."
+            )
+        check_time(job, time.time())
+        if settings.require_signed_jobs or (job.signature and os.path.lexists(settings.allowed_signers)):
+            signer = verify_signature(job, settings.prefix, settings.allowed_signers)
+            self._say(f"{settings.host}: job {job.id} is signed by {signer}")
+        command = find_command(job.command, settings.commands_dir)
+        check_arguments(command.schema, job.arguments)
+        before = self._spool.read(identifier)
+        is_new = before is None or before.state == STARTING
+        if before is not None and not is_new and (before.state == DONE or not command.schema.is_repeatable):
+            ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
+            raise Refused(
+                f"The job {ended} on this node, and {job.command} is not repeatable, so it does not run again. Begin a new job for this host."
+                if before.state != DONE
+                else "The job has run on this node already. Begin a new job for this host."
+            )
+        return job, command, before
+
+    def _lost_run(self, record: Mapping[str, Any], job: Job, before: Optional[Entry]) -> Optional[Entry]:
+        """Return the end of a run that Consul has the start of, and that this node does not remember; None if there is none.
+
+        :raises OtherMachine: if it is one of another machine with the name of this one.
+        """
+        run = record.get("run")
+        if record.get("job") != job.id or record.get("state") != STARTED or (before is not None and before.run == run):
+            return None
+        machine = record.get("machine")
+        if machine and self._facts["machine"] and machine != self._facts["machine"]:
+            raise OtherMachine(
+                f"The machine {printable(str(machine), 100)} has begun the job under the name of this one. If it is gone, run forget.yml -e "
+                f"host={self._settings.host} -e force=true. If not, rename one of the two."
+            )
+        now = int(time.time())
+        error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so no one knows how it ended"
+        return Entry(job.id, job.command, job.expires, LOST, str(run), at=now, ended=now, error=error)
+
+    def _start(self, entry: Entry) -> None:
+        """Write that the job starts, if the node is admitted to it at that moment.
+
+        :raises NotAdmitted: if it is not.
+        """
+        keys = self._keys
+        for _turn in range(_TRIES):
+            found = self._consul.read([*keys.all, keys.holds_folder])
+            if admitted_job(keys, found) != entry.id:
+                raise NotAdmitted("the node is not admitted to it any more")
+            record = self._consul.get(keys.job_record)
+            value, index = (record.value, record.index) if record is not None else (None, 0)
+            operations, missing = start_operations(
+                keys, next_record(parse_record(value), entry, self._facts), index, found
+            )
+            written = self._consul.write(operations)
+            if written is None:
+                continue
+            if missing.isdisjoint(written):
+                return
+            # A hold was set in the same moment. What was there before is written back, before anything is done.
+            index = written[keys.job_record].index
+            undo = {"Verb": "cas", "Key": keys.job_record, "Value": value, "Index": index}
+            self._consul.write(
+                [undo if value is not None else {"Verb": "delete-cas", "Key": keys.job_record, "Index": index}]
+            )
+        raise NotAdmitted("its keys changed during each try")
+
+    def _execute(self, job: Job, command: NodeCommand, entry: Entry) -> Entry:
+        """Run the command; return the entry with its end."""
+
+        def started(pid: int) -> None:
+            nonlocal entry
+            entry = replace(entry, child=pid, child_ticks=start_ticks(pid) or 0)
+            with contextlib.suppress(Refused):
+                self._spool.save(entry)
+
+        facts = {
+            "CONVOY_JOB": job.id,
+            "CONVOY_ATTEMPT": str(entry.attempt),
+            "CONVOY_HOST": self._settings.host,
+            "CONVOY_ROLE": self._settings.role,
+        }
+        try:
+            ended = execute(command.program, job.arguments, command.schema.timeout, facts, started)
+        except OSError as error:
+            problem = f"{command.program} can't be started: {error.strerror}. It has to be a program, or to begin with #! and an interpreter."
+            return replace(entry, state=FAILED, ended=int(time.time()), error=problem)
+        entry = replace(
+            entry, ended=int(time.time()), seconds=ended.seconds, exit_status=ended.exit_status, output=ended.output
+        )
+        if ended.exit_status == 0 and not ended.is_timeout:
+            return replace(entry, state=DONE)
+        how = f"exit status {ended.exit_status}"
+        if ended.is_timeout:
+            how = f"killed after {command.schema.timeout:g} s, its time limit"
+        elif ended.exit_status < 0:
+            how = f"killed by signal {-ended.exit_status}"
+        lines = last_lines(ended.output)
+        return replace(entry, state=FAILED, error=f"{job.command}: {how}" + (f": {lines}" if lines else ""))
+
+    def _refuse(self, identifier: str, reason: str) -> None:
+        """Report that the node does not run a job."""
+        now = int(time.time())
+        self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
+        entry = Entry(identifier, "", 0, FAILED, uuid.uuid4().hex, at=now, ended=now, error=f"refused: {reason}")
+        self._report(entry, is_refusal=True)
+
+    def _refuse_without_entry(self, reason: str) -> int:
+        with contextlib.suppress(ConsulError):
+            found = self._consul.read(self._keys.all)
+            identifier = admitted_job(self._keys, found)
+            if identifier is not None:
+                self._refuse(identifier, reason)
+        return 1
+
+    def _report(self, entry: Entry, is_refusal: bool = False) -> None:
+        """Write how a job ended, and note that; if Consul does not take it, the next run does.
+
+        A record of another run is left alone: an operator has removed the host's keys, or the host has begun another job.
+        """
+        if entry.state not in ENDED:
+            return
+        keys, until, pause = self._keys, time.monotonic() + _REPORT_SECONDS, 0.5
+        while True:
+            try:
+                record, outputs = self._consul.get(keys.job_record), self._consul.get(keys.job_output)
+                before = parse_record(record.value if record else None)
+                if not is_refusal and before.get("run") != entry.run:
+                    break
+                if is_refusal and is_over(before, entry.id):
+                    return
+                operations = [
+                    _cas(keys.job_record, next_record(before, entry, self._facts), record),
+                    _cas(keys.job_output, next_outputs(outputs.value if outputs else None, entry), outputs),
+                ]
+                if self._consul.write(operations) is not None:
+                    break
+            except ConsulError as error:
+                self._say(f"{self._settings.host}: the end of job {entry.id} is not reported yet: {error}")
+            if time.monotonic() + pause > until:
+                return
+            time.sleep(pause)
+            pause = min(pause * 2, 10.0)
+        if not is_refusal:
+            with contextlib.suppress(Refused):
+                self._spool.save(replace(entry, is_reported=True))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of the node, so that neither an upgrade nor Puppet runs meanwhile.
+
+        :raises Busy: if an agent run or another job keeps it for too long.
+        """
+        until = time.monotonic() + float(self._settings.data.get("puppet_gate_lock_timeout", 600))
+        self._lock_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Not inherited by the command, which may leave a daemon behind.
+        file = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise Busy(f"{self._lock_file} is still held by an agent run; the job waits") from None
+                    time.sleep(0.5)
+            process = own_process()
+            # As agent runs write it, so that their messages name this process.
+            holder = {
+                "who": "a job",
+                "since": int(time.time()),
+                "pid": process["pid"],
+                "started": process["ticks"],
+                "run": "job",
+            }
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps(holder).encode(), 0)
+            yield
+        finally:
+            os.close(file)
+
+
+def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> str:
+    """Return the job for which :meth:`JobRun.run` has something to do; empty for none.
+
+    :param identifier: the job that the node is admitted to; None for none.
+    :raises ConsulError: if its record can't be read.
+    """
+    left = spool.to_report()
+    if left:
+        return left[0].id
+    if identifier is None or not is_job_id(identifier):
+        return ""
+    record = consul.get(keys.job_record)
+    return "" if is_over(parse_record(record.value if record else None), identifier) else identifier
+
+
+def _cas(key: str, value: bytes, before: Optional[Key]) -> dict[str, object]:
+    return {"Verb": "cas", "Key": key, "Value": value, "Index": before.index if before else 0}
+
+
+def _machine() -> str:
+    with contextlib.suppress(OSError):
+        return Path(_MACHINE).read_text(encoding="ascii", errors="replace").strip()[:64]
+    return ""

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Signatures of jobs: made with ``ssh-keygen -Y sign``, and verified against the keys that this node itself allows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import printable
+from .job import Job
+from .refusals import Refused
+from .trusted_files import read_trusted, refuse_untrusted_folder
+
+FILE = "/etc/convoy/allowed_signers"
+# A signature for another purpose, such as one of a commit or a file, is none for a job.
+NAMESPACE = "job@convoy.upgrade"
+_SECONDS = 20
+_MOST_BYTES = 1_000_000
+_MOST_SIGNATURE = 20_000
+_FOLDERS = "/usr/local/bin:/usr/bin:/bin"
+
+
+def verify_signature(job: Job, prefix: str, allowed_signers: str = FILE) -> str:
+    """Return who signed a job.
+
+    :param prefix: the key prefix of the fleet, which is part of the signed text.
+    :param allowed_signers: the file with the keys that may sign, as ssh-keygen(1) describes it.
+    :raises Refused: if no allowed key has signed exactly this job.
+    """
+    if not job.signature:
+        raise Refused(
+            "The job is not signed, and this node runs only signed jobs. Begin a job with -e sign_with=FILE, the file of a key in "
+            f"{allowed_signers}."
+        )
+    refuse_untrusted_folder(Path(allowed_signers).parent)
+    keys = read_trusted(Path(allowed_signers), _MOST_BYTES)
+    with tempfile.TemporaryDirectory(prefix="convoy-job-") as folder:
+        # A copy of what was checked. mkdtemp lets only this user into the folder.
+        signature, allowed = Path(folder, "signature"), Path(folder, "allowed_signers")
+        signature.write_bytes(job.signature.encode("ascii", "replace")[:_MOST_SIGNATURE])
+        allowed.write_bytes(keys)
+        text = job.signed_text(prefix)
+        found = _keygen(["find-principals", "-s", str(signature), "-f", str(allowed)], text)
+        names = found.stdout.decode("utf-8", "replace").splitlines() if found.returncode == 0 else []
+        if not names:
+            raise Refused(
+                f"The job is signed with a key that is not in {allowed_signers} of this node: {_last_line(found)}. Sign it with an allowed "
+                "key, or add the key on the node."
+            )
+        for name in names:
+            words = ["verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)]
+            verified = _keygen(words, text)
+            if verified.returncode == 0:
+                return printable(name, 200)
+    raise Refused(
+        f"The signature by {printable(names[0], 200)} does not fit the job: {_last_line(verified)}. The command, its arguments, its hosts, "
+        "its expiry or the key prefix differ from what was signed. Begin a new job, and find out who changed this one."
+    )
+
+
+def _keygen(words: Sequence[str], text: bytes) -> subprocess.CompletedProcess[bytes]:
+    environ = {"PATH": _FOLDERS, "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-Y", *words],
+            input=text,
+            capture_output=True,
+            env=environ,
+            timeout=_SECONDS,
+            check=False,
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or f"no answer in {_SECONDS} s"
+        raise Refused(
+            f"The signature can't be verified: ssh-keygen does not run ({reason}). Install OpenSSH 8.2 or later on this node."
+        ) from None
+
+
+def _last_line(result: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (result.stderr or result.stdout).decode("utf-8", "replace").strip().splitlines()
+    return printable(lines[-1], 200).rstrip(".") if lines else f"ssh-keygen ended with {result.returncode}"

@@ -1,0 +1,257 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The jobs that this node has begun, on its own disk: what ran does not run again, whatever Consul says.
+
+An entry is written before the command starts. One that says so after its process is gone belongs to a run that no one saw the end of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from .. import state
+from ..errors import printable
+from ..processes import kill_tree, start_ticks
+from .job import Job, is_job_id
+from .refusals import Refused
+from .trusted_files import refuse_untrusted_folder
+
+STARTING, STARTED, DONE, FAILED, LOST = "starting", "started", "done", "failed", "lost"
+ENDED = (DONE, FAILED, LOST)
+_STATES = (STARTING, STARTED, *ENDED)
+_MOST_BYTES = 65536
+# The latest expiry of the jobs whose entries were removed.
+_FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One job on this node.
+
+    :param state: ``starting`` before Consul knows, ``started`` before the command runs, then how it ended.
+    :param run: a random ID of this run, which is in the host's record too.
+    :param boot: the boot in which it began.
+    :param pid: the process that runs it, and when that process started (``ticks``).
+    :param child: the command's own process, 0 before it started, and when it started (``child_ticks``).
+    :param at: when it began (unix seconds).
+    :param ended: when it ended; 0 before that.
+    :param is_reported: whether its end is in Consul.
+    """
+
+    id: str
+    command: str
+    expires: int
+    state: str
+    run: str
+    attempt: int = 1
+    boot: str = ""
+    pid: int = 0
+    ticks: int = 0
+    child: int = 0
+    child_ticks: int = 0
+    at: int = 0
+    ended: int = 0
+    seconds: float = 0.0
+    exit_status: Optional[int] = None
+    error: str = ""
+    output: str = ""
+    is_reported: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process that runs it still lives."""
+        return self.state not in ENDED and self.boot == state.boot_id() and start_ticks(self.pid) == self.ticks
+
+    def kill_command(self) -> bool:
+        """Kill the command that outlived the process that ran it; return whether there was one."""
+        if not self.child or self.boot != state.boot_id() or start_ticks(self.child) != self.child_ticks:
+            return False
+        kill_tree(self.child)
+        return True
+
+
+def own_process() -> dict[str, Any]:
+    """Return the fields of an entry that identify this process."""
+    return {"boot": state.boot_id(), "pid": os.getpid(), "ticks": start_ticks(os.getpid()) or 0}
+
+
+class Spool:
+    """The folder with an entry for each job."""
+
+    def __init__(self, folder: str = f"{state.FOLDER}/jobs") -> None:
+        """Remember the folder; nothing is read yet."""
+        self.folder = Path(folder)
+
+    def prepare(self) -> None:
+        """Create the folder.
+
+        :raises Refused: if it can't be created, or other users can change it.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refused(
+                f"{self.folder} can't be created: {error.strerror}. Without it, this node can't tell which jobs it has run. Make room, or "
+                "correct the disk."
+            ) from None
+        refuse_untrusted_folder(self.folder)
+
+    def read(self, identifier: str) -> Optional[Entry]:
+        """Return the entry of a job; None if there is none.
+
+        :raises Refused: if it can't be read, because the job may have run.
+        """
+        path = self._path(identifier)
+        try:
+            data = json.loads(path.read_bytes()[: _MOST_BYTES * 2])
+            entry = Entry(**data)
+            if entry.id != identifier or entry.state not in _STATES:
+                raise ValueError("it is of another job")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise Refused(
+                f"{path} can't be read ({printable(str(error), 200)}), so the job may have run here already. Begin a new job for this host."
+            ) from None
+        return entry
+
+    def add(self, entry: Entry) -> None:
+        """Write the first entry of a job.
+
+        :raises Refused: if there is one, if the job is older than those whose entries were removed, or if the disk does not take it.
+        """
+        forgotten = self._forgotten()
+        if entry.expires <= forgotten:
+            raise Refused(
+                f"The job expires before jobs that this node has run and forgotten ({forgotten}), so it may have run here already. Begin a "
+                "new job."
+            )
+        path = self._path(entry.id)
+        try:
+            # Fails if another process has just begun the same job.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            raise Refused(f"The job {entry.id} has run on this node already. Begin a new job.") from None
+        except OSError as error:
+            raise self._full(error) from None
+        try:
+            self.save(entry)
+        except Refused:
+            self.remove(entry.id)
+            raise
+
+    def save(self, entry: Entry) -> None:
+        """Replace the entry of a job, so that it outlives a loss of power.
+
+        :raises Refused: if the disk does not take it.
+        """
+        path = self._path(entry.id)
+        new = path.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(json.dumps(asdict(entry)).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            self._sync_folder()
+        except OSError as error:
+            raise self._full(error) from None
+
+    def remove(self, identifier: str) -> None:
+        """Remove the entry of a job that did not run."""
+        with contextlib.suppress(OSError):
+            self._path(identifier).unlink()
+            self._sync_folder()
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all entries that can be read."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self.folder.glob("*.json")):
+                if is_job_id(path.stem):
+                    with contextlib.suppress(Refused):
+                        entry = self.read(path.stem)
+                        if entry is not None:
+                            yield entry
+
+    def to_report(self) -> list[Entry]:
+        """Return the entries that Consul has to learn of: those that ended, and those whose process is gone."""
+        return [one for one in self.entries() if one.state != STARTING and not one.is_reported and not one.is_running]
+
+    def recover(self, now: int) -> None:
+        """Note what has become of jobs whose process is gone. What is left of their commands is killed.
+
+        A job that had not started may still start. One that had is lost: no one saw how it ended.
+
+        :param now: unix seconds.
+        """
+        for entry in self.entries():
+            if entry.state != STARTED or entry.is_running:
+                continue
+            reason = "the node restarted" if entry.boot != state.boot_id() else "the process that ran it ended"
+            if entry.kill_command():
+                reason += ", and its command was killed"
+            error = f"lost: {reason}, so no one knows whether it has done its work"
+            with contextlib.suppress(Refused):
+                self.save(replace(entry, state=LOST, ended=now, error=error))
+
+    def prune(self, now: int) -> None:
+        """Remove entries of jobs that have expired, and have not started or have their end in Consul. Older jobs are refused from then on.
+
+        :param now: unix seconds.
+        """
+        old = [one for one in self.entries() if (one.state == STARTING or one.is_reported) and one.expires < now]
+        if not old:
+            return
+        with contextlib.suppress(OSError):
+            new = self.folder / f"{_FORGOTTEN}.new"
+            with new.open("w", encoding="ascii") as file:
+                file.write(str(max(self._forgotten(), *(one.expires for one in old))))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.folder / _FORGOTTEN)
+            self._sync_folder()
+            for one in old:
+                self._path(one.id).unlink()
+
+    def _forgotten(self) -> int:
+        try:
+            return int((self.folder / _FORGOTTEN).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError):
+            raise Refused(
+                f"{self.folder / _FORGOTTEN} can't be read, so it is unknown which jobs this node has run. Write the present time in unix "
+                "seconds there."
+            ) from None
+
+    def _path(self, identifier: str) -> Path:
+        if not is_job_id(identifier):
+            raise Refused(f"{printable(repr(identifier), 100)} can't be the ID of a job. Begin a new job.")
+        return self.folder / f"{identifier}.json"
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _full(self, error: OSError) -> Refused:
+        return Refused(
+            f"{self.folder} can't be written: {error.strerror}. The node runs no job that it could not remember. Make room, or correct the disk."
+        )
+
+
+def new_entry(job: Job, run: str, now: int, attempt: int = 1) -> Entry:
+    """Return the entry of a job that this process begins.
+
+    :param now: unix seconds.
+    """
+    return Entry(job.id, job.command, job.expires, STARTING, run, attempt, at=now, **own_process())

@@ -1,0 +1,106 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that only root can change: the commands of a node, their schemas, and the keys that may sign jobs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Optional
+
+from ..errors import printable
+from .refusals import Refused
+
+
+def owners() -> tuple[int, ...]:
+    """Return the users that may own trusted files: root, and the agent's own user where it does not run as root."""
+    return (0,) if os.geteuid() == 0 else (0, os.geteuid())
+
+
+def refuse_untrusted_folder(folder: Path) -> None:
+    """Refuse a folder that another user could change, or replace by changing a folder above it.
+
+    :raises Refused: also if it is missing.
+    """
+    for path in dict.fromkeys((folder, Path(os.path.realpath(folder)))):
+        for one in (*reversed(path.parents), path):
+            problem = _problem(one, is_link_well=True)
+            if problem is not None:
+                raise Refused(f"{printable(str(folder))} can't be trusted: {problem}")
+
+
+def read_trusted(path: Path, most: int) -> bytes:
+    """Return the content of a file in a folder that was checked with :func:`refuse_untrusted_folder`.
+
+    :param most: the most bytes that it may have.
+    :raises Refused: if another user could change it, or it is a link, is no regular file, is larger, or can't be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(_problem(path) or f"{printable(str(path))} can't be read: {error.strerror}.") from None
+    try:
+        facts = os.fstat(file)
+        problem = _about(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
+        if problem is None and facts.st_size > most:
+            problem = f"{printable(str(path))} has more than {most} bytes. Make it shorter."
+        if problem is not None:
+            raise Refused(problem)
+        content = b""
+        while len(content) <= most and (piece := os.read(file, most + 1 - len(content))):
+            content += piece
+        return content[:most]
+    except OSError as error:
+        raise Refused(f"{printable(str(path))} can't be read: {error.strerror}.") from None
+    finally:
+        os.close(file)
+
+
+def refuse_untrusted_program(path: Path) -> None:
+    """Refuse a program that another user could change, that is a link, or that can't be executed.
+
+    :param path: a path in a folder that was checked with :func:`refuse_untrusted_folder`.
+    :raises Refused: also if it is missing.
+    """
+    problem = _problem(path)
+    if problem is None:
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            problem = _not_regular(path)
+        elif not mode & stat.S_IXUSR:
+            problem = f"{printable(str(path))} is not executable. Run chmod 755 {printable(str(path))}"
+    if problem is not None:
+        raise Refused(problem)
+
+
+def _problem(path: Path, is_link_well: bool = False) -> Optional[str]:
+    """Return why a path can't be trusted; None if it can.
+
+    :param is_link_well: whether it may be a symbolic link of a trusted owner. The mode of a link means nothing.
+    """
+    try:
+        facts = path.lstat()
+    except OSError as error:
+        return f"{printable(str(path))} can't be read: {error.strerror}."
+    if stat.S_ISLNK(facts.st_mode):
+        if not is_link_well:
+            return f"{printable(str(path))} is a symbolic link. Put the file itself there."
+        if facts.st_uid in owners():
+            return None
+    return _about(path, facts)
+
+
+def _about(path: Path, facts: os.stat_result) -> Optional[str]:
+    name = printable(str(path))
+    if facts.st_uid not in owners():
+        return f"{name} belongs to user {facts.st_uid} and not to root. Run chown root {name}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(facts.st_mode)
+        return f"{name} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {name}"
+    return None
+
+
+def _not_regular(path: Path) -> str:
+    return f"{printable(str(path))} is not a regular file. Put the file itself there."

@@ -1,0 +1,465 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs on a node, with real commands: what runs, what is refused, and what a process leaves behind that is killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_consul import AgentConsul
+from convoy_node import state
+from convoy_node.connection import Connection
+from convoy_node.gate import NodeKeys, admitted_job
+from convoy_node.jobs import job_run
+from convoy_node.jobs.job_run import JobRun, needs_run
+from convoy_node.jobs.refusals import Refused
+from convoy_node.jobs.spool import DONE, FAILED, LOST, STARTED, STARTING, Entry, Spool
+from convoy_node.settings import Settings
+from devkit.agent import ROOT
+
+Install = Callable[..., Path]
+RECORD, OUTPUT = "upgrade/job_records/web1", "upgrade/job_output/web1"
+
+
+class Node:
+    """A node with its disk, and the keys of its fleet."""
+
+    def __init__(self, folder: Path, consul: AgentConsul, **settings: Any) -> None:
+        self.folder, self.consul = folder, consul
+        self.lines: list[str] = []
+        connection = Connection(host="127.0.0.1", port=1)
+        data = {"puppet_gate_lock_timeout": 0.2}
+        self.settings = Settings("web1", "web", connection, data, commands_dir=str(folder / "commands.d"), **settings)
+        self.spool = Spool(str(folder / "spool"))
+
+    def admit(self, identifier: str, command: str = "a", **facts: Any) -> None:
+        job = {"id": identifier, "command": command, "expires": int(time.time()) + 600, **facts}
+        self.consul.put(f"upgrade/jobs/{identifier}", json.dumps(job))
+        self.consul.put("upgrade/current_job", f"job/{identifier}")
+        self.consul.put("upgrade/hold/", "")
+        self.consul.put("upgrade/job_gates/host/web1", "True", flags=1)
+
+    def run(self) -> int:
+        return JobRun(self.settings, self.folder / "node.lock", "test", self.spool, self.lines.append).run()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.consul.data(RECORD)
+        return found
+
+    def retry(self) -> None:
+        self.consul.put(RECORD, json.dumps({**self.record, "state": "retried"}))
+
+
+@pytest.fixture
+def node(trusted: Path, consul: AgentConsul, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(job_run, "Consul", lambda _connection: consul)
+    monkeypatch.setattr(job_run, "_REPORT_SECONDS", 0.0)
+    return Node(trusted, consul)
+
+
+def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, trusted: Path) -> None:
+    install(
+        "a", f'echo "$CONVOY_JOB $CONVOY_ARG_GRACE" | tee -a {trusted}/ran', properties={"grace": {"type": "integer"}}
+    )
+    node.admit("j1", args={"grace": 30})
+    assert node.run() == 0
+    assert (trusted / "ran").read_text() == "j1 30\n"
+    record = node.record
+    assert (record["job"], record["state"], record["exit_status"], record["attempt"]) == ("j1", "done", 0, 1)
+    assert sorted(record["times"]) == ["done", "started"]
+    (output,) = node.consul.data(OUTPUT)
+    assert (output["job"], output["output"], output["exit_status"]) == ("j1", "j1 30\n", 0)
+    assert node.run() == 0
+    # Not even if its record is gone, as after forget.yml, or an older snapshot of Consul.
+    del node.consul.keys[RECORD]
+    assert node.run() == 1
+    assert "The job has run on this node already" in node.record["error"]
+    assert (trusted / "ran").read_text() == "j1 30\n"
+
+
+def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, install: Install) -> None:
+    install("a", "echo first; echo disk full >&2; exit 3")
+    node.admit("j1")
+    assert node.run() == 1
+    assert (node.record["state"], node.record["exit_status"]) == ("failed", 3)
+    assert node.record["error"] == "a: exit status 3: first | disk full"
+    # Not repeatable: a retry does not run it again.
+    node.retry()
+    assert node.run() == 1
+    assert "The job has failed on this node, and a is not repeatable" in node.record["error"]
+
+
+def test_a_repeatable_command_runs_again_after_a_failure_and_not_after_a_success(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"echo x >>{trusted}/ran; test $(wc -l <{trusted}/ran) -gt 1", repeatable=True)
+    node.admit("j1")
+    assert (node.run(), node.record["state"]) == (1, "failed")
+    assert node.run() == 0
+    assert node.record["state"] == "failed"
+    node.retry()
+    assert (node.run(), node.record["state"], node.record["attempt"]) == (0, "done", 2)
+    node.retry()
+    assert node.run() == 1
+    assert (trusted / "ran").read_text() == "x\nx\n"
+
+
+def test_a_command_that_can_t_be_started_or_takes_too_long_fails(node: Node, install: Install) -> None:
+    install("a", "true").write_text("no interpreter\n")
+    node.admit("j1")
+    assert node.run() == 1
+    assert "can't be started" in node.record["error"]
+    install("b", "echo begun; sleep 60", timeout=0.5)
+    node.admit("j2", "b")
+    assert node.run() == 1
+    assert node.record["error"] == "b: killed after 0.5 s, its time limit: begun"
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"command": "missing"}, "This node has no command missing"),
+        ({"command": "../a"}, "can't be the name of a command"),
+        ({"args": {"x": 1}}, 'The argument "x" is not one of this command'),
+        ({"expires": 1000}, "The job expired"),
+        ({"roles": ["db"]}, "The job is not for web1 with role web"),
+        ({"hosts": ["web2"]}, "The job is not for web1"),
+        ({"id": "j2"}, "its id is another one"),
+    ],
+)
+def test_what_a_node_refuses_is_reported_and_nothing_runs(
+    facts: dict[str, Any], told: str, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    job = {"id": "j1", "command": "a", "expires": int(time.time()) + 600, **facts}
+    node.consul.put("upgrade/jobs/j1", json.dumps(job))
+    assert node.run() == 1
+    assert node.record["state"] == "failed"
+    assert node.record["error"].startswith("refused: ") and told in node.record["error"]
+    assert not (trusted / "ran").exists()
+    # Once it is corrected, an operator's retry lets it run.
+    node.consul.put(
+        "upgrade/jobs/j1",
+        json.dumps(
+            {**job, "id": "j1", "command": "a", "expires": int(time.time()) + 600, "args": {}, "roles": [], "hosts": []}
+        ),
+    )
+    node.retry()
+    assert node.run() == 0
+    assert (trusted / "ran").exists()
+
+
+def test_a_missing_job_and_a_node_in_noop_are_refusals(node: Node, install: Install) -> None:
+    install("a", "true")
+    node.admit("j1")
+    del node.consul.keys["upgrade/jobs/j1"]
+    assert node.run() == 1
+    assert "upgrade/jobs/j1 is missing" in node.record["error"]
+    node.settings = replace(node.settings, noop=True)
+    node.admit("j2")
+    assert node.run() == 1
+    assert "puppet_gate_noop" in node.record["error"]
+
+
+def test_a_node_that_demands_signatures_refuses_jobs_without_one(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.settings = replace(node.settings, require_signed_jobs=True, allowed_signers=str(trusted / "signers"))
+    node.admit("j1")
+    assert node.run() == 1
+    assert "The job is not signed" in node.record["error"]
+    # A signature counts wherever there is a file of signers, demanded or not.
+    (trusted / "signers").write_text("")
+    node.settings = replace(node.settings, require_signed_jobs=False)
+    node.admit("j2", signature="nonsense")
+    assert node.run() == 1
+    assert "is signed with a key that is not in" in node.record["error"]
+    assert not (trusted / "ran").exists()
+
+
+KEYS = NodeKeys("web1", "web")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "flags"),
+    [
+        ("upgrade/job_gates/host/web1", "False", 1),
+        ("upgrade/job_gates/host/web1", "True", 0),
+        ("upgrade/job_gates/host/web1", "v2", 1),
+        ("upgrade/hold/global", "{}", 0),
+        ("upgrade/hold/role/web", "{}", 0),
+        ("upgrade/hold/host/web1", "no", 0),
+        ("config_state/enable_puppet/x", "", 0),
+        ("config_state/global/enable_puppet", "False", 0),
+        ("upgrade/current_job", "job/../j1", 0),
+        ("upgrade/current_job", "j1", 0),
+        ("upgrade/current_job", "", 0),
+        ("upgrade/schema", "99", 0),
+    ],
+)
+def test_a_node_that_is_not_admitted_does_nothing(
+    key: str, value: str, flags: int, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    is_other = key.endswith("/x")
+    node.consul.put(key, value, flags)
+    assert (admitted_job(KEYS, node.consul.keys) == "j1") == is_other
+    assert node.run() == 0
+    assert (trusted / "ran").exists() == is_other
+
+
+def test_the_gate_of_its_role_admits_a_node_too_and_its_own_decides_first(node: Node) -> None:
+    node.admit("j1")
+    node.consul.put("upgrade/job_gates/role/web", "True", flags=1)
+    node.consul.put("upgrade/job_gates/host/web1", "False", flags=1)
+    assert admitted_job(KEYS, node.consul.keys) is None
+    del node.consul.keys["upgrade/job_gates/host/web1"]
+    assert admitted_job(KEYS, node.consul.keys) == "j1"
+
+
+@pytest.mark.parametrize(
+    "key", ["upgrade/hold/", "upgrade/hold/host/web1", "upgrade/current_job", "upgrade/job_gates/host/web1"]
+)
+def test_a_start_fails_if_the_admission_ends_in_the_same_moment(
+    key: str, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+
+    def end() -> None:
+        node.consul.before_write = lambda: None
+        if key == "upgrade/hold/":
+            node.consul.put("upgrade/hold/global", "{}")
+        node.consul.put(key, "False" if "gates" in key else "job/other")
+
+    node.consul.before_write = end
+    assert node.run() == 75
+    assert not (trusted / "ran").exists()
+    assert RECORD not in node.consul.keys or node.record["state"] != "started"
+
+
+def test_a_start_whose_answer_was_lost_runs_once(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"echo x >>{trusted}/ran")
+    node.admit("j1")
+    node.consul.is_lossy = True
+    assert node.run() == 75
+    assert node.record["state"] == "started" and not (trusted / "ran").exists()
+    assert node.run() == 0
+    assert (trusted / "ran").read_text() == "x\n"
+    assert (node.record["state"], node.record["attempt"]) == ("done", 1)
+
+
+def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/away")
+    node.admit("j1")
+    consul = node.consul
+    real = consul.get
+
+    def get(key: str) -> Any:
+        consul.is_away = (trusted / "away").exists()
+        return real(key)
+
+    consul.get = get  # type: ignore[method-assign]
+    assert node.run() == 0
+    assert node.consul.data(RECORD)["state"] == "started"
+    (trusted / "away").unlink()
+    consul.is_away = False
+    # Also if the node is not admitted any more.
+    del consul.keys["upgrade/current_job"]
+    assert needs_run(KEYS, consul, node.spool, None) == "j1"  # type: ignore[arg-type]
+    assert node.run() == 0
+    assert node.record["state"] == "done"
+    assert needs_run(KEYS, consul, node.spool, None) == ""  # type: ignore[arg-type]
+
+
+def test_the_last_outputs_are_kept(node: Node, install: Install) -> None:
+    install("a", "echo $CONVOY_JOB")
+    for number in range(5):
+        node.admit(f"j{number}")
+        assert node.run() == 0
+    assert [one["output"] for one in node.consul.data(OUTPUT)] == ["j4\n", "j3\n", "j2\n"]
+
+
+def test_a_job_waits_while_an_agent_run_has_the_lock(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    holder = "import fcntl,sys,time; f=open(sys.argv[1],'w'); fcntl.flock(f,fcntl.LOCK_EX); print(1,flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", holder, str(trusted / "node.lock")], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"1\n"
+        assert node.run() == 75
+        assert "is still held by an agent run" in node.lines[-1]
+        other.kill()
+    assert not (trusted / "ran").exists()
+    assert node.run() == 0
+
+
+_KILLED = """
+import sys
+sys.path[:0] = [{agent!r}, {tests!r}, {unit!r}]
+from dataclasses import replace
+from pathlib import Path
+from agent_consul import AgentConsul
+from convoy_node.consul import Entry
+from convoy_node.jobs import job_run
+from convoy_node.connection import Connection
+from convoy_node.settings import Settings
+from convoy_node.jobs.spool import Spool
+import json
+folder = Path({folder!r})
+consul = AgentConsul()
+for key, (value, index, flags) in json.loads((folder / "keys").read_text()).items():
+    consul.keys[key] = Entry(value.encode(), index, flags)
+consul.index = 1000
+def dump():
+    (folder / "keys").write_text(json.dumps({{k: (e.value.decode(), e.index, e.flags) for k, e in consul.keys.items()}}))
+real = consul.write
+def write(operations):
+    found = real(operations)
+    dump()
+    return found
+consul.write = write
+job_run.Consul = lambda _c: consul
+connection = Connection(host="127.0.0.1", port=1)
+settings = Settings("web1", "web", connection, {{}}, commands_dir=str(folder / "commands.d"))
+sys.exit(job_run.JobRun(settings, folder / "node.lock", "test", Spool(str(folder / "spool"))).run())
+"""
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True])
+def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
+    is_repeatable: bool, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"echo $$ >>{trusted}/ran; test -e {trusted}/again || exec sleep 300", repeatable=is_repeatable)
+    node.admit("j1")
+    keys = {key: (one.value.decode(), one.index, one.flags) for key, one in node.consul.keys.items()}
+    (trusted / "keys").write_text(json.dumps(keys))
+    code = _KILLED.format(
+        agent=str(ROOT / "agent"), tests=str(ROOT / "tests"), unit=str(ROOT / "tools"), folder=str(trusted)
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not any(one.child for one in node.spool.entries()):
+            time.sleep(0.05)
+        (entry,) = node.spool.entries()
+        assert entry.state == STARTED and entry.is_running and needs_run_of(node) == ""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for key, (value, _index, flags) in json.loads((trusted / "keys").read_text()).items():
+        node.consul.put(key, value, flags)
+    assert node.record["state"] == "started"
+    assert needs_run_of(node) == "j1"
+    node.run()
+    assert not Path(f"/proc/{entry.child}").exists() or "Z" in Path(f"/proc/{entry.child}/stat").read_text()
+    assert node.record["state"] == "lost"
+    assert node.record["error"].startswith("lost: the process that ran it ended, and its command was killed")
+    assert len((trusted / "ran").read_text().split()) == 1
+    # An operator's retry runs it again only if that is safe.
+    (trusted / "again").touch()
+    node.retry()
+    assert node.run() == (0 if is_repeatable else 1)
+    assert node.record["state"] == ("done" if is_repeatable else "failed")
+
+
+def needs_run_of(node: Node) -> str:
+    return needs_run(KEYS, node.consul, node.spool, None)  # type: ignore[arg-type]
+
+
+def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.spool.prepare()
+    node.spool.add(Entry("j1", "a", int(time.time()) + 600, STARTED, "r1", boot="another", pid=os.getpid(), at=1))
+    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
+    node.run()
+    assert node.record["state"] == "lost" and "the node restarted" in node.record["error"]
+    assert not (trusted / "ran").exists()
+
+
+@pytest.mark.parametrize("is_other_machine", [False, True])
+def test_a_start_that_this_node_does_not_remember_is_lost(
+    is_other_machine: bool, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    machine = "another" if is_other_machine else job_run._machine()
+    if is_other_machine and not job_run._machine():
+        pytest.skip("this machine has no ID")
+    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1", "machine": machine}))
+    assert node.run() == 1
+    assert node.record["state"] == ("started" if is_other_machine else "lost")
+    assert not (trusted / "ran").exists()
+    if is_other_machine:
+        assert "The machine another has begun the job" in node.lines[-1]
+
+
+def entry(identifier: str, expires: int, entry_state: str = DONE, **facts: Any) -> Entry:
+    return Entry(identifier, "a", expires, entry_state, "r", **facts)
+
+
+def test_the_spool_forgets_expired_jobs_and_refuses_older_ones_from_then_on(trusted: Path) -> None:
+    spool = Spool(str(trusted / "spool"))
+    spool.prepare()
+    spool.add(entry("old", 100, is_reported=True))
+    spool.add(entry("unreported", 100, FAILED))
+    spool.add(entry("starting", 90, STARTING))
+    spool.add(entry("new", 300, is_reported=True))
+    spool.prune(200)
+    assert sorted(one.id for one in spool.entries()) == ["new", "unreported"]
+    for late in ("old", "another"):
+        with pytest.raises(Refused, match="it may have run here already"):
+            spool.add(entry(late, 100))
+    spool.add(entry("next", 101))
+    with pytest.raises(Refused, match="The job next has run on this node already"):
+        spool.add(entry("next", 101))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"id": "j1"}', "x"])
+def test_an_entry_that_can_t_be_read_counts_as_one_that_ran(
+    text: str, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.spool.prepare()
+    (trusted / "spool/j1.json").write_text(text)
+    assert node.run() == 1
+    assert "the job may have run here already" in node.record["error"]
+    assert not (trusted / "ran").exists()
+
+
+def test_a_spool_that_others_can_change_refuses_every_job(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    (trusted / "spool").mkdir()
+    (trusted / "spool").chmod(0o777)
+    assert node.run() == 1
+    assert "can be written by other users" in node.record["error"]
+    assert not (trusted / "ran").exists()
+
+
+def test_a_pid_of_another_process_is_not_killed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        one = entry("j1", 1, STARTED, boot=state.boot_id(), child=other.pid, child_ticks=1)
+        assert not one.kill_command()
+        assert other.poll() is None
+        other.kill()
+
+
+def test_lost_is_never_done(node: Node) -> None:
+    node.spool.prepare()
+    node.spool.add(entry("j1", int(time.time()) + 99, STARTED, boot="other"))
+    node.spool.recover(5)
+    (found,) = node.spool.entries()
+    assert (found.state, found.ended) == (LOST, 5)

@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Signatures of jobs, made and verified by the real ssh-keygen: what was signed runs, and nothing else does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import job as collection
+from convoy_node.jobs.job import MOST_SECONDS, Job, check_time, parse_job
+from convoy_node.jobs.refusals import Refused
+from convoy_node.jobs.signature import NAMESPACE, verify_signature
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+
+JOB = Job("restart-1", "restart", 2_000_000_000, {"service": "nova", "grace": 30}, roles=("compute",), hosts=("web1",))
+
+
+def keygen(*words: str, text: bytes = b"") -> bytes:
+    return subprocess.run(["ssh-keygen", *words], input=text, capture_output=True, check=True).stdout
+
+
+@pytest.fixture
+def keys(trusted: Path) -> Path:
+    """The folder of ann's key, which is allowed, and of bob's, which is not."""
+    for name in ("ann", "bob"):
+        keygen("-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(trusted / name))
+    signers = trusted / "allowed_signers"
+    signers.write_text(f"ann@example.com {(trusted / 'ann.pub').read_text()}")
+    signers.chmod(0o644)
+    return trusted
+
+
+def signed(job: Job, key: Path, prefix: str = "", namespace: str = NAMESPACE) -> Job:
+    signature = keygen("-Y", "sign", "-q", "-f", str(key), "-n", namespace, text=job.signed_text(prefix))
+    return replace(job, signature=signature.decode())
+
+
+def refusal(job: Job, keys: Path, prefix: str = "") -> str:
+    with pytest.raises(Refused) as error:
+        verify_signature(job, prefix, str(keys / "allowed_signers"))
+    return str(error.value)
+
+
+def test_a_job_signed_with_an_allowed_key_is_accepted(keys: Path) -> None:
+    assert verify_signature(signed(JOB, keys / "ann"), "", str(keys / "allowed_signers")) == "ann@example.com"
+    prefixed = signed(JOB, keys / "ann", "fleets/a/")
+    assert verify_signature(prefixed, "fleets/a/", str(keys / "allowed_signers")) == "ann@example.com"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "restart-2"},
+        {"command": "halt"},
+        {"arguments": {"service": "nova", "grace": 31}},
+        {"arguments": {"service": "nova"}},
+        {"expires": 2_000_000_001},
+        {"roles": ()},
+        {"roles": ("compute", "controller")},
+        {"hosts": ("web1", "web2")},
+        {"roles": ("web1",), "hosts": ("compute",)},
+    ],
+)
+def test_a_job_that_was_changed_is_refused(changes: dict[str, Any], keys: Path) -> None:
+    told = refusal(replace(signed(JOB, keys / "ann"), **changes), keys)
+    assert "The signature by ann@example.com does not fit the job" in told
+
+
+def test_the_signature_of_another_fleet_or_purpose_is_refused(keys: Path) -> None:
+    assert "does not fit the job" in refusal(signed(JOB, keys / "ann", "a/"), keys, "b/")
+    assert "does not fit the job" in refusal(signed(JOB, keys / "ann", namespace="file"), keys)
+
+
+def test_the_order_of_hosts_and_arguments_does_not_matter(keys: Path) -> None:
+    job = replace(JOB, hosts=("web2", "web1"))
+    turned = replace(signed(job, keys / "ann"), hosts=("web1", "web2"), arguments=dict(reversed(JOB.arguments.items())))
+    assert verify_signature(turned, "", str(keys / "allowed_signers")) == "ann@example.com"
+
+
+def test_other_signers_are_refused(keys: Path) -> None:
+    assert "is signed with a key that is not in" in refusal(signed(JOB, keys / "bob"), keys)
+    assert "is not signed" in refusal(JOB, keys)
+    assert "is signed with a key that is not in" in refusal(replace(JOB, signature="nonsense"), keys)
+
+
+def test_a_file_of_signers_that_others_can_change_is_refused(keys: Path) -> None:
+    job = signed(JOB, keys / "ann")
+    (keys / "allowed_signers").chmod(0o664)
+    assert "can be written by other users" in refusal(job, keys)
+    (keys / "allowed_signers").unlink()
+    assert "allowed_signers can't be read: No such file" in refusal(job, keys)
+
+
+def test_a_signer_whose_time_is_over_is_refused(keys: Path) -> None:
+    signers = keys / "allowed_signers"
+    signers.write_text(f'ann valid-before="20200101" {(keys / "ann.pub").read_text()}')
+    assert "is signed with a key that is not in" in refusal(signed(JOB, keys / "ann"), keys)
+
+
+def test_the_collection_signs_the_same_text() -> None:
+    for job in (JOB, replace(JOB, arguments={"text": 'ä"\\\n', "number": 1.5}, roles=(), hosts=("b", "a"))):
+        same = collection.Job(
+            id=job.id, command=job.command, args=job.arguments, roles=job.roles, hosts=job.hosts, expires=job.expires
+        )
+        assert same.signed_text("p/") == job.signed_text("p/")
+        assert parse_job("key", job.id, collection.encode_job(same).encode()) == job
+    assert (collection.NAMESPACE, collection.MOST_SECONDS) == (NAMESPACE, MOST_SECONDS)
+
+
+def test_a_job_has_its_time() -> None:
+    now = time.time()
+    check_time(replace(JOB, expires=int(now) + 60), now)
+    for expires, told in (
+        (int(now) - 1, "The job expired 1 s ago"),
+        (int(now) + MOST_SECONDS + 9, "at most 2678400 s"),
+    ):
+        with pytest.raises(Refused, match=told):
+            check_time(replace(JOB, expires=expires), now)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b"x" * 70000,
+        b'{"id": "other", "command": "a", "expires": 1}',
+        b'{"id": "a", "command": 1, "expires": 1}',
+        b'{"id": "a", "command": "a", "expires": "1"}',
+        b'{"id": "a", "command": "a", "expires": true}',
+        b'{"id": "a", "command": "a", "expires": 1, "args": []}',
+        b'{"id": "a", "command": "a", "expires": 1, "roles": "compute"}',
+        b'{"id": "a", "command": "a", "expires": 1, "hosts": [1]}',
+        b'{"id": "a", "command": "a", "expires": 1, "signature": 1}',
+    ],
+)
+def test_a_job_that_can_t_be_read_is_refused(value: bytes) -> None:
+    with pytest.raises(Refused, match=r"upgrade/jobs/a can't be used"):
+        parse_job("upgrade/jobs/a", "a", value)
