@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassResult
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import (
     REQUIRED_IF,
     SPEC,
@@ -39,6 +40,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_here i
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.wait import RolloutWait
 
 _DEFAULT_TIMEOUT = 14400
+# Between two looks whether another rollout is over (seconds).
+_PAUSE = 5.0
 
 
 class ActionModule(ModuleAction):
@@ -58,7 +61,7 @@ class ActionModule(ModuleAction):
         result: dict[str, Any] = ActionBase.run(self, tmp, task_vars)
         began = runtime.monotonic()
         try:
-            options = self.given(task_vars)
+            options = _with_job_id(self.given(task_vars))
             wait = options.pop("wait", None)
             hands_over = boolean(options.get("hand_over") or False, strict=False)
             if not boolean(wait or False, strict=False) or self._task.check_mode or hands_over:
@@ -68,11 +71,19 @@ class ActionModule(ModuleAction):
             passes = self._passes(options, params, task_vars)
         except UpgradeError as error:
             return {**result, "changed": False, **error.as_result()}
-        try:
-            wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
-            waited = wait_for.until(began + _seconds(options.get("wait_timeout")))
-        finally:
-            passes.close()
+        deadline = began + _seconds(options.get("wait_timeout"))
+        waits = boolean(options.get("wait_for_other") or False, strict=False)
+        while True:
+            try:
+                wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
+                waited = wait_for.until(deadline)
+            finally:
+                passes.close()
+            if not (waits and _came_second(waited) and runtime.monotonic() + _PAUSE < deadline):
+                break
+            self._say([f"{waited['failure']['message'].partition('. So ')[0]}. This run waits for its end."])
+            runtime.sleep(_PAUSE)
+            passes = self._passes(options, params, task_vars)
         return {**result, **(waited if params is None else self.as_module_result(waited, params))}
 
     def _make_one(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
@@ -127,6 +138,22 @@ class ActionModule(ModuleAction):
     def _say(self, lines: list[str]) -> None:
         for line in lines:
             self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+def _with_job_id(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with an ID for the job that they ask for, so that a pass that is made again begins no second job.
+
+    :raises UpgradeError: ``bad_job``.
+    """
+    job = options.get("job")
+    if not isinstance(job, Mapping) or job.get("id") or not job.get("run"):
+        return options
+    return {**options, "job": {**job, "id": new_id(str(job["run"]))}}
+
+
+def _came_second(result: Mapping[str, Any]) -> bool:
+    """Return whether a rollout did not begin because another one, or a job, is under way."""
+    return (result.get("failure") or {}).get("code") in ("job_under_way", "rollout_under_way")
 
 
 def _seconds(timeout: Any) -> float:

@@ -50,6 +50,12 @@ options:
     type: list
     elements: str
     default: []
+  job:
+    description:
+      - Show the last job, whether or not it is complete. Without it, a job is shown until it is complete, and rollouts to versions after that.
+      - It has no effect if a rollout to a version has begun after the job.
+    type: bool
+    default: false
   show:
     description:
       - Print the state of the fleet, or with O(name) the explanation of the host, for people.
@@ -215,7 +221,7 @@ hosts:
     cause:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
-        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted), V(expired),
           V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
@@ -328,7 +334,7 @@ blocker:
   type: dict
   contains:
     code:
-      description: V(paused), V(aborted), V(failure_budget) or V(hours).
+      description: V(paused), V(aborted), V(expired), V(failure_budget) or V(hours).
       type: str
     reason:
       description: The reason as a sentence.
@@ -454,7 +460,7 @@ host:
     cause:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
-        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted), V(expired),
           V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
@@ -485,6 +491,35 @@ host:
       description:
         - Whether there are older entries, which O(history) reads, or were some that the history no longer keeps.
       type: bool
+    jobs:
+      description: The last jobs that ended on the host, at most three, the newest first.
+      type: list
+      elements: dict
+      contains:
+        job:
+          description: ID of the job.
+          type: str
+        command:
+          description: Name of the command. Empty if the host refused the job before it knew the command.
+          type: str
+        state:
+          description: V(done), V(failed) or V(lost).
+          type: str
+        exit_status:
+          description: Exit status of the command, negative for a signal, or null if it did not run or end.
+          type: int
+        at:
+          description: When it ended, in Unix seconds, by the clock of the host.
+          type: int
+        seconds:
+          description: How long it took.
+          type: float
+        error:
+          description: Why it failed, is lost, or was refused.
+          type: str
+        output:
+          description: What it wrote, without the middle of a long output.
+          type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure
@@ -521,6 +556,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "role_pattern": {"type": "str"},
     "history": {"type": "int", "default": 10},
     "name": {"type": "str"},
+    "job": {"type": "bool", "default": False},
     "hosts": {"type": "list", "elements": "str", "default": []},
     # The action prints.
     "show": {"type": "bool", "default": False},
@@ -540,6 +576,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
             role_pattern=options["role_pattern"],
             history=max(0, options["history"]),
             name=options["name"],
+            last_job=options["job"],
         )
         for warning in view.warnings:
             call.warn(warning)

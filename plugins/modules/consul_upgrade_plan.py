@@ -147,6 +147,53 @@ options:
         uses this option. It is here for your own loops.
     type: int
     default: 0
+  job:
+    description:
+      - Begin a job, that is, run a command of the nodes on the fleet under the rules of a rollout. A job is a rollout whose target is the job, and
+        O(version) is C(job/<id>) then. Give O(version) alone to continue the job.
+      - A job opens no gate of Puppet. While it is under way, no rollout to a version begins, and the other way round.
+      - It can't be combined with O(version), O(rollback), O(restart), O(replace) and O(converge).
+    type: dict
+    suboptions:
+      run:
+        description: Name of the command, an executable in C(/etc/convoy/commands.d) of the nodes.
+        type: str
+        required: true
+      args:
+        description: Arguments of the command, as the schema beside it on the nodes allows them.
+        type: dict
+        default: {}
+      only:
+        description: Hosts that the job is for, as in O(limit). All others count as done. Without it, the job is for the whole fleet.
+        type: list
+        elements: str
+        default: []
+      expires:
+        description: Seconds after which no node begins the job, at most 31 days.
+        type: int
+        default: 86400
+      sign_with:
+        description:
+          - File of the private key to sign the job with, or of a public key whose private one an ssh-agent has. It is read on the host where the
+            module runs.
+          - Nodes with O(convoy.upgrade.puppet_gate#role:main:puppet_gate_require_signed_jobs) run only signed jobs.
+        type: path
+      id:
+        description: ID of the job. The default is the command, the time, and a random part.
+        type: str
+      by:
+        description: Operator who begins the job. The default is the user of this process.
+        type: str
+        default: ""
+      reason:
+        description: Reason for the job, for the history.
+        type: str
+        default: ""
+  wait_for_other:
+    description:
+      - With O(wait), wait while another job or rollout is under way. Without it, the call fails and names the other one.
+    type: bool
+    default: false
   hosts:
     description:
       - Names of hosts to return in RV(hosts), or V(all) for all hosts. With V(all), the result also has RV(status), RV(waves) and RV(wave_seconds).
@@ -188,6 +235,16 @@ EXAMPLES = r"""
     wait: true
     wait_timeout: 7200
     converge: true
+
+- name: Show with which computes a job would begin, under the rules of the last rollout
+  convoy.upgrade.consul_upgrade_plan:
+    job:
+      run: restart-nova
+      args:
+        grace: 30
+      only: [compute]
+      reason: new certificate
+  check_mode: true
 
 - name: Show the plan of a rollback
   convoy.upgrade.consul_upgrade_plan:
@@ -402,7 +459,7 @@ hosts:
     cause:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
-        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted),
+        - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted), V(expired),
           V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
@@ -542,7 +599,7 @@ blocker:
   type: dict
   contains:
     code:
-      description: V(paused), V(aborted), V(failure_budget) or V(hours).
+      description: V(paused), V(aborted), V(expired), V(failure_budget) or V(hours).
       type: str
     reason:
       description: The reason as a sentence.
@@ -628,6 +685,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, require_planner
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
@@ -649,6 +707,21 @@ SPEC: dict[str, dict[str, Any]] = {
     "restart": {"type": "bool", "default": False},
     "replace": {"type": "str"},
     "rollback": {"type": "bool", "default": False},
+    "job": {
+        "type": "dict",
+        "options": {
+            "run": {"type": "str", "required": True},
+            "args": {"type": "dict", "default": {}},
+            "only": {"type": "list", "elements": "str", "default": []},
+            "expires": {"type": "int", "default": 86400},
+            "sign_with": {"type": "path"},
+            "id": {"type": "str"},
+            "by": {"type": "str", "default": ""},
+            "reason": {"type": "str", "default": ""},
+        },
+    },
+    # The action waits.
+    "wait_for_other": {"type": "bool", "default": False},
     "since": {"type": "int"},
     "epoch": {"type": "int", "default": 0},
     "commit": {"type": "str", "default": ""},
@@ -711,11 +784,18 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
     """Return what the options ask of a pass.
 
     :param sources: what :func:`read_sources` returns.
-    :raises UpgradeError: what :func:`merged` and :func:`as_rollback` raise.
+    :raises UpgradeError: what :func:`merged`, :func:`requested_job` and :func:`as_rollback` raise.
     """
+    rules = merged(sources) if sources else None
+    job = None
+    if options["job"] is not None:
+        _refuse_with_job(options)
+        asked = {**options["job"], "args": as_data(options["job"]["args"])}
+        job = requested_job(store, asked, options["fleet"], options["role_pattern"], rules)
     request = PassRequest(
-        version=options["version"],
-        rules=merged(sources) if sources else None,
+        version=job.target if job is not None else options["version"],
+        job=job,
+        rules=rules,
         role_order=options["role_order"],
         fleet=options["fleet"],
         role_pattern=options["role_pattern"],
@@ -728,6 +808,16 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         commit=options["commit"],
     )
     return as_rollback(store, request) if options["rollback"] else request
+
+
+def _refuse_with_job(options: Mapping[str, Any]) -> None:
+    given = [name for name in ("version", "rollback", "restart", "replace", "converge") if options[name]]
+    if given or options["since"] is not None:
+        raise UpgradeError(
+            "bad_options",
+            f"job and {given[0] if given else 'since'} can't be combined. Leave out {given[0] if given else 'job, and give version'}: a job has its own "
+            "target, always begins anew, and opens no gate of Puppet.",
+        )
 
 
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:

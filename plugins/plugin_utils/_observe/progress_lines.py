@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...module_utils._common.names import is_job, target_text
 from ...module_utils._host_states.state_names import UPGRADING
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.plan import HostView
@@ -17,6 +18,8 @@ from ...module_utils._planner.plan import HostView
 _WAITING = ("pending", "held")
 _STUCK = ("failed", "lost")
 _DONE = "upgraded"
+# How a job calls states of hosts.
+_OF_JOB = {_DONE: "done", UPGRADING: "running"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class PassProgress:
             before = self._states.get(host)
             if before == after or (before is None and after in (*_WAITING, _DONE)):
                 continue
-            change = f"{host} {before} -> {after}" if before else f"{host} is {after}"
+            words = _OF_JOB if is_job(now.version) else {}
+            new = words.get(after, after)
+            change = f"{host} {words.get(before, before)} -> {new}" if before else f"{host} is {new}"
             if after == _DONE:
                 ended.append(change)
             else:
@@ -96,5 +101,7 @@ def running_count(now: FleetStates) -> str:
     roles = ", ".join(f"{role} {done[role]}/{count}" for role, count in total.items())
     stuck = sum(states[state] for state in _STUCK)
     waiting = sum(states[state] for state in _WAITING)
-    counts = [f"{states[UPGRADING]} upgrading", f"{waiting} waiting"] + ([f"{stuck} failed"] if stuck else [])
-    return f"-- {now.version}: {roles or 'no hosts'}; {', '.join(counts)}"
+    counts = [f"{states[UPGRADING]} {'running' if is_job(now.version) else 'upgrading'}", f"{waiting} waiting"] + (
+        [f"{stuck} failed"] if stuck else []
+    )
+    return f"-- {target_text(now.version)}: {roles or 'no hosts'}; {', '.join(counts)}"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...module_utils._common.names import in_order, listing, plural
+from ...module_utils._common.names import in_order, is_job, job_id, listing, plural, target_text
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import FORWARD
@@ -20,6 +20,8 @@ _OF_BUDGETS = "no more hosts are admitted: "
 
 _MOST_HOSTS = 8
 
+# How a job calls states of hosts.
+_OF_JOB = {UPGRADED: "done", UPGRADING: "running"}
 _COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
 
 # The order of events with the same time, which has seconds.
@@ -67,7 +69,7 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
         headline(info),
         *rollout_lines(info),
         "",
-        *_by_role(info["roles"]),
+        *_by_role(info["roles"], of_job=is_job(info["version"])),
         *reason_lines(info["reasons"]),
         *_of_holds(info.get("holds") or []),
         *_of_providers(info.get("providers") or {}),
@@ -150,15 +152,20 @@ def headline(info: Mapping[str, Any]) -> str:
     came = f" from {info['previous_version']}" if info["previous_version"] else ""
     since = f", begun {_time(ledger['since'])} by {ledger['who']}" if ledger.get("since") else ""
     done, hosts = info["counts"][UPGRADED], sum(info["counts"].values())
+    if is_job(info["version"]):
+        state = f", {ledger['state']}" if ledger.get("state", RUNNING) != RUNNING else ""
+        return f"Job {job_id(info['version'])}{since}{state}: {done} of {plural(hosts, 'host')} done"
     return f"Rollout to {info['version']}{came}{since}: {done} of {plural(hosts, 'host')} upgraded"
 
 
-def _by_role(roles: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    rows = [["role", "hosts", *_COLUMNS, "versions"]]
+def _by_role(roles: Mapping[str, Mapping[str, Any]], *, of_job: bool) -> list[str]:
+    columns = [_OF_JOB.get(state, state) for state in _COLUMNS] if of_job else [*_COLUMNS, "versions"]
+    rows = [["role", "hosts", *columns]]
     for role in in_order(roles):
         rows.append([role, *_numbers([roles[role]])])
     if len(roles) > 1:
         rows.append(["fleet", *_numbers([*roles.values()])])
+    rows = [row[: len(rows[0])] for row in rows]
     return table_lines(rows, left=(0, len(_COLUMNS) + 2))
 
 
@@ -216,7 +223,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         (
             at,
             _place(state),
-            f"{'by an operator' if state == 'retried' else 'reported'}: {state} {record['version']}",
+            f"{'by an operator' if state == 'retried' else 'reported'}: {_state(state, record)} {target_text(record['version'])}",
         )
         for state, at in (record.get("times") or {}).items()
     ]
@@ -225,12 +232,27 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
         who = event.get("by") or ("" if reason else event.get("who"))
         details = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
-        what = f"{event['what']} {event['version']}{details} (epoch {event['epoch']})"
+        what = f"{event['what']} {target_text(event['version'])}{details} (epoch {event['epoch']})"
         events.append((event["at"], _place(event["what"]), what))
     timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(events, key=lambda one: one[:2])]
     if host.get("older_events"):
         timeline.insert(0, "  older history entries, of earlier rollouts, are left out or no longer kept")
-    return [*lines, "", *timeline] if timeline else lines
+    return [*lines, *(["", *timeline] if timeline else []), *_of_jobs(host.get("jobs") or ())]
+
+
+def _state(state: str, record: Mapping[str, Any]) -> str:
+    return _OF_JOB.get(state, state) if is_job(record["version"]) else state
+
+
+def _of_jobs(jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how the last jobs of a host ended, and their output."""
+    lines = []
+    for one in jobs:
+        status = "" if one["exit_status"] is None else f", exit status {one['exit_status']}"
+        lines += ["", f"job {one['job']}: {one['state']}{status}, {_time(one['at'])}, {one['seconds']:g} s"]
+        lines += [f"  {one['error']}"] if one["error"] else []
+        lines += [f"  | {line}" for line in one["output"].rstrip("\n").split("\n") if one["output"]]
+    return lines
 
 
 def _place(what: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from ...module_utils._common.names import is_job, target_text
 from ...module_utils._observe.progress import HostProgress, RolloutProgress
 from ...module_utils._observe.stages import APPROVAL, SOAK, StageSummary
 
@@ -46,6 +47,8 @@ def headline(progress: RolloutProgress, left: float | None) -> str:
     hosts, done = sum(row.hosts for row in progress.bars), sum(row.done for row in progress.bars)
     came = f" from {progress.came_from}" if progress.came_from else ""
     text = f"{progress.version}{came}: {done} of {hosts} hosts upgraded"
+    if is_job(progress.version):
+        text = f"{target_text(progress.version)}: {done} of {hosts} hosts done"
     if progress.done or progress.state in ("paused", "aborted"):
         return f"{text}, {'complete' if progress.done else progress.state}"
     return text if left is None else f"{text}, {about_minutes(left)} left"
@@ -66,12 +69,13 @@ def ending(progress: RolloutProgress) -> str:
     """Return how a rollout ended."""
     if not progress.version or not progress.state:
         return "There is nothing to follow: no rollout has begun."
+    what = f"The {target_text(progress.version)}" if is_job(progress.version) else f"The rollout to {progress.version}"
     if progress.state == "aborted":
         count = len(progress.flights) + progress.more
         noun = "host that had begun continues" if count == 1 else "hosts that had begun continue"
         rest = f" {count} {noun}." if count else ""
-        return f"The rollout to {progress.version} was aborted.{rest}"
-    return f"The rollout to {progress.version} is complete."
+        return f"{what} was aborted.{rest}"
+    return f"{what} is complete."
 
 
 def with_time(line: str, at: float | None = None) -> str:

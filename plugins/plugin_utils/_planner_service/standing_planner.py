@@ -17,6 +17,7 @@ from ...module_utils._cache.cached_store import FleetCache
 from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import job_id, target_text
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._fleet.ledger import PAUSED, RUNNING, Ledger
@@ -125,16 +126,22 @@ class StandingPlanner:
         ledger = decode_ledger(keys.ledger, found[keys.ledger])
         if ledger.state not in (RUNNING, PAUSED):
             return ledger, None, f"the rollout to {ledger.version} is {ledger.state}."
-        how = f"To hand it over, run upgrade.yml -e version={ledger.version} -e wait=false."
+        what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
+        again = (
+            f"command.yml -e job={job_id(ledger.version)}"
+            if ledger.is_job
+            else f"upgrade.yml -e version={ledger.version}"
+        )
+        how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:
-            return ledger, None, f"the rollout to {ledger.version} was not handed over. {how}"
+            return ledger, None, f"{what} was not handed over. {how}"
         try:
             handover = decode_handover(found[keys.handover])
         except ValueError as error:
-            what = f"{keys.handover} can't be read, or a newer release wrote it: {error}."
-            return ledger, None, f"{what} Update this service, or hand the rollout over again. {how}"
+            problem = f"{keys.handover} can't be read, or a newer release wrote it: {error}."
+            return ledger, None, f"{problem} Update this service, or hand the rollout over again. {how}"
         if not handover.is_of(ledger):
-            return ledger, None, f"the rollout to {ledger.version} was not handed over, only one before it. {how}"
+            return ledger, None, f"{what} was not handed over, only one before it. {how}"
         if handover.id in self._refused:
             return ledger, None, f"{self._refused[handover.id]} {how}"
         return ledger, handover, ""
@@ -145,7 +152,8 @@ class StandingPlanner:
         :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
         """
         by = f", which {work.handover.by} handed over"
-        self._log.state("carrying", f"Carries the rollout to {ledger.version}{by}.", version=ledger.version)
+        what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
+        self._log.state("carrying", f"Carries {what}{by}.", version=ledger.version)
         changed = self._handover.mark()
         while True:
             if not work.own:

@@ -123,7 +123,7 @@ class PlaybookRun:
         step = fixes or after_failure(name, code, self._info, pushes=self._pushes)
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
-            self._say(f"Then: {self._command.again()}")
+            self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
 
     def _line(self, step: NextStep) -> str:
         if step.playbook:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import sanitize
-from .next_step import MOVES
+from .next_step import COMMAND, MOVES
 
 # Lists variables of the operator's own services that look like one of these.
 OWN = "upgrade_own_variables"
@@ -19,16 +19,20 @@ OWN = "upgrade_own_variables"
 VARIABLES = frozenset(
     (
         "allow_unknown",
+        "args",
         "by",
         "everything",
+        "expires",
         "follow",
         "force",
         "host",
         "instructions",
         "instructions_file",
+        "job",
         "maintenance",
         "metrics_file",
         "once",
+        "only",
         "page",
         "reason",
         "remove_legacy",
@@ -38,6 +42,8 @@ VARIABLES = frozenset(
         "retry_failed",
         "role",
         "rollback_order",
+        "run",
+        "sign_with",
         "stage",
         "strict",
         "upgrade_composition",
@@ -75,6 +81,7 @@ VARIABLES = frozenset(
         "upgrade_wait_timeout",
         "version",
         "wait",
+        "wait_for_other",
     )
 )
 _PREFIX = "upgrade_"
@@ -82,8 +89,12 @@ _PREFIX = "upgrade_"
 _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
+# The same for command.yml.
+_IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
+# Short names are no hint that a similar one is a typo.
+_NO_HINTS = frozenset(("args", "job", "only", "run"))
 # Variables that name something. An empty one must not mean everything.
-_NAMES = ("host", "role", "stage", "page", "maintenance")
+_NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
@@ -98,8 +109,9 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in marked:
             continue
-        if playbook in MOVES and name in _IGNORED and name != playbook:
-            instead = _IGNORED[name]
+        ignored = _IGNORED if playbook in MOVES else _IGNORED_BY_COMMAND if playbook == COMMAND else {}
+        if name in ignored and name != playbook:
+            instead = ignored[name]
             raise UpgradeError(
                 "unknown_variable",
                 f"-e {name}: {playbook}.yml has no such variable, and would apply to all of its hosts. Nothing was done: "
@@ -107,7 +119,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: instead},
             )
-        meant = "" if name in VARIABLES else _nearest(name, VARIABLES)
+        meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _NO_HINTS)
         if meant:
             raise UpgradeError(
                 "unknown_variable",

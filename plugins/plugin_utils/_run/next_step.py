@@ -6,17 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._planner.blocker_codes import ABORT, PAUSE
+from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
+# The playbook that begins jobs, and its variables that a command which continues the job leaves out.
+COMMAND = "command"
+_OF_JOB = (
+    "run",
+    "args",
+    "only",
+    "expires",
+    "sign_with",
+    "reason",
+    "by",
+    "wait_for_other",
+    "instructions",
+    "instructions_file",
+)
 # Failures of a rollout itself, not of its options or rules.
-_STOPPED = ("stuck", "paused", "aborted", "failure_budget", "hours", "approval", "role_budget")
-_OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way")
+_STOPPED = ("stuck", "paused", "aborted", "expired", "failure_budget", "hours", "approval", "role_budget")
+_OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_under_way")
 # Failures of a limit. The status shows the names of hosts and roles.
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _MAY_GO = "may_go"
@@ -31,12 +46,14 @@ class NextStep:
     :param playbook: the name of its playbook, empty for the one of this run.
     :param then_again: whether the command of this run follows.
     :param without: variables of this run that it leaves out.
+    :param then_with: variables of the command of this run that follows.
     """
 
     playbook: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     then_again: bool = False
     without: Sequence[str] = ()
+    then_with: Mapping[str, str] = field(default_factory=dict)
 
 
 def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> NextStep:
@@ -47,6 +64,8 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     :param info: its last result of ``consul_upgrade_info`` or ``consul_upgrade_plan``, empty for none.
     :param pushes: whether Ansible upgrades hosts in this run.
     """
+    if playbook == COMMAND:
+        return _after_job(code, info)
     if playbook not in MOVES:
         return NextStep()
     if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
@@ -75,6 +94,24 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     return NextStep()
 
 
+def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
+    """Return the next command after a run of a job. It continues the job, and does not begin another one."""
+    target = str(info.get("version") or "")
+    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
+        return NextStep("status")
+    if not is_job(target):
+        return NextStep()
+    step = after_failure(MOVES[0], code, info)
+    if (info.get("blocker") or {}).get("code") == EXPIRED:
+        return NextStep("abort", then_again=True)
+    if (info.get("blocker") or {}).get("code") == ABORT:
+        return NextStep()
+    continues = {"job": job_id(target)}
+    if not step.playbook:
+        return NextStep(variables=continues, without=_OF_JOB)
+    return replace(step, without=_OF_JOB, then_with=continues)
+
+
 def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> NextStep | None:
     """Return the command that upgrades the rest of the fleet after a run for a part of it; None if no host is left.
 
@@ -93,8 +130,10 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
-    if playbook in MOVES or not info.get("version") or info.get("blocker"):
+    if playbook in (*MOVES, COMMAND) or not info.get("version") or info.get("blocker"):
         return None
     if any(one["cause"] == _MAY_GO for one in info.get("reasons") or ()):
+        if is_job(info["version"]):
+            return NextStep(COMMAND, {"job": job_id(str(info["version"]))})
         return NextStep("upgrade", {"version": str(info["version"])})
     return None
