@@ -1,0 +1,228 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs on six real nodes: a restart two at a time and in order, refusals, signatures, and what is killed at each stage."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.node import Node
+
+from .conftest import MakeFleet
+from .fleet import Fleet, wait_for
+
+ROLES = {**{f"controller{n}": "controller" for n in (1, 2)}, **{f"compute{n}": "compute" for n in range(1, 5)}}
+RULES = {"rolling_rules": {"global": 2}, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
+COMMANDS = "/etc/convoy/commands.d"
+SCHEMA = {
+    "timeout": 60,
+    "properties": {"grace": {"type": "number", "minimum": 0, "maximum": 60}},
+    "required": ["grace"],
+}
+# It restarts a service of the node, and notes when it began and ended.
+RESTART = """#!/bin/sh
+echo "begin $(date +%s.%N)" >>/root/restarts
+sleep "$CONVOY_ARG_GRACE"
+systemctl restart cron
+echo "end $(date +%s.%N)" >>/root/restarts
+"""
+ARGS = {"grace": 0.5}
+
+
+@pytest.fixture(scope="module")
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    """Six enrolled nodes at one version, with a command."""
+    fleet = make_fleet(ROLES)
+    fleet.consul.put("current_version", "v1")
+    fleet.enroll()
+    wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
+    for node in fleet.lab.nodes.values():
+        install(node, "restart", RESTART)
+    return fleet
+
+
+def install(node: Node, name: str, script: str, schema: dict[str, Any] = SCHEMA, mode: int = 0o755) -> None:
+    node.write(f"{COMMANDS}/{name}", script, mode)
+    node.write(f"{COMMANDS}/{name}.json", json.dumps(schema), 0o644)
+
+
+def command(fleet: Fleet, *, code: int = 0, **variables: Any) -> str:
+    given: dict[str, Any] = {"run": "restart", "args": ARGS, "instructions": RULES, **variables}
+    return fleet.play("command", code=code, **{name: value for name, value in given.items() if value is not None})
+
+
+def abort(fleet: Fleet) -> None:
+    fleet.play("abort", reason="the test goes on")
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def spans(fleet: Fleet) -> dict[str, list[tuple[float, float]]]:
+    """Return node -> when each of its restarts began and ended."""
+    found = {}
+    for name, node in fleet.lab.nodes.items():
+        at = [float(one) for one in re.findall(r"[\d.]+$", node.read("/root/restarts") or "", re.M)]
+        found[name] = list(zip(at[::2], at[1::2], strict=False))
+    return found
+
+
+def clear(fleet: Fleet) -> None:
+    for node in fleet.lab.nodes.values():
+        node.run("rm", "-f", "/root/restarts")
+
+
+def test_a_service_is_restarted_two_at_a_time_and_in_order(fleet: Fleet) -> None:
+    clear(fleet)
+    before = fleet.consul.tree("config_state/")
+    shown = command(fleet)
+    assert "6 of 6 hosts done" in shown
+    assert fleet.consul.tree("config_state/") == before
+    found = spans(fleet)
+    assert {name: len(one) for name, one in found.items()} == dict.fromkeys(ROLES, 1)
+    for role in ("controller", "compute"):
+        mine = [one[0] for name, one in found.items() if ROLES[name] == role]
+        assert max(sum(begin <= at < end for begin, end in mine) for at, _end in mine) <= 2
+    last_controller = max(end for name, one in found.items() if ROLES[name] == "controller" for _at, end in one)
+    assert all(one[0][0] >= last_controller for name, one in found.items() if ROLES[name] == "compute")
+
+
+def test_a_failing_command_spends_the_budget_and_a_node_without_it_says_so(fleet: Fleet) -> None:
+    for node in fleet.lab.nodes.values():
+        install(node, "fail", "#!/bin/sh\necho no disk\nexit 3\n")
+    failed = command(fleet, run="fail", code=2)
+    assert "[failure_budget]" in failed and "fail: exit status 3: no disk" in words(failed)
+    abort(fleet)
+    fleet.lab.nodes["compute2"].run("rm", f"{COMMANDS}/fail")
+    refused = command(fleet, run="fail", only="compute2", code=2)
+    assert "refused: This node has no command fail" in words(refused)
+    abort(fleet)
+
+
+def test_what_others_can_write_is_refused(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute1"]
+    node.run("chmod", "g+w", f"{COMMANDS}/restart")
+    refused = command(fleet, only="compute1", code=2)
+    assert f"{COMMANDS}/restart can be written by other users" in words(refused)
+    node.run("chmod", "g-w", f"{COMMANDS}/restart")
+    node.run("chmod", "o+w", "/etc/convoy")
+    fleet.play("retry", host="compute1")
+    assert "/etc/convoy can be written by other users" in words(fleet.play("command", job=current_job(fleet), code=2))
+    node.run("chmod", "o-w", "/etc/convoy")
+    abort(fleet)
+
+
+def current_job(fleet: Fleet) -> str:
+    return (fleet.consul.get("upgrade/current_job") or b"").decode().removeprefix("job/")
+
+
+@pytest.fixture
+def keys(fleet: Fleet, tmp_path: Path) -> Any:
+    """Keys of ann, who may sign, and of bob, who may not; compute1 demands signatures meanwhile."""
+    for name in ("ann", "bob"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    node = fleet.lab.nodes["compute1"]
+    node.write("/etc/convoy/allowed_signers", f"ann {(tmp_path / 'ann.pub').read_text()}", 0o644)
+    settings = json.loads(node.read("/etc/convoy/node.json") or "")
+    node.write("/etc/convoy/node.json", json.dumps({**settings, "puppet_gate_require_signed_jobs": True}), 0o644)
+    yield tmp_path
+    node.write("/etc/convoy/node.json", json.dumps(settings), 0o644)
+
+
+def test_signed_jobs_only(fleet: Fleet, keys: Path) -> None:
+    clear(fleet)
+    only = {"only": "compute1"}
+    assert "is not signed" in words(command(fleet, **only, code=2))
+    abort(fleet)
+    assert "is signed with a key that is not in" in words(command(fleet, **only, sign_with=str(keys / "bob"), code=2))
+    abort(fleet)
+    command(fleet, **only, sign_with=str(keys / "ann"))
+    job = current_job(fleet)
+    # Replayed: the same signed job, and all that admits the host to it.
+    kept = dict(fleet.consul.tree("upgrade/jobs/"))
+    fleet.consul.put("upgrade/job_records/compute1", "{}")
+    for key, value in kept.items():
+        fleet.consul.put(key, value.decode() if isinstance(value, bytes) else value)
+    fleet.consul.put("upgrade/wake/compute1", str(time.time()))
+    time.sleep(5)
+    assert len(spans(fleet)["compute1"]) == 1
+    assert job in (fleet.lab.nodes["compute1"].run("ls", "/var/lib/convoy/jobs").stdout)
+
+
+def test_a_job_that_was_changed_or_has_expired_is_refused(fleet: Fleet, keys: Path) -> None:
+    clear(fleet)
+    # The hold keeps the host waiting until its job was changed.
+    fleet.play("hold", host="compute1", reason="test")
+    run = fleet.start(
+        "command", run="restart", args=ARGS, instructions=RULES, only="compute1", sign_with=str(keys / "ann")
+    )
+    wait_for(lambda: fleet.consul.tree("upgrade/jobs/"), "the job has begun")
+    key = f"upgrade/jobs/{current_job(fleet)}"
+    job = json.loads(fleet.consul.get(key) or b"{}")
+    fleet.consul.put(key, json.dumps({**job, "args": {"grace": 0}}))
+    fleet.play("unhold", host="compute1")
+    assert "does not fit the job" in words(run.end(300).stdout)
+    fleet.consul.put(key, json.dumps({**job, "expires": 1_000_000_000}))
+    fleet.play("retry", host="compute1")
+    assert "The job expired" in words(fleet.play("command", job=job["id"], code=2))
+    assert spans(fleet)["compute1"] == []
+    abort(fleet)
+
+
+@pytest.mark.parametrize("whom", ["agent", "job", "controller"])
+def test_what_is_killed_in_the_middle(whom: str, fleet: Fleet) -> None:
+    clear(fleet)
+    node = fleet.lab.nodes["compute1"]
+    run = fleet.start("command", run="restart", args={"grace": 5}, instructions=RULES, only="compute1")
+    wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    job = current_job(fleet)
+    if whom == "controller":
+        run.process.kill()
+        fleet.play("command", job=job)
+        assert len(spans(fleet)["compute1"]) == 1
+        return
+    unit = "convoy-node.service" if whom == "agent" else "convoy-node-job.service"
+    node.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
+    played = run.end(300)
+    if whom == "agent":
+        # The job is a unit of its own.
+        assert played.code == 0, played.stdout
+        assert len(spans(fleet)["compute1"]) == 1
+        return
+    assert "no one knows whether it has done its work" in words(played.stdout)
+    assert (node.read("/root/restarts") or "").count("begin") == 1
+    abort(fleet)
+
+
+def test_a_node_that_dies_in_the_middle_is_lost(fleet: Fleet) -> None:
+    clear(fleet)
+    node = fleet.lab.nodes["compute1"]
+    run = fleet.start("command", run="restart", args={"grace": 30}, instructions=RULES, only="compute1")
+    wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    node.kill()
+    node.boot()
+    assert "the node restarted" in words(run.end(300).stdout)
+    assert (node.read("/root/restarts") or "").count("begin") == 1
+    abort(fleet)
+
+
+def test_a_job_and_a_rollout_that_begin_together(fleet: Fleet) -> None:
+    clear(fleet)
+    both = [
+        fleet.start("command", run="restart", args=ARGS, instructions=RULES),
+        fleet.start("command", run="restart", args=ARGS, instructions=RULES),
+        fleet.start("upgrade", version="v2", instructions=RULES),
+    ]
+    ended = [one.end(600) for one in both]
+    winners = [one for one in ended if one.code == 0]
+    assert len(winners) == 1, "\n".join(one.stdout for one in ended)
+    for one in ended:
+        assert one in winners or re.search(r"\[(job_under_way|rollout_under_way|overtaken)\]", one.stdout), one.stdout
