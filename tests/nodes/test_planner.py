@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 import yaml
@@ -32,13 +33,13 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     return fleet
 
 
-def install(fleet: Fleet, *arguments: str) -> str:
+def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:
     """Run the role on the planners, as an operator's playbook does."""
     file = fleet.folder / "planner.yml"
-    variables = {"planner_runtime": str(RUNTIME), "planner_page": "/var/lib/convoy-page"}
+    variables = {"planner_runtime": str(RUNTIME), "planner_page": "/var/lib/convoy-page", **more}
     role = {"role": "convoy.upgrade.planner", "vars": variables}
     file.write_text(yaml.safe_dump([{"hosts": ":".join(PLANNERS), "gather_facts": False, "roles": [role]}]))
-    return fleet.play(os.path.relpath(file, ROOT / "playbooks").removesuffix(".yml"), *arguments)
+    return fleet.play(os.path.relpath(file, ROOT / "playbooks").removesuffix(".yml"), *arguments, code=code)
 
 
 def shown(node: Node, name: str) -> str:
@@ -65,6 +66,11 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
         settings = json.loads(node.read("/etc/convoy-planner/planner.json") or "")
         assert settings["name"] == name
         assert json.loads(node.read("/etc/convoy-planner/fleet.json") or "") == ROLES
+    refused = install(fleet, code=2, planner_consul={"token": "s3cret"})
+    assert "planner_consul has a token" in refused
+    refused = install(fleet, code=2, planner_metrics_file="/root/convoy.prom")
+    assert "convoy-planner may not write /root on controller1" in refused
+    assert "setfacl -m u:convoy-planner:rwx /root" in refused
     again = install(fleet)
     counts = [line for line in again.splitlines() if "changed=" in line]
     assert len(counts) == len(PLANNERS)
