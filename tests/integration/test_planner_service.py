@@ -468,7 +468,7 @@ def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, service: 
             plan(version="2", hand_over=True, limit=["web2"]),
         ]
     )
-    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True)
+    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True), other
     assert first["planners"] == ["one"]
     kept = json.loads(consul.get("upgrade/handover") or b"")
     assert (kept["version"], kept["since"], kept["limit"]) == ("2", ledger(consul)["since"], ["web2"])

@@ -106,8 +106,8 @@ class Fleet:
         )
         return Live(process, self.folder / "no-results")
 
-    def play(self, playbook: str, *arguments: str, seconds: float = 600, code: int = 0, **variables: Any) -> str:
-        """Run a playbook to its end, and make sure of its exit code; return what it printed. It has ten minutes, against hangs only."""
+    def play(self, playbook: str, *arguments: str, seconds: float = 1800, code: int = 0, **variables: Any) -> str:
+        """Run a playbook to its end, and make sure of its exit code; return what it printed. It has half an hour, against hangs only."""
         played = self.start(playbook, *arguments, **variables).end(seconds)
         assert played.code == code, played.stdout
         return played.stdout
@@ -118,7 +118,7 @@ class Fleet:
 
     def agent_run(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Let a node make an agent run now, as its agent would."""
-        return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=180)
+        return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=600)
 
     def version_of(self, node: str) -> str | None:
         """Return the version that a node remembers, None where it has none, as while an upgrade is not ended."""
@@ -147,7 +147,7 @@ class Fleet:
         return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
     """Return soon after the condition holds. Asking takes a third of the time at most, and leaves the nodes the rest."""
     until = time.monotonic() + seconds
     while True:

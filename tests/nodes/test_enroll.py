@@ -102,7 +102,7 @@ def test_service_and_cron_run_the_node_and_its_role_and_token_are_used(fleet: Fl
     shown = fleet.agent_run("cache-7").stdout
     assert "closed: config_state/enable_puppet/role/redis is False" in shown
     fleet.consul.put("current_version", "v2")
-    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both upgrade", seconds=150)
+    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both upgrade")
     assert fleet.version_of("cache-7") == "v1"
 
 
@@ -142,7 +142,7 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     fleet.consul.put("config_state/enable_puppet/role/redis", "True")
     done = fleet.agent_run("cache-7")
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2", seconds=120)
+    wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2")
     assert node.run("ls", "/opt/convoy/current/collections/ansible_collections/convoy/upgrade").stdout.split() == [
         "meta",
         "playbooks",

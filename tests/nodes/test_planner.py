@@ -84,7 +84,7 @@ def test_a_rollout_that_was_handed_over_ends_although_the_service_that_acts_is_k
     wait_for(lambda: len(fleet.reported("v2")) >= 2, "the first hosts are upgraded")
     acting = next(name for name in PLANNERS if shown(fleet.lab.nodes[name], "StatusText").startswith("Acts. "))
     fleet.lab.nodes[acting].run("systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT)
-    wait_for(lambda: fleet.reported("v2") == set(ROLES), "all nodes run v2", seconds=400)
+    wait_for(lambda: fleet.reported("v2") == set(ROLES), "all nodes run v2")
     wait_for(lambda: fleet.consul.get("config_state/enable_puppet/global") == b"True", "the gates are open")
     # systemd has started it again.
     node = fleet.lab.nodes[acting]
