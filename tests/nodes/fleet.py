@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.child import start
 from integration.support.playbook import Live
 from lab.lab import Lab
-from lab.node import ROOT
+from lab.node import ROOT, Node
 
 from .snapshots import MANIFESTS, PACKAGES, PINS, SOURCES, publish
 
@@ -145,6 +145,19 @@ class Fleet:
         """Return the node's checks in Consul's catalog: name -> status and output."""
         _code, _headers, body = self.consul.call("GET", f"health/node/{node}")
         return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
+
+
+def download_wheels(node: Node) -> Path:
+    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
+    version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+    folder = ROOT / ".cache/lab/wheels" / version
+    locked = ROOT / "requirements/locked/runtime.txt"
+    # What is there already is not fetched again.
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
+    command += ["--only-binary=:all:", f"--python-version={version}", "--find-links", folder, "--require-hashes"]
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([*command, "-r", locked], check=True)
+    return folder
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -> None:

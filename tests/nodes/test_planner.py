@@ -14,7 +14,7 @@ import yaml
 from lab.node import ROOT, Node
 
 from .conftest import MakeFleet
-from .fleet import RUNTIME, Fleet, wait_for
+from .fleet import Fleet, download_wheels, wait_for
 
 ROLES = {"controller1": "controller", "controller2": "controller", "compute1": "compute", "compute2": "compute"}
 PLANNERS = ("controller1", "controller2")
@@ -36,7 +36,13 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
 def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:
     """Run the role on the planners, as an operator's playbook does."""
     file = fleet.folder / "planner.yml"
-    variables = {"planner_runtime": str(RUNTIME), "planner_page": "/var/lib/convoy-page", **more}
+    # The service runs as a user of its own, who may not read the environment of the tests everywhere.
+    wheels = download_wheels(fleet.lab.nodes[PLANNERS[0]])
+    variables = {
+        "planner_pip_arguments": f"--no-index --find-links {wheels}",
+        "planner_page": "/var/lib/convoy-page",
+        **more,
+    }
     role = {"role": "convoy.upgrade.planner", "vars": variables}
     file.write_text(yaml.safe_dump([{"hosts": ":".join(PLANNERS), "gather_facts": False, "roles": [role]}]))
     return fleet.play(os.path.relpath(file, ROOT / "playbooks").removesuffix(".yml"), *arguments, code=code)
