@@ -112,6 +112,7 @@ options:
       - Hand the rollout over to the planner services of the role P(convoy.upgrade.planner#role), which carry it to its end. They admit only hosts in
         O(limit), and only as long as C(current_version) and the ledger belong to this rollout.
       - Fails before anything is written if no planner service runs. It can't be combined with O(wait).
+      - Then waits until a planner service carries the rollout, and fails if all refuse it, or if none answers within 20 seconds.
       - Only for hosts that upgrade themselves. Planner services run no Ansible tasks.
     type: bool
     default: false
@@ -213,6 +214,11 @@ options:
       - The call also fails if that epoch belongs to a rollout that the history no longer keeps.
     type: str
     default: ""
+  began:
+    description:
+      - RV(began) of an earlier call. If another rollout has begun since then, also one to the same version, the call fails. O(wait) uses this
+        option. It is here for your own loops.
+    type: int
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
   - module: convoy.upgrade.consul_upgrade_host_report
@@ -312,8 +318,13 @@ commit:
   returned: success
   type: str
   sample: 5d0f9a7c6e1b4c0d8a3f2b1e9c7d6a54
+began:
+  description: When the rollout began, in Unix seconds. V(0) in check mode if something would be written.
+  returned: success
+  type: int
+  sample: 1789000000
 planners:
-  description: Names of the planner services that run.
+  description: Names of the planner services that run, without those that refuse the rollout.
   returned: with O(hand_over)
   type: list
   elements: str
@@ -684,7 +695,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, require_planner
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import (
+    hand_over,
+    require_planner,
+    wait_for_planner,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
@@ -725,6 +740,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "since": {"type": "int"},
     "epoch": {"type": "int", "default": 0},
     "commit": {"type": "str", "default": ""},
+    "began": {"type": "int"},
     "hosts": {"type": "list", "elements": "str", "default": []},
     # The action prints.
     "show": {"type": "bool", "default": False},
@@ -753,6 +769,7 @@ def as_result(
         else {},
         "epoch": ledger.epoch if ledger else 0,
         "commit": ledger.commit if ledger else "",
+        "began": ledger.since if ledger and ledger.commit else 0,
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
         "sources": origins(ledger.instructions if ledger else {}, sources, with_order({}, order or {})),
@@ -806,6 +823,7 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         since=options["since"],
         epoch=options["epoch"],
         commit=options["commit"],
+        began=options["began"] or None,
     )
     return as_rollback(store, request) if options["rollback"] else request
 
@@ -831,7 +849,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
             "bad_options",
             "hand_over and wait can't be combined: either this call waits for the rollout, or planner services do.",
         )
-    planners = {"planners": list(require_planner(store))} if options["hand_over"] else {}
+    planners = list(require_planner(store)) if options["hand_over"] else []
     sources = read_sources(options)
     request = as_request(store, options, sources)
     if options["since"] is not None:
@@ -841,10 +859,14 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     if options["since"] is not None:
         outcome.index = max(outcome.index, seen)
     if planners and outcome.ledger is not None:
-        outcome.changes += hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
+        handed = hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
+        outcome.changes += handed.changes
+        if not (call.check_mode or outcome.plan.complete):
+            planners = list(wait_for_planner(store, handed.id))
     for warning in outcome.warnings:
         call.warn(warning)
-    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **planners}
+    handed_over = {"planners": planners} if options["hand_over"] else {}
+    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over}
 
 
 def main() -> None:

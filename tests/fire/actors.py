@@ -308,6 +308,8 @@ class Nodes:
     def _say(self, host: str, version: str, state: str, error: str | None = None) -> None:
         # As on a node: a start rests on the admission of that moment, and what a host has done is its own word.
         role = self._hosts[host] if state == "started" else None
+        # Nor does a node believe that its last report still stands before it has an answer.
+        self._said[host] = ""
         write_report(self._store, HostReport(host, version, state, error=error, role=role, default=False))
         self._said[host] = version if state == "upgraded" else ""
 

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier
 from devkit.child import stop
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
@@ -253,3 +255,35 @@ def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_pat
     watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
     assert (watched["failed"], watched["untold"]) == (False, [])
     assert consul.tree() == {}
+
+
+def test_a_notifier_that_fails_gives_its_lock_back(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+    events: list[str] = []
+
+    class Broken:
+        file = "hook.yml"
+
+        def call(self, event: Mapping[str, Any]) -> None:
+            raise MemoryError(event["event"])
+
+    class Working(Broken):
+        def call(self, event: Mapping[str, Any]) -> None:
+            events.append(event["event"])
+
+    def start(hook: Any, warnings: list[str]) -> Notifier:
+        return Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False), warn=warnings.append)
+
+    warnings: list[str] = []
+    broken = start(Broken(), warnings)
+    control.pause(store, control.Command("lunch"))
+    broken.wait()
+    assert warnings == ["The notifier of this run failed and sends no further events: MemoryError('pause')."]
+    # Another one, also of the same process, sends what comes next.
+    later: list[str] = []
+    working = start(Working(), later)
+    control.resume(store, control.Command())
+    assert working.finish() == ()
+    assert "resume" in events
+    assert later == []

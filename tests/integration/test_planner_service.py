@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, wait_for_planner
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -62,6 +62,20 @@ def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: d
     made = make_pass(store, PassRequest("2", rules, limit=limit))
     assert made.ledger is not None
     hand_over(store, made.ledger, limit, dry=False)
+
+
+def hand_over_now(store: Store) -> None:
+    """Hand the rollout over as it is, as an operator does who admits no host meanwhile."""
+    made = make_pass(store, PassRequest(since=1, limit=["web6"]))
+    assert made.ledger is not None
+    hand_over(store, made.ledger, None, dry=False)
+
+
+def carried(consul: RawKV) -> bool:
+    """Return whether a service says that it carries the rollout that was handed over."""
+    handover = json.loads(consul.get("upgrade/handover") or b"{}")
+    answers = [json.loads(text) for text in consul.texts("upgrade/planners/").values()]
+    return any((one["handover"], one["refusal"]) == (handover.get("id"), "") for one in answers)
 
 
 def _running(consul: RawKV) -> list[str]:
@@ -138,9 +152,7 @@ def test_it_admits_only_hosts_of_the_limit_until_the_next_handover(service: Star
         until(lambda: one.admitted() == ["web2"])
         time.sleep(2)
         assert one.admitted() == ["web2"]
-        made = make_pass(store, PassRequest(since=1, limit=["web3"]))
-        assert made.ledger is not None
-        hand_over(store, made.ledger, None, dry=False)
+        hand_over_now(store)
         until(lambda: ledger(consul)["state"] == "complete")
 
 
@@ -207,24 +219,84 @@ def test_a_suspended_one_obeys_the_rules_of_now_when_it_goes_on(service: Start, 
     until(lambda: one.admitted() == ["web2", "web4"])
 
 
-def test_a_consul_that_was_put_back_stops_it_until_the_next_handover(
-    service: Start, store: Store, consul: RawKV
+@pytest.mark.parametrize("handed_over_again", [False, True], ids=["same handover", "another handover since"])
+def test_a_consul_that_was_put_back_stops_all_of_them_until_the_next_handover(
+    service: Start, store: Store, consul: RawKV, handed_over_again: bool
 ) -> None:
     one = service()
     _begin(store, consul)
     earlier = consul.texts()
+    if handed_over_again:
+        # So the handover of the snapshot is another one than that which the service carries.
+        hand_over_now(store)
     upgrade(store, "web1")
     until(lambda: one.admitted() == ["web2"])
     assert consul.delete("upgrade/", tree=True)
     consul.load(earlier.items())
     one.says("went_back", "Consul was restored to an earlier time")
+    # Also for a service that was not there before the restore.
+    until(lambda: consul.get("upgrade/handover") is None)
+    other = service("other")
+    other.says("standing_by", "was not handed over")
     upgrade(store, "web1")
     time.sleep(2)
     assert one.admitted() == ["web2"]
-    made = make_pass(store, PassRequest(since=1, limit=["web6"]))
+    assert other.admitted() == []
+    hand_over_now(store)
+    for host in open_hosts(consul, HOSTS):
+        upgrade(store, host)
+    until(lambda: len(one.admitted()) + len(other.admitted()) > 1)
+
+
+def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    one = service()
+    _begin(store, consul)
+    until(lambda: carried(consul))
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    operator.abort(store, operator.Command())
+    upgrade(store, "web2")
+    time.sleep(1.1)
+    # Another operator wants this one host, and carries the rollout without a service.
+    make_pass(store, PassRequest("2", ONE, restart=True, limit=["web6"]))
+    assert open_hosts(consul, HOSTS) == ["web6"]
+    one.says("standing_by", "was not handed over, only one before it")
+    upgrade(store, "web6")
+    time.sleep(1.8)
+    assert one.admitted() == ["web2"]
+    assert open_hosts(consul, HOSTS) == ["web6"]
+
+
+def test_a_service_that_knows_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    one = service(fleet=dict.fromkeys(HOSTS, "web"))
+    made = make_pass(store, PassRequest("2", ONE, fleet={**HOSTS, "web7": "web"}))
     assert made.ledger is not None
-    hand_over(store, made.ledger, None, dry=False)
-    until(lambda: len(one.admitted()) > 1 or open_hosts(consul, HOSTS)[-1:] == ["web2"])
+    handed = hand_over(store, made.ledger, None, dry=False)
+    one.says("fleet_too_small", "role web: 6 of its 7 hosts")
+    for host in HOSTS:
+        upgrade(store, host)
+    time.sleep(2)
+    assert one.admitted() == []
+    assert ledger(consul)["state"] == "running"
+    with pytest.raises(UpgradeError) as refused:
+        wait_for_planner(store, handed.id, 1)
+    assert refused.value.code == "no_planner"
+    assert "one: No host is admitted: role web: 6 of its 7 hosts" in refused.value.message
+
+
+def test_a_rollout_that_has_ended_is_not_handed_over(store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    made = make_pass(store, PassRequest("2", ONE))
+    assert made.ledger is not None
+    make_pass(store, PassRequest("3", ONE, replace="2"))
+    with pytest.raises(UpgradeError) as refused:
+        hand_over(store, made.ledger, None, dry=False)
+    assert refused.value.code == "overtaken"
+    assert "to 3, begun by" in refused.value.message
+    assert consul.get("upgrade/handover") is None
 
 
 def test_without_consul_it_says_so_once_and_goes_on_when_consul_is_there(service: Start) -> None:
@@ -367,7 +439,6 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
             "current_version",
             "upgrade/hold/global",
             "upgrade/approval/canary",
-            "upgrade/handover",
             "upgrade/hosts/web1",
         ):
             with pytest.raises(UpgradeError) as refused:
@@ -378,13 +449,14 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
 # How runs hand a rollout over.
 
 
-def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, consul: RawKV) -> None:
+def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, service: Start, consul: RawKV) -> None:
     seed(consul, HOSTS)
     before = consul.tree()
     (refused,) = run([plan(version="2", instructions=ONE, hand_over=True)])
     assert refused["failure"]["code"] == "no_planner"
     assert consul.tree() == before
-    consul.put("upgrade/planners/one", "{}")
+    service(fleet=dict(HOSTS))
+    until(lambda: _running(consul))
     (checked,) = run([plan(version="2", instructions=ONE, hand_over=True)], check=True)
     assert checked["changed"]
     assert "upgrade/handover = " in checked["diff"]["after"]
@@ -396,10 +468,21 @@ def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, consul: R
             plan(version="2", hand_over=True, limit=["web2"]),
         ]
     )
-    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True)
+    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True), other
     assert first["planners"] == ["one"]
     kept = json.loads(consul.get("upgrade/handover") or b"")
     assert (kept["version"], kept["since"], kept["limit"]) == ("2", ledger(consul)["since"], ["web2"])
+    assert carried(consul)
+
+
+def test_a_call_fails_if_no_planner_service_answers(run: Runner, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    # As that of a service that was killed some seconds ago.
+    consul.put("upgrade/planners/one", "{}")
+    (refused,) = run([plan(version="2", instructions=ONE, hand_over=True)])
+    assert refused["failure"]["code"] == "no_planner"
+    assert "The rollout has begun and was handed over, but no planner service carries it" in refused["msg"]
+    assert "None has answered within 20 s" in refused["msg"]
 
 
 def test_a_call_does_not_wait_for_what_it_hands_over(run: Runner, consul: RawKV) -> None:

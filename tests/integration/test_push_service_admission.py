@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
 from integration.support.fleet import seed
-from integration.support.push_services import PushServices, admit_apart, entry
+from integration.support.planner_service import until
+from integration.support.push_services import PushServices, admit_apart, end, entry, step
 
 pytestmark = pytest.mark.one_release
 
@@ -81,3 +84,45 @@ def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawK
         assert consul.get(f"upgrade/drivers/{host}") == b"{}"
     assert service.admit(Admit("web2")).state == "taken"
     assert consul.get("upgrade/drivers/web2") == b"{}"
+
+
+def test_a_host_that_waited_does_not_begin_without_its_lease(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2", cap=1)
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(service.admit, Admit("web2"))
+        until(lambda: consul.get("upgrade/drivers/web2"))
+        # The session of this run is lost, and another run acquires the lease of the host that waits.
+        consul.call("PUT", f"session/destroy/{service.session.name}")
+        _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+        other = json.loads(body)["ID"]
+        assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+        until(lambda: consul.get("upgrade/drivers/web1"))
+        assert end(service, "web1") == "upgraded"
+        answer = waiting.result(60)
+    assert (answer.admitted, answer.state) == (False, "taken")
+    assert "another run" in answer.reason
+    assert consul.get("upgrade/hosts/web2") is None
+    assert consul.get("upgrade/drivers/web2") == b"{}"
+
+
+def test_leases_are_acquired_again_until_all_are(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1", "web2")
+    acquire, failures = leases.acquire, ["web2", "web2"]
+
+    def lose_some(store: Store, session: str, host: str) -> str | None:
+        if host in failures:
+            failures.remove(host)
+            raise Unreachable("unreachable", "Consul gives no answer.")
+        return acquire(store, session, host)
+
+    monkeypatch.setattr(leases, "acquire", lose_some)
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    until(lambda: all(consul.get(f"upgrade/drivers/{host}") for host in FLEET))
+    assert not failures
+    for host in FLEET:
+        assert step(service, host, "upgrade/app")

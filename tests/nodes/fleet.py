@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.child import start
 from integration.support.playbook import Live
 from lab.lab import Lab
-from lab.node import ROOT
+from lab.node import ROOT, Node
 
 from .snapshots import MANIFESTS, PACKAGES, PINS, SOURCES, publish
 
@@ -106,8 +106,8 @@ class Fleet:
         )
         return Live(process, self.folder / "no-results")
 
-    def play(self, playbook: str, *arguments: str, seconds: float = 600, code: int = 0, **variables: Any) -> str:
-        """Run a playbook to its end, and make sure of its exit code; return what it printed. It has ten minutes, against hangs only."""
+    def play(self, playbook: str, *arguments: str, seconds: float = 1800, code: int = 0, **variables: Any) -> str:
+        """Run a playbook to its end, and make sure of its exit code; return what it printed. It has half an hour, against hangs only."""
         played = self.start(playbook, *arguments, **variables).end(seconds)
         assert played.code == code, played.stdout
         return played.stdout
@@ -118,7 +118,7 @@ class Fleet:
 
     def agent_run(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Let a node make an agent run now, as its agent would."""
-        return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=180)
+        return self.lab.nodes[node].run("convoy-node", "run", *arguments, check=False, seconds=600)
 
     def version_of(self, node: str) -> str | None:
         """Return the version that a node remembers, None where it has none, as while an upgrade is not ended."""
@@ -147,7 +147,20 @@ class Fleet:
         return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
+def download_wheels(node: Node) -> Path:
+    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
+    version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+    folder = ROOT / ".cache/lab/wheels" / version
+    locked = ROOT / "requirements/locked/runtime.txt"
+    # What is there already is not fetched again.
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
+    command += ["--only-binary=:all:", f"--python-version={version}", "--find-links", folder, "--require-hashes"]
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([*command, "-r", locked], check=True)
+    return folder
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
     """Return soon after the condition holds. Asking takes a third of the time at most, and leaves the nodes the rest."""
     until = time.monotonic() + seconds
     while True:

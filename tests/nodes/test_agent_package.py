@@ -88,7 +88,7 @@ def test_the_package_makes_a_node_of_a_host(fleet: Fleet) -> None:
         node.write("/etc/convoy/repositories/fleet.pref.j2", PINS)
         node.write("/etc/convoy/node.json", settings(name))
     for name, node in fleet.lab.nodes.items():
-        wait_for(lambda name=name: fleet.consul.get(f"upgrade/wake/{name}"), f"{name} waits", seconds=60)
+        wait_for(lambda name=name: fleet.consul.get(f"upgrade/wake/{name}"), f"{name} waits")
         assert node.run("systemctl", "is-active", "convoy-node.service").stdout == "active\n"
         assert "closed: config_state/enable_puppet/global is False" in node.run("convoy-node", "status").stdout
         verified = node.run("systemd-analyze", "verify", "/lib/systemd/system/convoy-node.service", check=False)

@@ -51,7 +51,8 @@ def node(fleet: Fleet) -> Iterator[Node]:
     fleet.consul.delete("", tree=True)
     yield fleet.lab.nodes[NODE]
     if fleet.lab.nodes[NODE].is_up:
-        fleet.lab.nodes[NODE].run("rm", "-f", "/root/slow", "/root/validating")
+        hooks = [f"/etc/convoy/hooks/{name}.d/50-consul" for name in ("drain", "undrain")]
+        fleet.lab.nodes[NODE].run("rm", "-f", "/root/slow", "/root/validating", *hooks)
 
 
 def bring_to(fleet: Fleet, version: str) -> None:
@@ -231,7 +232,7 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
 
 HOOKS = ("drain", "before", "after", "undrain")
 HOOK = '#!/bin/sh\necho "%s $CONVOY_HOST $CONVOY_VERSION" >>/root/hooks\n'
-MAINT = '#!/bin/sh\nexec "{}" maint {} -reason "upgrade to $CONVOY_VERSION"\n'
+MAINT = '#!/bin/sh\nexec "{}" maint {}\n'
 ASKS = "[ -e /root/asked ] || touch /root/asked /run/reboot-required\n"
 
 
@@ -266,7 +267,11 @@ def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, 
 def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     # As in docs/pull.md. Consul shows maintenance as a check of the node.
-    node.write("/etc/convoy/hooks/drain.d/50-consul", MAINT.format(consul_binary(), "-enable"), 0o755)
+    node.write(
+        "/etc/convoy/hooks/drain.d/50-consul",
+        MAINT.format(consul_binary(), '-enable -reason "upgrade to $CONVOY_VERSION"'),
+        0o755,
+    )
     node.write("/etc/convoy/hooks/undrain.d/50-consul", MAINT.format(consul_binary(), "-disable"), 0o755)
     node.write("/etc/convoy/hooks/drain.d/10-note", HOOK % "drain", 0o755)
     node.write("/etc/convoy/hooks/before.d/10-bad", "#!/bin/sh\necho instances are left\nexit 3\n", 0o755)
@@ -285,7 +290,6 @@ def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, 
     agent_run(fleet)
     assert fleet.version_of(NODE) == "v2"
     assert "_node_maintenance" not in fleet.checks(NODE)
-    node.run("rm", "-f", "/etc/convoy/hooks/drain.d/50-consul", "/etc/convoy/hooks/undrain.d/50-consul")
 
 
 @pytest.mark.thorough

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from lab.node import ROOT, Node
 
 from .conftest import MakeFleet
-from .fleet import Fleet, wait_for
+from .fleet import Fleet, download_wheels, wait_for
 
 ROLES = {"compute1": "compute", "compute2": "compute", "cache-7": "redis"}
 TOKEN = "5ec2e700-0000-4000-8000-00000000beef"
@@ -102,7 +99,7 @@ def test_service_and_cron_run_the_node_and_its_role_and_token_are_used(fleet: Fl
     shown = fleet.agent_run("cache-7").stdout
     assert "closed: config_state/enable_puppet/role/redis is False" in shown
     fleet.consul.put("current_version", "v2")
-    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both upgrade", seconds=150)
+    wait_for(lambda: fleet.reported("v2") == {"compute1", "compute2"}, "both upgrade")
     assert fleet.version_of("cache-7") == "v1"
 
 
@@ -142,26 +139,13 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
     fleet.consul.put("config_state/enable_puppet/role/redis", "True")
     done = fleet.agent_run("cache-7")
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2", seconds=120)
+    wait_for(lambda: fleet.version_of("cache-7") == "v2", "cache-7 runs v2")
     assert node.run("ls", "/opt/convoy/current/collections/ansible_collections/convoy/upgrade").stdout.split() == [
         "meta",
         "playbooks",
         "plugins",
         "roles",
     ]
-
-
-def download_wheels(node: Node) -> Path:
-    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
-    version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
-    folder = ROOT / ".cache/lab/wheels" / version
-    locked = ROOT / "requirements/locked/runtime.txt"
-    # What is there already is not fetched again.
-    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
-    command += ["--only-binary=:all:", f"--python-version={version}", "--find-links", folder, "--require-hashes"]
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*command, "-r", locked], check=True)
-    return folder
 
 
 def with_another_file(wheels: Path) -> Path:

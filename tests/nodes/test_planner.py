@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 import yaml
 from lab.node import ROOT, Node
 
 from .conftest import MakeFleet
-from .fleet import RUNTIME, Fleet, wait_for
+from .fleet import Fleet, download_wheels, wait_for
 
 ROLES = {"controller1": "controller", "controller2": "controller", "compute1": "compute", "compute2": "compute"}
 PLANNERS = ("controller1", "controller2")
@@ -32,13 +33,19 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     return fleet
 
 
-def install(fleet: Fleet, *arguments: str) -> str:
+def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:
     """Run the role on the planners, as an operator's playbook does."""
     file = fleet.folder / "planner.yml"
-    variables = {"planner_runtime": str(RUNTIME), "planner_page": "/var/lib/convoy-page"}
+    # The service runs as a user of its own, who may not read the environment of the tests everywhere.
+    wheels = download_wheels(fleet.lab.nodes[PLANNERS[0]])
+    variables = {
+        "planner_pip_arguments": f"--no-index --find-links {wheels}",
+        "planner_page": "/var/lib/convoy-page",
+        **more,
+    }
     role = {"role": "convoy.upgrade.planner", "vars": variables}
     file.write_text(yaml.safe_dump([{"hosts": ":".join(PLANNERS), "gather_facts": False, "roles": [role]}]))
-    return fleet.play(os.path.relpath(file, ROOT / "playbooks").removesuffix(".yml"), *arguments)
+    return fleet.play(os.path.relpath(file, ROOT / "playbooks").removesuffix(".yml"), *arguments, code=code)
 
 
 def shown(node: Node, name: str) -> str:
@@ -65,6 +72,11 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
         settings = json.loads(node.read("/etc/convoy-planner/planner.json") or "")
         assert settings["name"] == name
         assert json.loads(node.read("/etc/convoy-planner/fleet.json") or "") == ROLES
+    refused = install(fleet, code=2, planner_consul={"token": "s3cret"})
+    assert "planner_consul has a token" in refused
+    refused = install(fleet, code=2, planner_metrics_file="/root/convoy.prom")
+    assert "convoy-planner may not write /root on controller1" in refused
+    assert "setfacl -m u:convoy-planner:rwx /root" in refused
     again = install(fleet)
     counts = [line for line in again.splitlines() if "changed=" in line]
     assert len(counts) == len(PLANNERS)
@@ -78,7 +90,7 @@ def test_a_rollout_that_was_handed_over_ends_although_the_service_that_acts_is_k
     wait_for(lambda: len(fleet.reported("v2")) >= 2, "the first hosts are upgraded")
     acting = next(name for name in PLANNERS if shown(fleet.lab.nodes[name], "StatusText").startswith("Acts. "))
     fleet.lab.nodes[acting].run("systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT)
-    wait_for(lambda: fleet.reported("v2") == set(ROLES), "all nodes run v2", seconds=400)
+    wait_for(lambda: fleet.reported("v2") == set(ROLES), "all nodes run v2")
     wait_for(lambda: fleet.consul.get("config_state/enable_puppet/global") == b"True", "the gates are open")
     # systemd has started it again.
     node = fleet.lab.nodes[acting]

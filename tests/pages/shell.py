@@ -55,6 +55,8 @@ class Shell:
                 "HOME": str(folder),
                 "USER": _USER,
                 "LOGNAME": _USER,
+                # This machine has no such user. Without it, Ansible would make a folder named ~ann beside the playbook.
+                "ANSIBLE_REMOTE_TEMP": str(folder / ".ansible/tmp"),
                 "NO_COLOR": "1",
                 "COLUMNS": "140",
             },

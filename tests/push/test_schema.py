@@ -17,7 +17,7 @@ from missing import needs_lab
 
 from .site import Site
 
-# As docs/services.md has it.
+# As roles/postgresql/README.md has it.
 META = 'provider: true\nupgrade_path: {"2.4": schema.yml, "2.6": schema.yml, "2.8": schema.yml}\n'
 SCHEMA = """\
 - name: Bring the schema to the version

@@ -77,6 +77,7 @@ class RepeatedPasses:
             limit=request.limit,
             converge=request.converge,
             post_upgrade=request.post_upgrade,
+            keeps_members=request.keeps_members,
         )
         return found
 
@@ -97,8 +98,10 @@ class RepeatedPasses:
         :raises UpgradeError: what :func:`make_pass` raises.
         """
         ledger = self.latest.ledger if self.latest is not None else None
-        epoch, commit = (ledger.epoch, ledger.commit) if ledger is not None else (0, "")
-        return self._make(replace(self._request, since=1, epoch=epoch, commit=commit), most_slow)
+        request = replace(self._request, since=1)
+        if ledger is not None:
+            request = replace(request, epoch=ledger.epoch, commit=ledger.commit, began=ledger.since)
+        return self._make(request, most_slow)
 
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
         began = runtime.monotonic()

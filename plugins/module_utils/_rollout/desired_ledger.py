@@ -45,6 +45,9 @@ class PassRequest:
     :param since: set by a caller that continues its own rollout; such a pass never begins one.
     :param epoch: the newest epoch that the caller has read; a ledger with an older one is refused.
     :param commit: the commit of that epoch; an epoch with another commit is refused too. Empty if the caller does not have it.
+    :param began: when the caller's rollout began (unix seconds); a ledger of another rollout is refused. None if the caller does not know.
+    :param keeps_members: whether the ledger's numbers of hosts stay, because the caller's fleet may be older than that of the run that began
+        the rollout. With fewer hosts than the ledger has, no host is admitted.
     :param restart: whether to begin an aborted rollout again.
     :param replace: target version of a rollout under way that this one may replace; None to replace none.
     :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
@@ -63,6 +66,8 @@ class PassRequest:
     since: int | None = None
     epoch: int = 0
     commit: str = ""
+    began: int | None = None
+    keeps_members: bool = False
     restart: bool = False
     replace: str | None = None
     rolls_back: Ledger | None = None
@@ -174,7 +179,7 @@ def desired_ledger(
         state=same.state if same else RUNNING,
         instructions=plain,
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
-        members=dict(Counter(members.values())) if request.fleet else dict(old.members if old else {}),
+        members=_member_counts(request, members, old),
         who=same.who if same else _who(request),
         since=same.since if same else now,
         command=same.command if same else dict(request.command),
@@ -261,6 +266,13 @@ def _before(snapshot: Snapshot, same: Ledger | None) -> Mapping[str, Any]:
     return before_job(old)
 
 
+def _member_counts(request: PassRequest, members: Mapping[str, str], old: Ledger | None) -> Mapping[str, int]:
+    """Return role -> number of hosts. A caller without a fleet does not know them all."""
+    if request.fleet and not (request.keeps_members and old is not None and old.members):
+        return dict(Counter(members.values()))
+    return dict(old.members if old is not None else {})
+
+
 def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
     # A complete rollout keeps its roles: hosts that join the fleet later are not part of it.
     if same is not None and (request.post_upgrade is None or same.state == COMPLETE):
@@ -310,6 +322,8 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         )
     begins = snapshot.current_version != version or over
     if begins and (request.since is not None or begun):
+        raise other_rollout(snapshot)
+    if request.began is not None and old is not None and (old.version, old.since) != (version, request.began):
         raise other_rollout(snapshot)
     if begins and request.rolls_back is not None and not is_same_rollout(request.rolls_back, old):
         raise other_rollout(snapshot)

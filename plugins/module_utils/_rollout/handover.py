@@ -14,14 +14,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .._codecs.values import decode_data, sanitize_all
+from .._codecs.values import decode_data, decode_ledger, sanitize_all
 from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
 from .._common.names import is_valid_target
-from .._consul.operations import Change, put, remove
+from .._common.sanitize import sanitize
+from .._consul.client import KVEntry
+from .._consul.operations import Change, compare, compare_and_put, remove
+from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
+from .._consul.watch import BlockingQueries, Watch
 from .._fleet.ledger import Ledger
 from .._state.store import Store, current_user
+
+# A planner service answers within this time: it waits for a quiet second, and tries again after at most 15 s (seconds).
+_ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,15 @@ def decode_handover(value: bytes) -> Handover:
     return Handover(**{**data, "limit": None if limit is None else tuple(limit)})
 
 
+def id_of(value: bytes) -> str:
+    """Return the ID of a handover that can't be read otherwise; empty if it has none."""
+    try:
+        data: Any = sanitize_all(decode_data(value))
+    except ValueError:
+        return ""
+    return str(data.get("id") or "") if isinstance(data, dict) else ""
+
+
 def encode_handover(handover: Handover) -> str:
     """Return a handover as it is stored."""
     return json.dumps(asdict(handover), sort_keys=True)
@@ -97,16 +113,28 @@ def require_planner(store: Store) -> tuple[str, ...]:
     return names
 
 
-def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry: bool) -> list[Change]:
-    """Hand a rollout over to planner services; return the change, none if it was handed over with the same limit before.
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A rollout that was handed over.
+
+    :param changes: none if it was handed over with the same limit before.
+    :param id: the ID of the new handover.
+    """
+
+    changes: list[Change]
+    id: str
+
+
+def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry: bool) -> HandedOver:
+    """Hand a rollout over to planner services: one read and one write.
 
     :param limit: as for :class:`Handover`. It replaces the one of an earlier handover.
     :param dry: write nothing.
-    :raises UpgradeError: what :meth:`ConsulClient.write` raises.
+    :raises UpgradeError: ``overtaken`` if another rollout has begun, ``busy``, and what :meth:`ConsulClient.read` and
+        :meth:`ConsulClient.write` raise.
     """
-    key = store.keys.handover
-    entry = store.client.get(key)
-    wanted = Handover(
+    keys = store.keys
+    new = Handover(
         ledger.version,
         ledger.since,
         None if limit is None else tuple(limit),
@@ -114,18 +142,84 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
         current_user(),
         int(runtime.now()),
     )
-    if not dry:
+
+    def write() -> KVEntry | None:
+        entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover))}
+        before, current = entries.get(keys.handover), entries.get(keys.ledger)
+        if dry:
+            return before
+        found = decode_ledger(keys.ledger, current.value) if current is not None else None
+        if current is None or found is None or not new.is_of(found):
+            whose = f"to {found.version}, begun by {found.who}," if found is not None else "that is gone"
+            raise UpgradeError(
+                "overtaken",
+                f"The rollout to {ledger.version} was not handed over, because another one {whose} has begun since. Look at it with "
+                "status.yml.",
+            )
         # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
-        store.client.write([put(key, encode_handover(wanted))])
-    before = None
+        index = before.modify_index if before is not None else 0
+        store.client.write(
+            [compare(keys.ledger, current.modify_index), compare_and_put(keys.handover, encode_handover(new), index)]
+        )
+        return before
+
+    entry = retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
+    text = None
     if entry is not None:
         try:
-            before = decode_handover(entry.value)
+            old = decode_handover(entry.value)
         except ValueError:
-            return [Change(key, entry.value.decode(errors="replace"), encode_handover(wanted))]
-        if (before.version, before.since, before.limit) == (wanted.version, wanted.since, wanted.limit):
-            return []
-    return [Change(key, None if before is None else encode_handover(before), encode_handover(wanted))]
+            text = entry.value.decode(errors="replace")
+        else:
+            if (old.version, old.since, old.limit) == (new.version, new.since, new.limit):
+                return HandedOver([], new.id)
+            text = encode_handover(old)
+    return HandedOver([Change(keys.handover, text, encode_handover(new))], new.id)
+
+
+def wait_for_planner(store: Store, handover: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, ...]:
+    """Wait until a planner service carries a rollout that was handed over; return the names of all services but those that refuse it.
+
+    :param handover: the ID of the handover.
+    :raises UpgradeError: ``no_planner`` if all services refuse it, or none answers in time, and what :meth:`ConsulClient.read` raises.
+    """
+    watch = Watch(store.settings, (store.keys.planners,), BlockingQueries(store.settings, short_lived=True))
+    until = runtime.monotonic() + seconds
+    try:
+        while True:
+            mark = watch.mark()
+            answers = _answers(store, handover)
+            if "" in answers.values():
+                return tuple(name for name, refusal in answers.items() if not refusal)
+            left = until - runtime.monotonic()
+            # A refusal may pass, such as that of a service that is being started.
+            if left <= 0:
+                break
+            watch.wait(mark, left)
+    finally:
+        watch.close()
+    refusals = [f"{name}: {refusal}" for name, refusal in answers.items() if refusal]
+    why = f"They refuse it: {' '.join(refusals)}" if refusals else f"None has answered within {seconds:.0f} s."
+    raise UpgradeError(
+        "no_planner",
+        f"The rollout has begun and was handed over, but no planner service carries it. {why} Look at one with journalctl -u "
+        "convoy-planner, then run the same command again. To let the run carry the rollout, leave -e wait=false out.",
+        refusals=refusals,
+    )
+
+
+def _answers(store: Store, handover: str) -> dict[str, str | None]:
+    """Return planner service -> why it refuses a handover, empty if it carries it, None if it has not answered."""
+    found: dict[str, str | None] = {}
+    folder = store.keys.planners
+    for entry in store.client.read((folder,)):
+        try:
+            data = sanitize_all(decode_data(entry.value))
+        except ValueError:
+            data = None
+        is_answer = isinstance(data, dict) and data.get("handover") == handover
+        found[sanitize(entry.key.removeprefix(folder))] = str(data.get("refusal") or "") if is_answer else None
+    return found
 
 
 def take_back(store: Store) -> None:

@@ -42,24 +42,27 @@ class Hook:
 
     def call(self, event: Mapping[str, Any]) -> str | None:
         """Call the hook with an event; return the error, None for none."""
-        with tempfile.TemporaryDirectory(prefix="convoy-hook-") as folder:
-            facts, why = Path(folder) / "event.yml", Path(folder) / "why"
-            facts.write_text(f"upgrade_event: {as_data(event)}\n", encoding="utf-8")
-            own = {"upgrade_hook": self.file, "upgrade_hook_why": str(why)}
-            command = [sys.executable, "-m", "ansible", "playbook", str(PLAYBOOK), *self.arguments]
-            command += ["-e", f"@{facts}", "-e", json.dumps(own)]
-            environ = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-            environ |= {"ANSIBLE_STDOUT_CALLBACK": "default", "ANSIBLE_NOCOLOR": "1"}
-            try:
-                code, output = _run(command, environ, self.folder, self.patience)
-            except OSError as error:
-                return str(error)
-            if code is None:
-                return f"it took longer than {self.patience:.0f} s and was stopped"
-            if why.exists():
-                return truncate_middle(sanitize(why.read_text(encoding="utf-8", errors="replace").strip()))
-            lines = [line for line in output.splitlines() if line.strip()]
-            return truncate_middle(sanitize(" ".join(lines[-_MOST_LINES:]))) if code else None
+        try:
+            with tempfile.TemporaryDirectory(prefix="convoy-hook-") as folder:
+                return self._call_in(Path(folder), event)
+        except OSError as error:
+            return str(error)
+
+    def _call_in(self, folder: Path, event: Mapping[str, Any]) -> str | None:
+        facts, why = folder / "event.yml", folder / "why"
+        facts.write_text(f"upgrade_event: {as_data(event)}\n", encoding="utf-8")
+        own = {"upgrade_hook": self.file, "upgrade_hook_why": str(why)}
+        command = [sys.executable, "-m", "ansible", "playbook", str(PLAYBOOK), *self.arguments]
+        command += ["-e", f"@{facts}", "-e", json.dumps(own)]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        environ |= {"ANSIBLE_STDOUT_CALLBACK": "default", "ANSIBLE_NOCOLOR": "1"}
+        code, output = _run(command, environ, self.folder, self.patience)
+        if code is None:
+            return f"it took longer than {self.patience:.0f} s and was stopped"
+        if why.exists():
+            return truncate_middle(sanitize(why.read_text(encoding="utf-8", errors="replace").strip()))
+        lines = [line for line in output.splitlines() if line.strip()]
+        return truncate_middle(sanitize(" ".join(lines[-_MOST_LINES:]))) if code else None
 
 
 def _run(command: list[str], environ: Mapping[str, str], folder: str, timeout: float) -> tuple[int | None, str]:

@@ -41,6 +41,7 @@ class Maintenance:
         # Hosts of the fleet. Silences of other hosts are left alone.
         self._known: frozenset[str] = frozenset()
         self._reads = 0
+        self._read_at = runtime.monotonic()
         self._is_over = False
         self.warning = ""
         self._thread = runtime.start_thread(self._run)
@@ -48,9 +49,13 @@ class Maintenance:
     def update(self, read: ProgressUpdate | Unreachable | None) -> None:
         """Silence the hosts that are being upgraded, and end the silences of all others of the fleet.
 
-        :param read: None, or the error if Consul can't be reached, changes nothing.
+        :param read: None if nothing has changed. The error if Consul can't be reached changes nothing either, but silences are renewed only for
+            as long as they last.
         """
-        if not isinstance(read, ProgressUpdate):
+        if isinstance(read, Unreachable):
+            return
+        self._read_at = runtime.monotonic()
+        if read is None:
             return
         version = read.progress.version
         wanted = {host: version for host, view in read.hosts.items() if view.state == UPGRADING}
@@ -79,7 +84,11 @@ class Maintenance:
                 if not self._is_over and self._reads == done:
                     self._changed.wait(wait)
                 over, reads, wanted, known = self._is_over, self._reads, self._wanted, self._known
-            if reads:
+            silence = runtime.monotonic() - self._read_at
+            if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
+                # Hosts that an outage has broken must not stay silenced.
+                self.warning = f"Silences are not renewed, because the rollout could not be read from Consul for {silence:.0f} s. They end by themselves."
+            elif reads:
                 try:
                     self._sync(wanted, known)
                     self.warning = ""

@@ -91,6 +91,9 @@ class Notifier:
         except Exception as error:
             traceback.print_exc()
             self._warn(f"The notifier of this run failed and sends no further events: {error!r}.")
+        finally:
+            # With the lock, no other run and no later notifier of this process could send them.
+            self._sent_key.close()
 
     def _send_all(self) -> None:
         give_up: float | None = None
@@ -114,7 +117,6 @@ class Notifier:
                 )
                 break
             self._pause(mark, began)
-        self._sent_key.close()
 
     def _pause(self, mark: int, began: float) -> None:
         """Wait for a change or the end of the run."""

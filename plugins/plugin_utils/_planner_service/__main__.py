@@ -46,7 +46,7 @@ def main() -> int:
         planner=settings.name,
     )
     presence, outputs = Presence(settings.consul, settings.name, log), Outputs(settings, log)
-    planner = StandingPlanner(settings, log, systemd)
+    planner = StandingPlanner(settings, log, systemd, presence)
 
     def work() -> None:
         try:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The key with which a planner service says that it runs. Consul deletes it with the session of the service."""
+"""The key with which a planner service says that it runs and what it does. Consul deletes it with the session of the service."""
 
 from __future__ import annotations
 
@@ -24,19 +24,35 @@ _RENEW_EVERY = 5.0
 class Presence:
     """A session, renewed by a thread, that has locked the key of this service.
 
-    The key only shows that the service runs: a service that can't write it plans all the same.
+    The key only shows what the service does: a service that can't write it plans all the same.
     """
 
     def __init__(self, settings: Settings, name: str, log: Log) -> None:
         """Start the thread."""
         self._settings, self._name, self._log = settings, name, log
-        self._closed = runtime.event()
+        self._changed = runtime.condition()
+        self._is_closed = False
         self._session = ""
+        self._since = int(runtime.now())
+        self._handover = self._refusal = ""
         runtime.start_thread(self._keep)
+
+    def answer(self, handover: str, refusal: str = "") -> None:
+        """Say that the service carries a rollout that was handed over, or refuses it.
+
+        :param handover: the ID of the handover; empty if there is none.
+        :param refusal: why it refuses it; empty if it carries it.
+        """
+        with self._changed:
+            if (self._handover, self._refusal) != (handover, refusal):
+                self._handover, self._refusal = handover, refusal
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End the session, and with it the key."""
-        self._closed.set()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         if self._session:
             with contextlib.suppress(UpgradeError):
                 Store(self._settings).client.close_session(self._session)
@@ -44,12 +60,16 @@ class Presence:
     def _keep(self) -> None:
         store = Store(self._settings)
         key = store.keys.planner(self._name)
-        while not self._closed.is_set():
+        written = ""
+        while not self._is_closed:
+            with self._changed:
+                value = self._value()
             try:
                 if not self._session or not store.client.renew_session(self._session):
                     self._session = store.client.open_session(f"convoy.upgrade planner {self._name}", _SESSION_SECONDS)
-                if store.client.get(key) is None:
-                    self._lock(store, key)
+                if value != written or store.client.get(key) is None:
+                    store.client.write([lock(key, value, self._session)])
+                    written = value
                 self._log.say_once("presence", "", "")
             except Conflict:
                 self._log.say_once(
@@ -63,8 +83,10 @@ class Presence:
                 pass
             except UpgradeError as error:
                 self._log.say_once("presence", error.code, f"{key} can't be written: {error.message}", WARNING)
-            self._closed.wait(_RENEW_EVERY)
+            with self._changed:
+                if not self._is_closed and self._value() == value:
+                    self._changed.wait(_RENEW_EVERY)
 
-    def _lock(self, store: Store, key: str) -> None:
-        value = json.dumps({"by": current_user(), "since": int(runtime.now())}, sort_keys=True)
-        store.client.write([lock(key, value, self._session)])
+    def _value(self) -> str:
+        data = {"by": current_user(), "since": self._since, "handover": self._handover, "refusal": self._refusal}
+        return json.dumps(data, sort_keys=True)

@@ -18,17 +18,19 @@ from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import job_id, target_text
-from ...module_utils._consul.errors import Unreachable
+from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._consul.operations import compare, remove
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._fleet.ledger import PAUSED, RUNNING, Ledger
 from ...module_utils._passes.planner_pass import PassRequest, PassResult
 from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import rollout_blockers
-from ...module_utils._rollout.handover import Handover, decode_handover
+from ...module_utils._rollout.handover import Handover, decode_handover, id_of
 from ...module_utils._state.layout import refuse_newer_among
 from ...module_utils._state.store import Store
 from .._observe.progress_lines import PassProgress, running_count, states_of_pass
 from .log import WARNING, Log
+from .presence import Presence
 from .settings import ServiceSettings
 from .systemd import Systemd
 
@@ -38,18 +40,18 @@ _QUIET, _SPREAD = 1.0, 0.3
 _MOST_QUIET = 10.0
 # The first and the longest pause before another try if Consul can't be reached, or if a pass was refused (seconds).
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
-# Refusals after which the same rollout is never carried on: only another handover shows that an operator has compared the hosts.
-_FINAL = ("went_back",)
 
 
 @dataclass(slots=True)
 class _Work:
     """A rollout that is carried.
 
+    :param index: the ModifyIndex of its handover.
     :param own: the commit of the last ledger that this planner wrote; empty if another one has written since.
     """
 
     handover: Handover
+    index: int
     passes: RepeatedPasses
     progress: PassProgress
     own: str = ""
@@ -59,11 +61,12 @@ class StandingPlanner:
     """Waits for a rollout that was handed over, and makes its passes.
 
     :param systemd: is told that the planner works, from the thread that works.
+    :param presence: is told which handover the planner carries or refuses.
     """
 
-    def __init__(self, settings: ServiceSettings, log: Log, systemd: Systemd) -> None:
+    def __init__(self, settings: ServiceSettings, log: Log, systemd: Systemd, presence: Presence) -> None:
         """Send nothing yet."""
-        self._settings, self._log, self._systemd = settings, log, systemd
+        self._settings, self._log, self._systemd, self._presence = settings, log, systemd, presence
         consul = settings.consul
         self._store = Store(consul)
         self._cache = FleetCache(consul)
@@ -73,7 +76,12 @@ class StandingPlanner:
         self._handover = Watch(consul, (keys.handover,), queries)
         self._either = Watch(consul, (keys.ledger, keys.handover, keys.schema), queries)
         self._work: _Work | None = None
+        # The ledger of the last pass, of any rollout. If Consul has an older one, it was restored from a snapshot.
+        self._newest: Ledger | None = None
+        # Handovers that are refused, and could not be ended -> the reason.
         self._refused: dict[str, str] = {}
+        # The handover that was read last; empty for none.
+        self._handover_id = ""
         self._pause = _PAUSE
 
     def run(self) -> None:
@@ -87,13 +95,32 @@ class StandingPlanner:
                 self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
                 self._rest_after_error()
             except UpgradeError as error:
-                if error.code in _FINAL and self._work is not None:
-                    self._refused[self._work.handover.id] = error.message
-                    self._drop_work()
                 self._log.state(error.code, f"Admits no host: {error.message}", WARNING)
+                self._presence.answer(self._handover_id, error.message)
+                if error.code == "went_back" and self._work is not None:
+                    self._end_handover(self._work, error.message)
+                elif error.code == "overtaken":
+                    self._drop_work()
                 self._rest_after_error()
             else:
                 self._pause = _PAUSE
+
+    def _end_handover(self, work: _Work, why: str) -> None:
+        """End a handover after a restore of Consul, for all planner services: only an operator can compare the hosts.
+
+        The handover may be that of the snapshot, so it is no sign that an operator has done so.
+        """
+        self._drop_work()
+        key = self._store.keys.handover
+        try:
+            self._store.client.write([compare(key, work.index), remove(key)])
+        except (Conflict, Unreachable):
+            # What is there now is read, refused and ended in the same way.
+            return
+        except UpgradeError as error:
+            self._refused[work.handover.id] = why
+            self._log.say_once("handover", error.code, f"{key} can't be deleted: {error.message}", WARNING)
+        self._newest = None
 
     def _rest_after_error(self) -> None:
         self._sleep(self._pause)
@@ -101,31 +128,33 @@ class StandingPlanner:
 
     def _read_and_carry(self, mark: int) -> None:
         """Carry the rollout, or wait for a change if none was handed over."""
-        ledger, handover, why = self._read()
+        ledger, handover, index, why = self._read()
         if ledger is None or handover is None or why:
             self._log.state("standing_by", f"Stands by: {why}")
+            self._presence.answer(self._handover_id, f"It stands by: {why}" if self._handover_id else "")
             self._drop_work()
             self._wait(self._either, mark)
             return
         if self._work is None or self._work.handover != handover:
             self._drop_work()
-            self._work = _Work(handover, RepeatedPasses(self._settings.consul, self._cache), PassProgress())
+            self._work = _Work(handover, index, RepeatedPasses(self._settings.consul, self._cache), PassProgress())
         self._carry(self._work, ledger)
 
-    def _read(self) -> tuple[Ledger | None, Handover | None, str]:
-        """Return the ledger, the handover, and why the rollout is not carried, empty if it is: one request.
+    def _read(self) -> tuple[Ledger | None, Handover | None, int, str]:
+        """Return the ledger, the handover, its ModifyIndex, and why the rollout is not carried, empty if it is: one request.
 
         :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, and what :meth:`ConsulClient.read` raises.
         """
         keys = self._store.keys
         entries = self._store.client.read((keys.ledger, keys.handover, keys.schema))
+        found = {entry.key: entry for entry in entries}
+        self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
         refuse_newer_among(keys, entries)
-        found = {entry.key: entry.value for entry in entries}
         if keys.ledger not in found:
-            return None, None, "no rollout has begun."
-        ledger = decode_ledger(keys.ledger, found[keys.ledger])
+            return None, None, 0, "no rollout has begun."
+        ledger = decode_ledger(keys.ledger, found[keys.ledger].value)
         if ledger.state not in (RUNNING, PAUSED):
-            return ledger, None, f"the rollout to {ledger.version} is {ledger.state}."
+            return ledger, None, 0, f"the rollout to {ledger.version} is {ledger.state}."
         what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
         again = (
             f"command.yml -e job={job_id(ledger.version)}"
@@ -134,17 +163,18 @@ class StandingPlanner:
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:
-            return ledger, None, f"{what} was not handed over. {how}"
+            return ledger, None, 0, f"{what} was not handed over. {how}"
+        index = found[keys.handover].modify_index
         try:
-            handover = decode_handover(found[keys.handover])
+            handover = decode_handover(found[keys.handover].value)
         except ValueError as error:
             problem = f"{keys.handover} can't be read, or a newer release wrote it: {error}."
-            return ledger, None, f"{problem} Update this service, or hand the rollout over again. {how}"
+            return ledger, None, index, f"{problem} Update this service, or hand the rollout over again. {how}"
         if not handover.is_of(ledger):
-            return ledger, None, f"{what} was not handed over, only one before it. {how}"
+            return ledger, None, index, f"{what} was not handed over, only one before it. {how}"
         if handover.id in self._refused:
-            return ledger, None, f"{self._refused[handover.id]} {how}"
-        return ledger, handover, ""
+            return ledger, None, index, f"{self._refused[handover.id]} {how}"
+        return ledger, handover, index, ""
 
     def _carry(self, work: _Work, ledger: Ledger) -> None:
         """Make passes until the rollout is over or its handover changes.
@@ -159,6 +189,7 @@ class StandingPlanner:
             if not work.own:
                 self._wait_until_quiet()
             made = self._make_pass(work, ledger)
+            self._presence.answer(work.handover.id)
             self._pause = _PAUSE
             if made.plan.complete:
                 self._drop_work()
@@ -174,7 +205,7 @@ class StandingPlanner:
         self._systemd.alive()
         passes = work.passes
         if passes.latest is None:
-            limit = work.handover.limit
+            limit, known = work.handover.limit, self._known(ledger)
             made = passes.first(
                 PassRequest(
                     version=ledger.version,
@@ -183,16 +214,26 @@ class StandingPlanner:
                     converge=True,
                     # With an index, it never begins a rollout.
                     since=1,
-                    epoch=ledger.epoch,
-                    commit=ledger.commit,
+                    epoch=known.epoch,
+                    commit=known.commit,
+                    began=ledger.since,
+                    # The inventory may have got hosts since the settings of this service were written.
+                    keeps_members=True,
                 )
             )
         else:
             made = passes.next()
+        self._newest = made.ledger or self._newest
         commit = made.ledger.commit if made.ledger is not None else ""
         work.own = commit if made.changes or work.own == commit else ""
         self._say(work, made)
         return made
+
+    def _known(self, ledger: Ledger) -> Ledger:
+        """Return the newest ledger that this planner knows of and can compare with the history."""
+        newest = self._newest
+        # The history no longer has it if two rollouts have begun since, which operators did.
+        return ledger if newest is None or newest.epoch < ledger.history_from else newest
 
     def _say(self, work: _Work, made: PassResult) -> None:
         for one in made.admissions:

@@ -12,6 +12,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
+from ...module_utils._fleet.ledger import Ledger
 from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
@@ -65,7 +66,8 @@ class RunAdmission:
         self._dropped: set[str] = set()
         self._is_watching = False
         self._latest: PassView | None = None
-        self._epoch, self._commit = 0, ""
+        # The newest ledger that this run has read.
+        self._ledger: Ledger | None = None
         self._requested: set[str] = set()
         self._last_request = 0.0
         self._gathered_plays: set[int] = set()
@@ -181,7 +183,9 @@ class RunAdmission:
             self._start_watching()
             while self._waiting[leased[0]] is None:
                 left = max(0.0, deadline - runtime.monotonic())
-                if not self._changed.wait(timeout=left) and runtime.monotonic() >= deadline:
+                is_over = not self._changed.wait(timeout=left) and runtime.monotonic() >= deadline
+                # A pass may have admitted it in that moment.
+                if is_over and self._waiting[leased[0]] is None:
                     self._waiting[leased[0]] = Decision(
                         admitted=False,
                         state=state_names.PENDING,
@@ -325,9 +329,9 @@ class RunAdmission:
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run
-        request = PassRequest(
-            version=run.version, fleet=run.fleet, limit=[*limit], since=1, epoch=self._epoch, commit=self._commit
-        )
+        request = PassRequest(version=run.version, fleet=run.fleet, limit=[*limit], since=1)
+        if self._ledger is not None:
+            request = replace(request, epoch=self._ledger.epoch, commit=self._ledger.commit, began=self._ledger.since)
         if run.phase != AFTER:
             request = replace(request, post_upgrade=tuple(run.roles_with_post_upgrade))
 
@@ -339,7 +343,7 @@ class RunAdmission:
         position = self._watcher.mark()
         outcome = self._pool.with_retries(act)
         if outcome.ledger is not None:
-            self._epoch, self._commit = outcome.ledger.epoch, outcome.ledger.commit
+            self._ledger = outcome.ledger
         self._latest = PassView(outcome, outcome.hosts(), position)
         return self._latest
 

@@ -28,6 +28,7 @@ from .session import RunSession
 _LONGEST_QUERY = 600
 # Between two tries to stop a service (seconds). The pause doubles from try to try.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+_MOST_DOUBLINGS = 5
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class HostRuns:
                 f"{host}: {host_run.service} could not be stopped within {patience:.0f} s, and was not: {error.strip().rstrip('.')}. Once "
                 "that is over, run the same command with -e retry_failed=true.",
             )
-        return min(left, _SHORTEST_PAUSE * float(2**tries), _LONGEST_PAUSE)
+        return min(left, _SHORTEST_PAUSE * 2.0 ** min(tries, _MOST_DOUBLINGS), _LONGEST_PAUSE)
 
     def finish_task_group(self, host: str, name: str) -> None:
         """Record that a host has finished a task group, if other hosts wait for it or it must not run again.

@@ -11,8 +11,9 @@ from ...module_utils._planner.plan import HostView
 from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
 from .run import AFTER, PushRun
 
-# If an upgrade was interrupted in one of these steps and no other service is stopped, it is not known whether any is.
-_BEFORE_REPLACEMENT = (MAY_STOP, DRAIN, "stop")
+# If an upgrade was interrupted in one of these steps and no service was stopped before, it is not known whether any is. A service without tasks of
+# the step stop runs until it is upgraded.
+_BEFORE_REPLACEMENT = (MAY_STOP, DRAIN, "stop", "upgrade")
 
 
 def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:
@@ -21,8 +22,8 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     - Task groups of checkpoints count if their checkpoint is on the host's upgrade path in this run, which a rollback changes.
     - Other task groups count only for the version of the record.
     - Task groups of providers never count. The provider's own key has its progress, as its version may have changed since.
-    - ``may_stop`` and ``drain`` don't count if the upgrade was interrupted before the first service was stopped, as what they checked may have
-      changed since.
+    - ``may_stop`` and ``drain`` don't count if the upgrade was interrupted before the first service was stopped or upgraded, as what they checked
+      may have changed since.
     """
     if record is None or not record.readable:
         return {}

@@ -154,6 +154,11 @@ class PushService:
     def _begin(self, host: str, decision: Decision, *, in_wave: bool = False) -> HostAdmission:
         done: tuple[str, ...] = ()
         if decision.admitted:
+            # The host may have waited for hours, and the session, with all leases, may have been lost meanwhile.
+            holder = self.session.acquire(host)
+            if holder is not None:
+                decision = Decision(admitted=False, state=LEASED_ELSEWHERE, reason=f"its lease belongs to {holder}")
+        if decision.admitted:
             try:
                 done = tuple(self._host_runs.begin(host, in_wave=in_wave).done)
             except UpgradeError as error:

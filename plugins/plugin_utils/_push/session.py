@@ -25,7 +25,8 @@ class RunSession:
         self._pool = pool
         self._active_hosts = active_hosts
         self._closed = runtime.event()
-        self._renewed = runtime.monotonic()
+        # Whether active hosts may be without their leases, because the session was opened again.
+        self._is_incomplete = False
         self.lost: dict[str, str] = {}
         with pool.store() as store:
             self.name = leases.open_session(store)
@@ -75,16 +76,20 @@ class RunSession:
             try:
                 with self._pool.store() as store:
                     if not store.client.renew_session(self.name) and not self._closed.is_set():
-                        self._reopen()
+                        self.name = leases.open_session(store)
+                        self._is_incomplete = True
+                if self._is_incomplete:
+                    self._acquire_again()
             except Unreachable:
                 continue
             except UpgradeError as error:
                 self.lost |= dict.fromkeys(self._active_hosts(), f"an unknown run ({error.message})")
 
-    def _reopen(self) -> None:
+    def _acquire_again(self) -> None:
+        """Acquire the leases of all active hosts. It is repeated if Consul can't be reached in between."""
         with self._pool.store() as store:
-            self.name = leases.open_session(store)
             for host in self._active_hosts():
                 holder = leases.acquire(store, self.name, host)
                 if holder is not None:
                     self.lost[host] = holder
+        self._is_incomplete = False

@@ -52,7 +52,7 @@ class PassesByModule(Passes):
 
     def next(self, seconds: float) -> WaitedPass | None:
         """Wait for a change, and make a pass."""
-        known = {name: self._latest[name] for name in ("epoch", "commit")}
+        known = {name: self._latest[name] for name in ("epoch", "commit", "began")}
         waits = {"since": self._latest["index"], "wait_timeout": max(1, int(seconds))}
         return self._make({**self._options, **known, **waits})
 

@@ -38,9 +38,11 @@ class PushServices:
         self._fleet = fleet
         self._running: list[PushService] = []
 
-    def begin(self, task_groups: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushService:
+    def begin(
+        self, task_groups: Mapping[str, tuple[RunTaskGroup, ...]], version: str, cap: int = 9, **more: Any
+    ) -> PushService:
         """Begin a rollout, or resume the current one, and start a push service for it."""
-        rules = {"rolling_rules": {"global": 9}}
+        rules = {"rolling_rules": {"global": cap}}
         ledger = self._store.snapshot().ledger
         replace = ledger.version if ledger is not None else None
         make_pass(self._store, PassRequest(version, rules, fleet=self._fleet, limit=[], replace=replace))

@@ -49,7 +49,7 @@ class Shipped:
         """Start one."""
         return start(
             self._command(name, arguments, inventory, variables),
-            env={**self._environment(), "ANSIBLE_NOCOLOR": "1", **(environ or {})},
+            env={**self.environment(), "ANSIBLE_NOCOLOR": "1", **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,7 +68,7 @@ class Shipped:
     ) -> Terminal:
         """Start one on a terminal."""
         command = self._command(name, arguments, inventory, variables)
-        base = self._environment()
+        base = self.environment()
         # The checks of this project are run without colours.
         base.pop("NO_COLOR", None)
         return Terminal(command, cwd=self.folder, env={**base, **(environ or {})}, rows=rows)
@@ -87,7 +87,8 @@ class Shipped:
         ansible = Path(sys.executable).parent / "ansible-playbook"
         return [ansible, playbook, "-i", self.folder / "inventory.yml", "-e", given, *arguments]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return the environment of an operator."""
         kept = {
             key: value
             for key, value in os.environ.items()

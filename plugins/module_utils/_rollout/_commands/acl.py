@@ -106,7 +106,8 @@ class TokenKind:
                 ("key", keys.current_version, "read"),
                 *(("key_prefix", folder, "write") for folder in (*reports, *gates)),
                 ("key_prefix", keys.upgrade, "read"),
-                *(("key", key, "write") for key in (keys.ledger, keys.notified)),
+                # It ends the handover of a rollout after a restore of Consul.
+                *(("key", key, "write") for key in (keys.ledger, keys.notified, keys.handover)),
                 *(
                     ("key_prefix", folder, "write")
                     for folder in (keys.history, keys.marks, keys.wakes, keys.planners, keys.job_gates)

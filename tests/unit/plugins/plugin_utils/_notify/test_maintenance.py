@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
@@ -174,6 +175,27 @@ def test_silences_end_by_themselves_and_are_renewed_before(
     # A process that is killed renews nothing.
     monkeypatch.setattr(Alertmanager, "begin", lambda *_given: None)
     wait_until(lambda: not silenced(place), 10)
+    kept.close()
+
+
+def test_silences_end_while_consul_can_not_be_read(place: Alertmanager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "_LONGEST_WAIT", 1.0)
+    kept = Maintenance(replace(place, lasts=4))
+    kept.update(read(fleet(compute=1).opened("compute1")))
+    wait_until(lambda: silenced(place))
+
+    def is_over_without_consul() -> bool:
+        kept.update(Unreachable("unreachable", "Consul gives no answer."))
+        return not silenced(place)
+
+    wait_until(is_over_without_consul)
+    wait_until(
+        lambda: "Silences are not renewed, because the rollout could not be read from Consul for" in kept.warning
+    )
+    # Nothing has changed, but Consul is back.
+    kept.update(None)
+    wait_until(lambda: silenced(place))
+    wait_until(lambda: kept.warning == "")
     kept.close()
 
 

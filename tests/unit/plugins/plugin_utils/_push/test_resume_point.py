@@ -67,7 +67,9 @@ def test_an_unreadable_record_or_one_of_another_upgrade_has_no_finished_task_gro
     [
         ("stop", ("prepare/db", "may_stop/db", "drain/db"), ["prepare/db"]),
         ("drain", ("prepare/db", "may_stop/db"), ["prepare/db"]),
-        ("upgrade", ("may_stop/db", "drain/db"), ["may_stop/db", "drain/db"]),
+        # Without tasks of the step stop, it runs until it is upgraded.
+        ("upgrade", ("prepare/db", "may_stop/db", "drain/db"), ["prepare/db"]),
+        ("upgrade", ("may_stop/db", "drain/db", "stop/db"), ["may_stop/db", "drain/db", "stop/db"]),
         ("stop", ("may_stop/db", "stop/web"), ["may_stop/db", "stop/web"]),
         # Tags ended the run after these steps.
         (None, ("may_stop/db", "drain/db"), ["may_stop/db", "drain/db"]),
