@@ -21,7 +21,7 @@ def result(index: int, *opened: str, **more: Any) -> dict[str, Any]:
     return {
         "version": "2", "changed": bool(opened), "transitions": [{"host": host} for host in opened], "diff": [{"after": str(index)}],
         "done": False, "can_move": True, "blocker": {}, "blockers": [], "wake_at": 0, "hosts": hosts, "status": {}, "epoch": index,
-        "commit": f"c{index}", "index": index, "forecast": {"of": index}, "waves": [["web1"]], "wave_seconds": [1.0], "replaces": "",
+        "commit": f"c{index}", "began": 1700000000, "index": index, "forecast": {"of": index}, "waves": [["web1"]], "wave_seconds": [1.0], "replaces": "",
         "sources": {}, "warnings": [], **more,
     }  # fmt: skip
 
@@ -55,6 +55,7 @@ def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> No
             "version": "2",
             "epoch": 5,
             "commit": "c5",
+            "began": 1700000000,
             "since": 5,
             "wait_timeout": 12,
         },
