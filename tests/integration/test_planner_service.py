@@ -30,6 +30,7 @@ from integration.support.planner_service import Nodes, Service, open_hosts, unti
 from integration.support.playbook import Runner, plan
 from integration.support.shipped import Shipped
 from integration.support.words import upgrade
+from thorough import quick
 
 pytestmark = pytest.mark.one_release
 
@@ -133,6 +134,7 @@ def test_a_handover_that_it_does_not_understand_admits_no_host(
     assert one.admitted() == []
 
 
+@pytest.mark.thorough
 def test_a_newer_layout_admits_no_host_and_goes_on_once_it_is_gone(service: Start, store: Store, consul: RawKV) -> None:
     _begin(store, consul)
     consul.put("upgrade/schema", "7")
@@ -145,6 +147,7 @@ def test_a_newer_layout_admits_no_host_and_goes_on_once_it_is_gone(service: Star
     until(one.admitted)
 
 
+@pytest.mark.thorough
 def test_it_admits_only_hosts_of_the_limit_until_the_next_handover(service: Start, store: Store, consul: RawKV) -> None:
     _begin(store, consul, ["web1", "web2"])
     one = service()
@@ -180,6 +183,7 @@ def test_one_of_two_that_stand_by_takes_over_within_two_seconds_of_a_kill(
     assert max(seconds[1:]) < 2.0
 
 
+@pytest.mark.thorough
 def test_the_one_that_acts_does_so_at_once_and_the_other_one_only_watches(
     service: Start, store: Store, consul: RawKV
 ) -> None:
@@ -196,6 +200,7 @@ def test_the_one_that_acts_does_so_at_once_and_the_other_one_only_watches(
     assert sorted(pauses)[1] < 1.0
 
 
+@pytest.mark.thorough
 def test_a_suspended_one_obeys_the_rules_of_now_when_it_goes_on(service: Start, store: Store, consul: RawKV) -> None:
     one = service("one")
     one.says("standing_by")
@@ -219,7 +224,13 @@ def test_a_suspended_one_obeys_the_rules_of_now_when_it_goes_on(service: Start, 
     until(lambda: one.admitted() == ["web2", "web4"])
 
 
-@pytest.mark.parametrize("handed_over_again", [False, True], ids=["same handover", "another handover since"])
+@pytest.mark.parametrize(
+    "handed_over_again",
+    [
+        pytest.param(False, id="same handover", marks=pytest.mark.thorough),
+        pytest.param(True, id="another handover since"),
+    ],
+)
 def test_a_consul_that_was_put_back_stops_all_of_them_until_the_next_handover(
     service: Start, store: Store, consul: RawKV, handed_over_again: bool
 ) -> None:
@@ -299,6 +310,7 @@ def test_a_rollout_that_has_ended_is_not_handed_over(store: Store, consul: RawKV
     assert consul.get("upgrade/handover") is None
 
 
+@pytest.mark.thorough
 def test_without_consul_it_says_so_once_and_goes_on_when_consul_is_there(service: Start) -> None:
     with Agent() as agent:
         port = agent.http_port
@@ -335,6 +347,7 @@ def test_it_writes_the_page_and_the_metrics(service: Start, store: Store, consul
     assert "no longer updated" in (page / "index.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
     service: Start, store: Store, consul: RawKV, tmp_path: Path
 ) -> None:
@@ -386,17 +399,20 @@ def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [
-        ({"pgae": "x"}, "unknown key pgae; did you mean 'page'?"),
-        ({"consul": {"token": "secret"}}, "unknown key consul.token"),
-        ({"consul": {"port": "many"}}, "consul: argument 'port' is of type"),
-        ({"token_file": "/nowhere"}, "token_file: /nowhere can't be read"),
-        ({"fleet": ["web1"]}, "fleet does not map hosts to their roles"),
-        ({"fleet": "/nowhere"}, "fleet: /nowhere: it does not exist"),
-        ({"notify": "/nowhere"}, "notify: /nowhere: it does not exist"),
-        ({"name": "a/b"}, "name: "),
-        ({"page": 5}, "page is not a text"),
-    ],
+    quick(
+        2,
+        [
+            ({"pgae": "x"}, "unknown key pgae; did you mean 'page'?"),
+            ({"consul": {"token": "secret"}}, "unknown key consul.token"),
+            ({"consul": {"port": "many"}}, "consul: argument 'port' is of type"),
+            ({"token_file": "/nowhere"}, "token_file: /nowhere can't be read"),
+            ({"fleet": ["web1"]}, "fleet does not map hosts to their roles"),
+            ({"fleet": "/nowhere"}, "fleet: /nowhere: it does not exist"),
+            ({"notify": "/nowhere"}, "notify: /nowhere: it does not exist"),
+            ({"name": "a/b"}, "name: "),
+            ({"page": 5}, "page is not a text"),
+        ],
+    ),
 )
 def test_bad_settings_are_one_sentence_and_exit_code_78(service: Start, settings: dict[str, Any], why: str) -> None:
     one = service(**settings)
@@ -407,6 +423,7 @@ def test_bad_settings_are_one_sentence_and_exit_code_78(service: Start, settings
     assert "secret" not in line
 
 
+@pytest.mark.thorough
 def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
@@ -475,6 +492,7 @@ def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, service: 
     assert carried(consul)
 
 
+@pytest.mark.thorough
 def test_a_call_fails_if_no_planner_service_answers(run: Runner, consul: RawKV) -> None:
     seed(consul, HOSTS)
     # As that of a service that was killed some seconds ago.
