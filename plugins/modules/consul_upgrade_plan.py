@@ -834,7 +834,7 @@ def _refuse_with_job(options: Mapping[str, Any]) -> None:
         raise UpgradeError(
             "bad_options",
             f"job and {given[0] if given else 'since'} can't be combined. Leave out {given[0] if given else 'job, and give version'}: a job has its own "
-            "target, always begins anew, and opens no gate of Puppet.",
+            "target, always begins a new rollout, and opens no gate of Puppet.",
         )
 
 

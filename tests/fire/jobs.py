@@ -192,7 +192,7 @@ class _Run(job_run.JobRun):
         # The real one opens a connection of its own.
         self._settings = NodeSettings(host, FLEET[host], Connection(), {})
         self._keys = NodeKeys(host, FLEET[host])
-        self._consul = _Consul(node.store)  # type: ignore[assignment]
+        self._consul = _Consul(node.store)
         self._spool = node.spools[host]
         self._say = lambda _line: None
         self._facts = {"role": FLEET[host], "machine": "", "release": "test"}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
@@ -19,6 +20,7 @@ from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.catalog import Catalog
 from integration.support.fleet import seed
+from integration.support.planner_service import Service
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
 from integration.support.shelf import Shelf
@@ -126,3 +128,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_WHOLE] = files >= set(HERE.glob("test_*.py")) and not any(
         config.getoption(option) for option in ("keyword", "markexpr", "deselect")
     )
+
+
+@pytest.fixture
+def service(tmp_path: Path, store: Store) -> Iterator[Callable[..., Service]]:
+    """Starts services, and ends them."""
+    started: list[Service] = []
+
+    def begin(name: str = "one", **settings: Any) -> Service:
+        port = settings.pop("port", store.settings.port)
+        started.append(Service(tmp_path, port, name, **settings))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.resume()
+            one.kill()

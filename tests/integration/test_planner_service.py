@@ -9,7 +9,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import gates, ledger, names, seed
-from integration.support.planner_service import Nodes, Service, open_hosts, until
-from integration.support.playbook import Runner, plan
-from integration.support.shipped import Shipped
+from integration.support.planner_service import Nodes, Service, carried, open_hosts, running, until
 from integration.support.words import upgrade
 from thorough import quick
 
@@ -38,23 +36,6 @@ Start = Callable[..., Service]
 ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 HOSTS = names(web=6)
 MASTER = "d6b1a0d5-0000-4000-8000-00000000beef"
-
-
-@pytest.fixture
-def service(tmp_path: Path, store: Store) -> Iterator[Start]:
-    """Starts services, and ends them."""
-    started: list[Service] = []
-
-    def begin(name: str = "one", **settings: Any) -> Service:
-        port = settings.pop("port", store.settings.port)
-        started.append(Service(tmp_path, port, name, **settings))
-        return started[-1]
-
-    yield begin
-    for one in started:
-        if one.process.poll() is None:
-            one.resume()
-            one.kill()
 
 
 def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] = ONE) -> None:
@@ -72,21 +53,10 @@ def hand_over_now(store: Store) -> None:
     hand_over(store, made.ledger, None, dry=False)
 
 
-def carried(consul: RawKV) -> bool:
-    """Return whether a service says that it carries the rollout that was handed over."""
-    handover = json.loads(consul.get("upgrade/handover") or b"{}")
-    answers = [json.loads(text) for text in consul.texts("upgrade/planners/").values()]
-    return any((one["handover"], one["refusal"]) == (handover.get("id"), "") for one in answers)
-
-
-def _running(consul: RawKV) -> list[str]:
-    return list(consul.texts("upgrade/planners/"))
-
-
 def test_it_carries_a_rollout_to_its_end_and_stands_by_again(service: Start, store: Store, consul: RawKV) -> None:
     one = service()
     one.says("standing_by", "no rollout has begun")
-    assert until(lambda: _running(consul)) == ["upgrade/planners/one"]
+    assert until(lambda: running(consul)) == ["upgrade/planners/one"]
     with Nodes(store, consul, HOSTS):
         _begin(store, consul)
         until(lambda: ledger(consul)["state"] == "complete")
@@ -96,7 +66,7 @@ def test_it_carries_a_rollout_to_its_end_and_stands_by_again(service: Start, sto
     assert gates(consul) == {"global": "True"}
     one.says("complete", "2: web 6/6")
     assert one.end() == 0
-    assert _running(consul) == []
+    assert running(consul) == []
 
 
 def test_it_admits_no_host_of_a_rollout_that_was_not_handed_over(service: Start, store: Store, consul: RawKV) -> None:
@@ -164,7 +134,7 @@ def test_one_of_two_that_stand_by_takes_over_within_two_seconds_of_a_kill(
 ) -> None:
     services = [service(name) for name in ("one", "two", "three")]
     _begin(store, consul)
-    until(lambda: len(_running(consul)) == 3)
+    until(lambda: len(running(consul)) == 3)
     for one in services:
         one.says("carrying")
     seconds = []
@@ -380,7 +350,7 @@ def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
         file = tmp_path / "notify.json"
         file.write_text(json.dumps({"targets": [{"webhook": f"{url}/refuses"}, {"webhook": f"{url}/fine"}]}))
         one, other = service(notify=str(file)), service(name="other", notify=str(file))
-        until(lambda: len(_running(consul)) == 2)
+        until(lambda: len(running(consul)) == 2)
         with Nodes(store, consul, HOSTS):
             _begin(store, consul)
             until(lambda: [event["event"]["event"] for event in received].count("end") == 2)
@@ -449,7 +419,7 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
             until(lambda following=following: following in one.admitted())
         upgrade(store, "web6")
         until(lambda: ledger(agent.kv)["state"] == "complete")
-        assert _running(agent.kv) == ["upgrade/planners/one"]
+        assert running(agent.kv) == ["upgrade/planners/one"]
         assert one.messages("denied") == []
         client = Store(Settings(port=agent.http_port, token=own)).client
         for key in (
@@ -461,87 +431,3 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
             with pytest.raises(UpgradeError) as refused:
                 client.write([put(key, "3")])
             assert refused.value.code == "denied", key
-
-
-# How runs hand a rollout over.
-
-
-def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, service: Start, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    before = consul.tree()
-    (refused,) = run([plan(version="2", instructions=ONE, hand_over=True)])
-    assert refused["failure"]["code"] == "no_planner"
-    assert consul.tree() == before
-    service(fleet=dict(HOSTS))
-    until(lambda: _running(consul))
-    (checked,) = run([plan(version="2", instructions=ONE, hand_over=True)], check=True)
-    assert checked["changed"]
-    assert "upgrade/handover = " in checked["diff"]["after"]
-    assert consul.get("upgrade/handover") is None
-    first, again, other = run(
-        [
-            plan(version="2", instructions=ONE, hand_over=True),
-            plan(version="2", hand_over=True),
-            plan(version="2", hand_over=True, limit=["web2"]),
-        ]
-    )
-    assert (first["changed"], again["changed"], other["changed"]) == (True, False, True), other
-    assert first["planners"] == ["one"]
-    kept = json.loads(consul.get("upgrade/handover") or b"")
-    assert (kept["version"], kept["since"], kept["limit"]) == ("2", ledger(consul)["since"], ["web2"])
-    assert carried(consul)
-
-
-@pytest.mark.thorough
-def test_a_call_fails_if_no_planner_service_answers(run: Runner, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    # As that of a service that was killed some seconds ago.
-    consul.put("upgrade/planners/one", "{}")
-    (refused,) = run([plan(version="2", instructions=ONE, hand_over=True)])
-    assert refused["failure"]["code"] == "no_planner"
-    assert "The rollout has begun and was handed over, but no planner service carries it" in refused["msg"]
-    assert "None has answered within 20 s" in refused["msg"]
-
-
-def test_a_call_does_not_wait_for_what_it_hands_over(run: Runner, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    before = consul.tree()
-    (both,) = run([plan(version="2", instructions=ONE, hand_over=True, wait=True)])
-    assert both["failure"]["code"] == "bad_options"
-    assert consul.tree() == before
-
-
-def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, store: Store, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    variables: dict[str, Any] = {"version": "2", "instructions": ONE, "wait": False}
-    refused = play("upgrade", **variables)
-    assert refused.returncode != 0
-    assert "[no_planner] No planner service runs" in refused.stdout
-    assert ledger(consul) == {}
-    one = service()
-    until(lambda: _running(consul))
-    with Nodes(store, consul, HOSTS):
-        begun = play("upgrade", **variables)
-        assert begun.returncode == 0, begun.stdout
-        assert "Handed over: 1 planner service carries the rollout to its end (one)." in begun.stdout
-        last = begun.stdout.strip().splitlines()[-1]
-        assert last.startswith("Next: ")
-        assert "status" in last
-        assert "follow=true" in last
-        until(lambda: ledger(consul)["state"] == "complete")
-    assert one.admitted()
-
-
-def test_a_fleet_that_ansible_upgrades_is_not_handed_over(play: Shipped, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    refused = play(
-        "upgrade",
-        inventory={"web": [*HOSTS]},
-        version="2",
-        wait=False,
-        upgrade_roles={"web": {"services": ["nginx"]}},
-    )
-    assert refused.returncode != 0
-    assert "[bad_options] wait: planner services run no Ansible tasks, but Ansible upgrades the roles" in refused.stdout
-    assert consul.get("upgrade/handover") is None
-    assert ledger(consul) == {}

@@ -147,6 +147,18 @@ class Fleet:
         return {one["CheckID"]: (one["Status"], one["Output"]) for one in json.loads(body)}
 
 
+def enrolled(make_fleet: Callable[..., Fleet], roles: Mapping[str, str], version: str = "v1") -> Fleet:
+    """Return a fleet of enrolled hosts that all run a version.
+
+    :param roles: host -> role.
+    """
+    fleet = make_fleet(roles)
+    fleet.consul.put("current_version", version)
+    fleet.enroll()
+    wait_for(lambda: fleet.reported(version) == set(roles), f"all nodes run {version}")
+    return fleet
+
+
 def download_wheels(node: Node) -> Path:
     """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
     version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()

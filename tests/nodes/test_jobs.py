@@ -16,7 +16,7 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeFleet
-from .fleet import Fleet, wait_for
+from .fleet import Fleet, enrolled, wait_for
 
 ROLES = {**{f"controller{n}": "controller" for n in (1, 2)}, **{f"compute{n}": "compute" for n in range(1, 5)}}
 RULES = {"rolling_rules": {"global": 2}, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
@@ -41,10 +41,7 @@ ARGS = {"grace": 0.5}
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
     """Six enrolled nodes at one version, with a command."""
-    fleet = make_fleet(ROLES)
-    fleet.consul.put("current_version", "v1")
-    fleet.enroll()
-    wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
+    fleet = enrolled(make_fleet, ROLES)
     for node in fleet.lab.nodes.values():
         install(node, "restart", RESTART)
     return fleet

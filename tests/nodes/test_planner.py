@@ -14,7 +14,7 @@ import yaml
 from lab.node import ROOT, Node
 
 from .conftest import MakeFleet
-from .fleet import Fleet, download_wheels, wait_for
+from .fleet import Fleet, download_wheels, enrolled, wait_for
 
 ROLES = {"controller1": "controller", "controller2": "controller", "compute1": "compute", "compute2": "compute"}
 PLANNERS = ("controller1", "controller2")
@@ -26,11 +26,7 @@ PAGE = "/var/lib/convoy-page/state.json"
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
     """Enrolled hosts that run v1."""
-    fleet = make_fleet(ROLES)
-    fleet.consul.put("current_version", "v1")
-    fleet.enroll()
-    wait_for(lambda: fleet.reported("v1") == set(ROLES), "all nodes run v1")
-    return fleet
+    return enrolled(make_fleet, ROLES)
 
 
 def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:

@@ -139,7 +139,10 @@ class _Night:
         """Say what a step broke."""
         before, after = _data(step.before, _LEDGER), _data(step.after, _LEDGER)
         changed = step.changed()
-        say = lambda text: self._result.violations.append(f"index {step.index}: {text}")  # noqa: E731
+
+        def say(text: str) -> None:
+            self._result.violations.append(f"index {step.index}: {text}")
+
         if before.get("version") != after.get("version"):
             self._result.begun["job" if _is_job(after) else "version"] += 1
             if before.get("state") in _UNDER_WAY:

@@ -14,6 +14,7 @@ from .._common.clock import is_time
 from .._common.names import JOB, is_command_name, is_job
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
+from .record import unreadable_record
 from .values import MOST, decode_data, decode_time, sanitize_all
 
 # A signature for another purpose is none for a job.
@@ -134,13 +135,7 @@ def decode_job_record(key: str, value: bytes) -> HostRecord:
             role=_text(data.get("role"), _LONGEST),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return HostRecord(
-            version="",
-            state=FAILED,
-            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
-            readable=False,
-        )
+        return unreadable_record(key, error)
 
 
 def retried_job_record(value: bytes | None, target: str, now: int) -> str:

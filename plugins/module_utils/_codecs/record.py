@@ -41,13 +41,18 @@ def decode_record(key: str, value: bytes) -> HostRecord:
             raise ValueError(f"it would take {size} bytes, and at most {_MOST_RECORD} are allowed")
         return record
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return HostRecord(
-            version="",
-            state=FAILED,
-            error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
-            readable=False,
-        )
+        return unreadable_record(key, error)
+
+
+def unreadable_record(key: str, error: Exception) -> HostRecord:
+    """Return the record for a value that can't be read: failed, with the reason."""
+    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return HostRecord(
+        version="",
+        state=FAILED,
+        error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
+        readable=False,
+    )
 
 
 def _record(data: Any) -> HostRecord:

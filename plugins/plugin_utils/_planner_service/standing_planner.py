@@ -42,6 +42,18 @@ _MOST_QUIET = 10.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 
+@dataclass(frozen=True, slots=True)
+class _HandedOver:
+    """A rollout that was handed over, as it is in Consul.
+
+    :param index: the ModifyIndex of its handover.
+    """
+
+    ledger: Ledger
+    handover: Handover
+    index: int
+
+
 @dataclass(slots=True)
 class _Work:
     """A rollout that is carried.
@@ -128,20 +140,21 @@ class StandingPlanner:
 
     def _read_and_carry(self, mark: int) -> None:
         """Carry the rollout, or wait for a change if none was handed over."""
-        ledger, handover, index, why = self._read()
-        if ledger is None or handover is None or why:
-            self._log.state("standing_by", f"Stands by: {why}")
-            self._presence.answer(self._handover_id, f"It stands by: {why}" if self._handover_id else "")
+        found = self._read()
+        if isinstance(found, str):
+            self._log.state("standing_by", f"Stands by: {found}")
+            self._presence.answer(self._handover_id, f"It stands by: {found}" if self._handover_id else "")
             self._drop_work()
             self._wait(self._either, mark)
             return
-        if self._work is None or self._work.handover != handover:
+        if self._work is None or self._work.handover != found.handover:
             self._drop_work()
-            self._work = _Work(handover, index, RepeatedPasses(self._settings.consul, self._cache), PassProgress())
-        self._carry(self._work, ledger)
+            passes = RepeatedPasses(self._settings.consul, self._cache)
+            self._work = _Work(found.handover, found.index, passes, PassProgress())
+        self._carry(self._work, found.ledger)
 
-    def _read(self) -> tuple[Ledger | None, Handover | None, int, str]:
-        """Return the ledger, the handover, its ModifyIndex, and why the rollout is not carried, empty if it is: one request.
+    def _read(self) -> _HandedOver | str:
+        """Return the rollout that was handed over, or why none is carried: one request.
 
         :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, and what :meth:`ConsulClient.read` raises.
         """
@@ -151,10 +164,10 @@ class StandingPlanner:
         self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
         refuse_newer_among(keys, entries)
         if keys.ledger not in found:
-            return None, None, 0, "no rollout has begun."
+            return "no rollout has begun."
         ledger = decode_ledger(keys.ledger, found[keys.ledger].value)
         if ledger.state not in (RUNNING, PAUSED):
-            return ledger, None, 0, f"the rollout to {ledger.version} is {ledger.state}."
+            return f"the rollout to {ledger.version} is {ledger.state}."
         what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
         again = (
             f"command.yml -e job={job_id(ledger.version)}"
@@ -163,18 +176,17 @@ class StandingPlanner:
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:
-            return ledger, None, 0, f"{what} was not handed over. {how}"
-        index = found[keys.handover].modify_index
+            return f"{what} was not handed over. {how}"
         try:
             handover = decode_handover(found[keys.handover].value)
         except ValueError as error:
             problem = f"{keys.handover} can't be read, or a newer release wrote it: {error}."
-            return ledger, None, index, f"{problem} Update this service, or hand the rollout over again. {how}"
+            return f"{problem} Update this service, or hand the rollout over again. {how}"
         if not handover.is_of(ledger):
-            return ledger, None, index, f"{what} was not handed over, only one before it. {how}"
+            return f"{what} was not handed over, only one before it. {how}"
         if handover.id in self._refused:
-            return ledger, None, index, f"{self._refused[handover.id]} {how}"
-        return ledger, handover, index, ""
+            return f"{self._refused[handover.id]} {how}"
+        return _HandedOver(ledger, handover, found[keys.handover].modify_index)
 
     def _carry(self, work: _Work, ledger: Ledger) -> None:
         """Make passes until the rollout is over or its handover changes.

@@ -33,9 +33,8 @@ class RunSession:
         runtime.start_thread(self._renew)
 
     def acquire(self, host: str) -> str | None:
-        """Acquire the lease of a host; return None, or a text on the other run that has it."""
-        with self._pool.store() as store:
-            return leases.acquire(store, self.name, host)
+        """Acquire the lease of a host, also if Consul can't be reached for a moment; return None, or a text on the other run that has it."""
+        return self._pool.with_retries(lambda store: leases.acquire(store, self.name, host))
 
     def release(self, host: str) -> None:
         """Release the lease of a host, unless another run has it."""

@@ -124,3 +124,15 @@ def open_hosts(consul: RawKV, hosts: Mapping[str, str]) -> list[str]:
     """Return the hosts whose own gate is open."""
     found = gates(consul)
     return [host for host in hosts if found.get(f"host/{host}", "").lower() == "true"]
+
+
+def carried(consul: RawKV) -> bool:
+    """Return whether a service says that it carries the rollout that was handed over."""
+    handover = json.loads(consul.get("upgrade/handover") or b"{}")
+    answers = [json.loads(text) for text in consul.texts("upgrade/planners/").values()]
+    return any((one["handover"], one["refusal"]) == (handover.get("id"), "") for one in answers)
+
+
+def running(consul: RawKV) -> list[str]:
+    """Return the keys of the services that run."""
+    return list(consul.texts("upgrade/planners/"))

@@ -128,12 +128,12 @@ _JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), _JSON))  # type: ignore[misc]
+@given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), _JSON))
 def test_any_arguments_are_taken_or_refused(arguments: dict[str, Any]) -> None:
     try:
         check_arguments(parse(), arguments)
     except Refused:
         return
-    assert set(arguments) <= set(SCHEMA["properties"])  # type: ignore[arg-type]
+    assert set(arguments) <= set(SCHEMA["properties"])
     # What was taken can be an environment variable.
     assert "\x00" not in json.dumps(arguments) and json.dumps(arguments).encode()

@@ -17,8 +17,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import job 
 from convoy_node.jobs.job import MOST_SECONDS, Job, check_time, parse_job
 from convoy_node.jobs.refusals import Refused
 from convoy_node.jobs.signature import NAMESPACE, verify_signature
+from missing import missing
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+
+@pytest.fixture(autouse=True)
+def _ssh_keygen() -> None:
+    if shutil.which("ssh-keygen") is None:
+        missing("ssh-keygen is not installed.")
+
 
 JOB = Job("restart-1", "restart", 2_000_000_000, {"service": "nova", "grace": 30}, roles=("compute",), hosts=("web1",))
 
