@@ -83,7 +83,10 @@ class ActionModule(ModuleAction):
                 break
             self._say([f"{waited['failure']['message'].partition('. So ')[0]}. This run waits for its end."])
             runtime.sleep(_PAUSE)
-            passes = self._passes(options, params, task_vars)
+            try:
+                passes = self._passes(options, params, task_vars)
+            except UpgradeError as error:
+                return {**result, "changed": False, **error.as_result()}
         return {**result, **(waited if params is None else self.as_module_result(waited, params))}
 
     def _make_one(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

@@ -230,6 +230,9 @@ hosts:
     unadmitted:
       description: Whether the host reported that it started although its gate is closed and no planner admitted it.
       type: bool
+    busy:
+      description: Whether the host has started a job, or an upgrade while the rollout is a job, and not ended it.
+      type: bool
     stage:
       description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
@@ -468,6 +471,9 @@ host:
       type: str
     unadmitted:
       description: Whether the host reported that it started although its gate is closed and no planner admitted it.
+      type: bool
+    busy:
+      description: Whether the host has started a job, or an upgrade while the rollout is a job, and not ended it.
       type: bool
     stage:
       description: Number of the host's stage, in order. V(0) for the first stage, and without stages.

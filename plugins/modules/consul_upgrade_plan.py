@@ -165,10 +165,10 @@ options:
         type: dict
         default: {}
       only:
-        description: Hosts that the job is for, as in O(limit). All others count as done. Without it, the job is for the whole fleet.
+        description: Hosts that the job is for, as in O(limit). All others count as done. Without it, the job is for the whole fleet. An empty
+          list is refused.
         type: list
         elements: str
-        default: []
       expires:
         description: Seconds after which no node begins the job, at most 31 days.
         type: int
@@ -479,6 +479,9 @@ hosts:
     unadmitted:
       description: Whether the host reported that it started although its gate is closed and no planner admitted it.
       type: bool
+    busy:
+      description: Whether the host has started a job, or an upgrade while the rollout is a job, and not ended it.
+      type: bool
     stage:
       description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
@@ -727,7 +730,7 @@ SPEC: dict[str, dict[str, Any]] = {
         "options": {
             "run": {"type": "str", "required": True},
             "args": {"type": "dict", "default": {}},
-            "only": {"type": "list", "elements": "str", "default": []},
+            "only": {"type": "list", "elements": "str"},
             "expires": {"type": "int", "default": 86400},
             "sign_with": {"type": "path"},
             "id": {"type": "str"},

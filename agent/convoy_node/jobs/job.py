@@ -75,7 +75,7 @@ def parse_job(key: str, identifier: str, value: bytes) -> Job:
     :raises Refused: if any part of it has a wrong value.
     """
     try:
-        data = json.loads(value) if len(value) <= _MOST_BYTES else None
+        data = json.loads(value, parse_constant=_no_constant) if len(value) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
@@ -114,6 +114,11 @@ def check_time(job: Job, now: float) -> None:
             f"The job expires in {int(job.expires - now)} s by the clock of this node, and at most {MOST_SECONDS} s are allowed. "
             "Begin a job with an earlier expiry, or correct the clock."
         )
+
+
+def _no_constant(name: str) -> None:
+    """Refuse NaN and infinities, which Python reads and JSON does not have."""
+    raise ValueError(name)
 
 
 def _bad(key: str, problem: str) -> Refused:

@@ -113,12 +113,15 @@ class JobRun:
             # Its record stays as it is, so that its slot is not given away.
             self._say(f"{self._settings.host}: job {identifier} does not start: {error}")
             return 1
-        if lost is not None and not command.schema.is_repeatable:
+        if lost is not None:
+            # Only an operator decides whether it runs again.
             self._say(f"{self._settings.host}: {report_of(lost)}")
             self._report(lost)
             return 1
         attempt = 1 if before is None else before.attempt + (before.state != STARTING)
-        entry = new_entry(job, uuid.uuid4().hex, int(time.time()), attempt)
+        # A start that did not go on may be in Consul all the same.
+        run = before.run if before is not None and before.state == STARTING else uuid.uuid4().hex
+        entry = new_entry(job, run, int(time.time()), attempt)
         try:
             if before is None:
                 self._spool.add(entry)
@@ -184,13 +187,16 @@ class JobRun:
         return job, command, before
 
     def _lost_run(self, record: Mapping[str, Any], job: Job, before: Optional[Entry]) -> Optional[Entry]:
-        """Return the end of a run that Consul has the start of, and that this node does not remember; None if there is none.
+        """Return the end of a run that Consul has only the start of: as this node remembers it, or lost; None if there is none.
 
         :raises OtherMachine: if it is one of another machine with the name of this one.
         """
         run = record.get("run")
-        if record.get("job") != job.id or record.get("state") != STARTED or (before is not None and before.run == run):
+        if record.get("job") != job.id or record.get("state") != STARTED:
             return None
+        if before is not None and before.run == run:
+            # Its end was not reported in time.
+            return None if before.state == STARTING else before
         machine = record.get("machine")
         if machine and self._facts["machine"] and machine != self._facts["machine"]:
             raise OtherMachine(

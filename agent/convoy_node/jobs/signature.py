@@ -44,7 +44,12 @@ def verify_signature(job: Job, prefix: str, allowed_signers: str = FILE) -> str:
         signature, allowed = Path(folder, "signature"), Path(folder, "allowed_signers")
         signature.write_bytes(job.signature.encode("ascii", "replace")[:_MOST_SIGNATURE])
         allowed.write_bytes(keys)
-        text = job.signed_text(prefix)
+        try:
+            text = job.signed_text(prefix)
+        except (ValueError, RecursionError):
+            raise Refused(
+                "The job has arguments that can't be signed. Begin a new job with values that JSON has."
+            ) from None
         found = _keygen(["find-principals", "-s", str(signature), "-f", str(allowed)], text)
         names = found.stdout.decode("utf-8", "replace").splitlines() if found.returncode == 0 else []
         if not names:

@@ -24,7 +24,14 @@ from .._host_states.states import HostState, read_states
 from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
 from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
-from .._rollout.desired_ledger import DesiredLedger, PassRequest, desired_ledger, is_same_rollout, other_rollout
+from .._rollout.desired_ledger import (
+    DesiredLedger,
+    PassRequest,
+    desired_ledger,
+    is_same_rollout,
+    other_rollout,
+    other_under_way,
+)
 from .._rollout.host_health_notes import with_checks, write_health
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
@@ -123,6 +130,8 @@ def make_pass(
         first = first or snapshot
         first_version = first.current_version
         if not outcome.begun and snapshot.current_version not in (first_version, request.version):
+            if request.job is not None and snapshot.ledger is not None and snapshot.ledger.is_under_way:
+                raise other_under_way(snapshot.ledger, request.job.target)
             raise other_rollout(snapshot)
         if first.is_job != snapshot.is_job:
             raise other_rollout(snapshot)

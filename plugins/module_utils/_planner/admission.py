@@ -129,7 +129,7 @@ def gates_to_open(
     """Return the roles and the hosts whose gates this pass opens.
 
     A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are
-    in scope, the last stage has begun, and no host of the role is held or started without an admission. A host's own gate takes
+    in scope, the last stage has begun, and no host of the role is held, busy with other work, or started without an admission. A host's own gate takes
     precedence over the gate of its role, so it is opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
@@ -146,7 +146,7 @@ def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
     hosts = [one.host for one in fleet.by_role[role]]
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
         return False
-    return not any(one.is_unadmitted for one in fleet.by_role[role])
+    return not any(one.is_unadmitted or one.is_busy for one in fleet.by_role[role])
 
 
 def _reason(role: str, after: Position) -> str:

@@ -259,6 +259,7 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         begun=one.begun,
         done=_finished_groups(one, version),
         unadmitted=one.is_unadmitted,
+        busy=one.is_busy,
         stage=stage,
         blocks=one.blocks_others,
     )

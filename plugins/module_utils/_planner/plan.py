@@ -36,6 +36,7 @@ class HostView:
     :param done: the task groups that it has finished, such as ``stop/nginx``, until it is upgraded. After an upgrade to another version,
         only those of checkpoints, such as ``upgrade/nginx@2.4``.
     :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
+    :param busy: whether it has started other work than the rollout's, and not ended it: a job, or an upgrade while the rollout is a job.
     :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
     :param blocks: whether other roles and later stages wait for it.
     """
@@ -54,6 +55,7 @@ class HostView:
     begun: str | None = None
     done: tuple[str, ...] = ()
     unadmitted: bool = False
+    busy: bool = False
     stage: int = 0
     blocks: bool = False
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._codecs.job import Job
-from .._codecs.values import before_job
+from .._codecs.values import before_job, ledger_of_versions
 from .._common.errors import UpgradeError
 from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
@@ -149,7 +149,7 @@ def desired_ledger(
     elif begins:
         check_new_version(version, "version")
     replaces = _replaced(request, snapshot, version)
-    if begins and not begun and not (request.rolls_back or request.restart or snapshot.is_job):
+    if begins and not begun and not (request.rolls_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     same = old if old is not None and old.version == version and not begins else None
     # A rollout without rules of its own begins with those of the last rollout.
@@ -286,10 +286,21 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     :raises UpgradeError: ``post_upgrade_pending``.
     """
     old = snapshot.ledger
+    if old is not None and snapshot.versions is not None:
+        # A job begins. The tasks are those of the last rollout to a version.
+        old = ledger_of_versions(old)
+        snapshot = replace(snapshot.versions, ledger=old)
     if old is None or old.state != COMPLETE or old.version == version:
         return
     members = find_members(request.fleet, snapshot, old.role_pattern).members
     left = post_upgrade_hosts(snapshot, members)
+    if left and is_job(version):
+        raise UpgradeError(
+            "post_upgrade_pending",
+            f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
+            f"to {old.version}, so no job begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version={old.version}",
+            hosts=list(left),
+        )
     if left:
         raise UpgradeError(
             "post_upgrade_pending",
@@ -344,7 +355,7 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     if request.replace == old.version:
         return old
     if snapshot.is_job or old.is_job:
-        raise _other_under_way(old, version)
+        raise other_under_way(old, version)
     named = f"replace names {request.replace}, but the" if request.replace else "The"
     raise UpgradeError(
         "rollout_under_way",
@@ -356,7 +367,7 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     )
 
 
-def _other_under_way(old: Ledger, version: str) -> UpgradeError:
+def other_under_way(old: Ledger, version: str) -> UpgradeError:
     """Return the error for a job that would begin while another job or a rollout to a version is under way."""
     if old.is_job:
         return job_under_way(old)

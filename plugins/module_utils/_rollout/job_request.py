@@ -69,7 +69,7 @@ def requested_job(
         raise _bad(
             f"expires: {seconds} is not from 60 to {MOST_SECONDS} seconds. Give the seconds after which no node begins the job"
         )
-    roles, hosts = _targets(store, options.get("only") or (), fleet, role_pattern, rules)
+    roles, hosts = _targets(store, options.get("only"), fleet, role_pattern, rules)
     now = int(runtime.now())
     job = Job(
         identifier,
@@ -96,14 +96,20 @@ def requested_job(
 
 def _targets(
     store: Store,
-    only: Sequence[str],
+    only: Sequence[str] | None,
     fleet: Mapping[str, str] | None,
     role_pattern: str | None,
     rules: Mapping[str, Any] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the roles and hosts that patterns select: roles of which all hosts are, and hosts of other roles."""
-    if not only:
+    """Return the roles and hosts that patterns select: roles of which all hosts are, and hosts of other roles; none for the whole fleet.
+
+    :param only: the patterns; None for the whole fleet.
+    :raises UpgradeError: ``bad_job`` for an empty list, which usually means an unset variable.
+    """
+    if only is None:
         return (), ()
+    if not only:
+        raise _bad("only is an empty list. Name roles, groups or hosts, or leave it out for the whole fleet")
     snapshot = store.snapshot(of_job=True)
     ledger = snapshot.ledger
     members = find_members(fleet, snapshot, role_pattern or (ledger.role_pattern if ledger else None)).members

@@ -62,7 +62,8 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             compare_and_put(keys.holds, "", snapshot.hold_index),
             put(keys.current_version, ledger.version),
             *wiped,
-            *(remove_tree(folder) for folder in (keys.onces, keys.marks, keys.approvals)),
+            # A job comes between rollouts to versions, which keep what ran once for all hosts.
+            *(remove_tree(folder) for folder in (*(() if keys.is_job else (keys.onces,)), keys.marks, keys.approvals)),
             *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
             *_job_operations(keys, snapshot, job),
         ),
@@ -163,8 +164,12 @@ def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: 
         after = replace(after, gates=plain, ledger=done)
     elif ledger.state != RUNNING:
         return None
+    elif ledger.is_job:
+        # A host that joins the fleet later must not find an open gate.
+        wiped, changes = _one_gate(keys, snapshot, CLOSED)
+        after = replace(after, gates=Gates(GateValue(keys.gate("global"), CLOSED)))
     event = {
-        "what": "converge" if wiped else "complete",
+        "what": "converge" if wiped and not ledger.is_job else "complete",
         "reason": "every host has run the job"
         if ledger.is_job
         else "every host is upgraded" + ("; the global gate opens" if wiped else ""),

@@ -49,7 +49,7 @@ class Store:
     def folders(self) -> tuple[str, ...]:
         """The folders that a token must be able to read, because a hidden key would count as a missing one."""
         keys = self._keys_of_versions
-        return (keys.reports, keys.gates, keys.records, keys.holds)
+        return (keys.reports, keys.gates, keys.records, keys.holds, keys.job_gates, keys.job_records)
 
     @property
     def _keys_of_versions(self) -> Keys:
@@ -65,8 +65,6 @@ class Store:
             keys.marks,
             keys.approvals,
             keys.providers,
-            keys.job_gates,
-            keys.job_records,
             *self.folders,
         )
         return (*single, *ours, old.reports, *old.gate_folders)

@@ -376,12 +376,13 @@ class RunAdmission:
     def _is_any_active(self, latest: PassView, upgrading: Collection[str]) -> bool:
         """Return whether the upgrade of one of these hosts can end without a new push run.
 
-        A host that upgrades itself or soaks is active. A host that Ansible upgrades is active while a run holds its lease.
+        A host that upgrades itself, soaks or runs a job is active. A host that Ansible upgrades is active while a run holds its lease.
         """
         leases = latest.outcome.snapshot.leases
         return any(
             not self._run.is_pushed(latest.hosts[host].role)
             or latest.hosts[host].soaking
+            or latest.hosts[host].busy
             or (host in leases and host not in self._waiting and host not in self._dropped)
             for host in upgrading
         )

@@ -91,6 +91,9 @@ def decide_finally(run: PushRun, latest: PassView, host: str) -> Decision:
 
 def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | None:
     view, blocker = latest.hosts[host], latest.outcome.plan.blocker
+    if view.busy:
+        # It runs a job. Its end is a change.
+        return None
     if view.soaking:
         return Decision(admitted=False, state=view.state, reason=view.reason)
     # A held host does not resume an upgrade that was interrupted. The run that upgrades it has asked before.

@@ -389,11 +389,12 @@ def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: In
     assert not (trusted / "ran").exists()
 
 
+@pytest.mark.parametrize("is_repeatable", [False, True])
 @pytest.mark.parametrize("is_other_machine", [False, True])
 def test_a_start_that_this_node_does_not_remember_is_lost(
-    is_other_machine: bool, node: Node, install: Install, trusted: Path
+    is_other_machine: bool, is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch {trusted}/ran", repeatable=is_repeatable)
     node.admit("j1")
     machine = "another" if is_other_machine else job_run._machine()
     if is_other_machine and not job_run._machine():
@@ -404,6 +405,32 @@ def test_a_start_that_this_node_does_not_remember_is_lost(
     assert not (trusted / "ran").exists()
     if is_other_machine:
         assert "The machine another has begun the job" in node.lines[-1]
+
+
+def test_an_end_that_was_not_reported_in_time_is_reported_and_nothing_runs_again(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran", repeatable=True)
+    node.admit("j1")
+    node.spool.prepare()
+    # As after a report that Consul did not take in this run.
+    node.spool.add(
+        Entry(
+            "j1",
+            "a",
+            int(time.time()) + 600,
+            LOST,
+            "r1",
+            at=1,
+            ended=2,
+            error="lost: the node restarted",
+            is_reported=True,
+        )
+    )
+    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
+    assert node.run() == 1
+    assert node.record["state"] == "lost"
+    assert not (trusted / "ran").exists()
 
 
 def entry(identifier: str, expires: int, entry_state: str = DONE, **facts: Any) -> Entry:

@@ -143,6 +143,7 @@ def test_a_job_has_its_time() -> None:
         b'{"id": "a", "command": "a", "expires": "1"}',
         b'{"id": "a", "command": "a", "expires": true}',
         b'{"id": "a", "command": "a", "expires": 1, "args": []}',
+        b'{"id": "a", "command": "a", "expires": 1, "args": {"x": NaN}}',
         b'{"id": "a", "command": "a", "expires": 1, "roles": "compute"}',
         b'{"id": "a", "command": "a", "expires": 1, "hosts": [1]}',
         b'{"id": "a", "command": "a", "expires": 1, "signature": 1}',

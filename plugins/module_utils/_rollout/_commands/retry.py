@@ -58,12 +58,15 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             and (view.state in state_names.BROKEN or (host in named and _is_midway(snapshot, host, view)))
             and host not in snapshot.busy
         ]
+        # A lost host may still run the command of a job. Only an operator who names it says that it does not.
+        silent = [host for host in chosen if host not in named and _may_run_command(snapshot, host)]
+        chosen = [host for host in chosen if host not in silent]
         busy = [
             host
             for host in in_order(snapshot.busy)
             if host in asked and (host in named or plan.hosts[host].state in state_names.BROKEN)
         ]
-        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy}]
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy, *silent}]
         fields = command_fields(command.plain())
         # Each host needs a write of its record, its health mark and its gate, which may be in two layouts.
         most = MOST_GATES // (2 + writer.places)
@@ -99,9 +102,23 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
             ]
         left += [_busy_remark(snapshot, host) for host in busy]
+        left += [_silent_remark(host) for host in silent]
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return write_command(store, act, dry=dry)
+
+
+def _may_run_command(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host has started the command of the job and not reported its end."""
+    record = snapshot.records.get(host)
+    return snapshot.is_job and record is not None and record.state == STARTED
+
+
+def _silent_remark(host: str) -> str:
+    return (
+        f"{host} is not changed, because it has started the job and not reported its end, so its command may still run. Once you have made sure that "
+        f"it does not, run retry.yml -e host={host}."
+    )
 
 
 def _busy_remark(snapshot: Snapshot, host: str) -> str:
