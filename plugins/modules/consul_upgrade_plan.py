@@ -170,9 +170,9 @@ options:
         type: list
         elements: str
       expires:
-        description: Seconds after which no node begins the job, at most 31 days.
-        type: int
-        default: 86400
+        description: Time after which no node begins the job, in seconds or as a text such as V(2h); at most 31 days.
+        type: str
+        default: 1d
       sign_with:
         description:
           - File of the private key to sign the job with, or of a public key whose private one an ssh-agent has. It is read on the host where the
@@ -731,7 +731,7 @@ SPEC: dict[str, dict[str, Any]] = {
             "run": {"type": "str", "required": True},
             "args": {"type": "dict", "default": {}},
             "only": {"type": "list", "elements": "str"},
-            "expires": {"type": "int", "default": 86400},
+            "expires": {"type": "str", "default": "1d"},
             "sign_with": {"type": "path"},
             "id": {"type": "str"},
             "by": {"type": "str", "default": ""},

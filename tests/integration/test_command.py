@@ -112,6 +112,11 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     consul.put("config_state/enable_puppet/global", "True")
     gates = dict(consul.tree("config_state/"))
     with job_nodes():
+        before = consul.tree()
+        checked = play("command", "--check", run="work", args={"grace": 3}, **MORE)
+        assert checked.returncode == 0, checked.stdout
+        assert "Plan: " in checked.stdout
+        assert consul.tree() == before
         done = play("command", run="work", args={"grace": 3}, reason="certificate", by="ann", expires=600, **MORE)
     assert done.returncode == 0, done.stdout
     found = re.search(r"Job (work-\S+), begun .* by ann, complete: 4 of 4 hosts done", done.stdout)

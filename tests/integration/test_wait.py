@@ -21,6 +21,7 @@ from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, plan, wait_until
 from integration.support.proxy import LossyProxy
 from integration.support.seen import Seen
+from integration.support.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release
 
@@ -237,3 +238,19 @@ def test_who_waits_often_keeps_one_connection_for_each_folder_and_misses_nothing
         return open_connections(agent_port) <= before
 
     wait_until(ends_with_an_answer, what="the end of the connections")
+
+
+def test_a_run_that_was_killed_admits_no_further_host(play: Shipped, store: Store, consul: RawKV) -> None:
+    hosts = names(web=3)
+    seed(consul, hosts)
+    process = play.start("upgrade", inventory=inventory(hosts), version="2", instructions=ONE_BY_ONE)
+    wait_until(lambda: gates(consul).get("host/web1") == "True")
+    process.kill()
+    process.wait()
+    epoch = ledger(consul)["epoch"]
+    for state in ("started", "upgraded"):
+        write_report(store, HostReport("web1", "2", state))
+    time.sleep(3)
+    # Its worker outlived it, and noticed.
+    assert ledger(consul)["epoch"] == epoch
+    assert "host/web2" not in gates(consul)

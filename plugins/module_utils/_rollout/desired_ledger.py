@@ -325,6 +325,12 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         and request.since is None
         and not begun
     )
+    if old is not None and over and old.is_job:
+        raise UpgradeError(
+            "aborted",
+            f"The job {job_id(version)} was aborted{command_text(old)}. No host is admitted, and a job does not begin again. Begin another one "
+            "with command.yml -e run=NAME.",
+        )
     if old is not None and over and not (request.restart or request.rolls_back):
         raise UpgradeError(
             "aborted",

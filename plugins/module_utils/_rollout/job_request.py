@@ -18,14 +18,15 @@ from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import in_order, is_command_name, is_job
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
+from .._common.strict_values import parse_duration
 from .._fleet.fleet import find_members
 from .._fleet.host_patterns import select_hosts
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
 from .._state.store import Store, current_user
 
-# Seconds until a job expires, if its operator does not say.
-EXPIRES = 86400
+# Time until a job expires, if its operator does not say.
+EXPIRES = "1d"
 _SECONDS_TO_SIGN = 60
 # In bytes. Nodes refuse larger ones.
 _MOST_BYTES = 60_000
@@ -60,7 +61,7 @@ def requested_job(
     """
     command = str(options["run"])
     identifier = options.get("id") or new_id(command)
-    seconds = options.get("expires") or EXPIRES
+    seconds = _expires(options.get("expires", EXPIRES))
     if not is_command_name(command) or not is_job(f"job/{identifier}"):
         raise _bad(
             f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _"
@@ -92,6 +93,17 @@ def requested_job(
         )
     key = options.get("sign_with")
     return replace(job, signature=_signature(job, store.keys.prefix, str(key))) if key else job
+
+
+def _expires(value: object) -> int:
+    """Return the seconds until a job expires.
+
+    :raises UpgradeError: ``bad_job``.
+    """
+    try:
+        return parse_duration(value, "expires")
+    except UpgradeError as error:
+        raise _bad(error.message.rstrip(".")) from None
 
 
 def _targets(

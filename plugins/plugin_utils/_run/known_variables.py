@@ -91,8 +91,11 @@ _SIMILARITY = 0.85
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for command.yml.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
-# Short names are no hint that a similar one is a typo.
-_NO_HINTS = frozenset(("args", "job", "only", "run"))
+# Variables that only these playbooks have. Others would act on what is under way, whatever job is named.
+_ONLY_IN = {"job": (COMMAND, "status")}
+# Short names are no hint that a similar one is a typo, but in the playbook that has them.
+_SHORT = frozenset(("args", "job", "only", "run"))
+_SHORT_SIMILARITY = 0.74
 # Variables that name something. An empty one must not mean everything.
 _NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with")
 
@@ -119,7 +122,19 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: instead},
             )
-        meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _NO_HINTS)
+        if playbook not in _ONLY_IN.get(name, (playbook,)):
+            raise UpgradeError(
+                "unknown_variable",
+                f"-e {name}: {playbook}.yml has no such variable, and would apply to whatever is under way. Nothing was done: look at it with "
+                f"status.yml, then leave {name} out.",
+                name=name,
+                renamed={name: ""},
+            )
+        meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _SHORT)
+        if playbook == COMMAND and name not in VARIABLES and not meant:
+            meant = next(
+                iter(difflib.get_close_matches(name.lower(), sorted(_SHORT), n=1, cutoff=_SHORT_SIMILARITY)), ""
+            )
         if meant:
             raise UpgradeError(
                 "unknown_variable",

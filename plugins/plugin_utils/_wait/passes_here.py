@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,8 @@ class PassesHere(Passes):
         self._as_result = as_result
         self._patient = PatientPasses(say)
         self._with_diff = with_diff
+        # One of Ansible's workers goes on after its run was killed.
+        self._parent = os.getppid()
         self._first: Mapping[str, Any] = {}
 
     def first(self) -> WaitedPass:
@@ -57,8 +60,20 @@ class PassesHere(Passes):
         return made
 
     def next(self, seconds: float) -> WaitedPass | None:
-        """Wait for a change, and make a pass."""
-        return self._make(lambda: self._passes.next(most_slow=1)) if self._passes.wait(seconds) else None
+        """Wait for a change, and make a pass.
+
+        :raises PassFailed: also if the run was killed meanwhile, so that it admits no further host.
+        """
+        has_changed = self._passes.wait(seconds)
+        if os.getppid() != self._parent:
+            raise PassFailed(
+                {
+                    "changed": False,
+                    "failed": True,
+                    "msg": "This run was killed. Run the same command again to continue.",
+                }
+            )
+        return self._make(lambda: self._passes.next(most_slow=1)) if has_changed else None
 
     def close(self) -> None:
         """Stop watching Consul."""

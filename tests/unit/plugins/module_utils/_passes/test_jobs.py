@@ -222,8 +222,18 @@ def test_what_an_operator_asks_for(store: Store) -> None:
     found = requested_job(store, asked, {**FLEET, "db2": "db"}, None, None)
     assert (found.roles, found.hosts, found.args, found.by) == (("web",), ("db1",), {"grace": 1}, "ann")
     assert found.id.startswith("restart-2") and abs(found.expires - time.time() - 100) < 60
+    in_hours = requested_job(store, {"run": "restart", "expires": "2h"}, FLEET, None, None)
+    assert abs(in_hours.expires - time.time() - 7200) < 60
     assert len(requested_job(store, {"run": "r" * 64}, FLEET, None, None).id) <= 96
-    for wrong in ({"run": "../sh"}, {"expires": 1}, {"expires": 10**8}, {"id": "A"}, {"args": {"x": "y" * 70000}}):
+    for wrong in (
+        {"run": "../sh"},
+        {"expires": 1},
+        {"expires": 10**8},
+        {"expires": "soon"},
+        {"expires": ""},
+        {"id": "A"},
+        {"args": {"x": "y" * 70000}},
+    ):
         assert refusal(requested_job, store, {**asked, **wrong}, FLEET, None, None).code == "bad_job"
     told = refusal(requested_job, store, {**asked, "sign_with": "/nowhere/key"}, FLEET, None, None)
     assert told.code == "not_signed" and "/nowhere/key" in told.message
@@ -407,7 +417,9 @@ def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: 
     control.abort(store, Command(reason="wrong", fleet=FLEET))
     assert admitted(consul) == []
     assert read_fleet(store, fleet=FLEET).plan.version == "job/j1"
-    assert refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET)).code == "aborted"
+    told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
+    assert told.code == "aborted"
+    assert told.message.endswith("a job does not begin again. Begin another one with command.yml -e run=NAME.")
     make_pass(store, PassRequest(version="2.0", fleet=FLEET))
     assert consul.data("upgrade/ledger")["version"] == "2.0"
     assert read_fleet(store, fleet=FLEET).plan.version == "2.0"

@@ -114,3 +114,24 @@ def test_an_empty_name_is_refused(name: str, value: str | None) -> None:
 
 def test_names_and_other_empty_variables_are_accepted() -> None:
     refuse_empty_names({"host": "compute1,compute2", "role": ["compute"], "stage": 1, "reason": ""})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("onyl", "only"), ("onlyy", "only"), ("runn", "run"), ("jobb", "job"), ("arg", "args")]
+)
+def test_a_typo_of_a_short_name_is_found_where_it_is_a_variable(name: str, meant: str) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables("command", {"run": "restart", name: "x"})
+    assert refused.value.details["renamed"] == {name: meant}
+    # Elsewhere, such a name is rather one of the operator's own.
+    refuse_unknown_variables("upgrade", {name: "x"})
+
+
+@pytest.mark.parametrize("playbook", ["abort", "pause", "resume", "approve", "retry", "upgrade"])
+def test_a_job_is_named_only_where_that_decides_what_is_done(playbook: str) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables(playbook, {"job": "restart-1"})
+    assert refused.value.code == "unknown_variable"
+    assert f"{playbook}.yml has no such variable" in refused.value.message
+    refuse_unknown_variables("command", {"job": "restart-1"})
+    refuse_unknown_variables("status", {"job": "restart-1"})
