@@ -9,6 +9,7 @@ import contextlib
 import select
 import signal
 import socket
+import time
 from typing import Any
 
 
@@ -31,6 +32,12 @@ class Signals:
         """Wait for a signal, at most for so long."""
         select.select([self.pipe], [], [], max(0.0, seconds))
         self.drain()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, whatever signals come, but for those that end the process."""
+        until = time.monotonic() + seconds
+        while not self.is_over and (left := until - time.monotonic()) > 0:
+            self.wait(left)
 
     def drain(self) -> None:
         """Take the bytes of the signals that have been noted."""

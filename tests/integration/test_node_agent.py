@@ -225,12 +225,12 @@ def test_a_gate_of_the_role_or_of_all_is_found_at_the_interval(consul: RawKV, no
 
 
 def test_what_an_operator_opens_by_hand_wakes_the_node(consul: RawKV, node: Node, store: Store) -> None:
+    # By its own clock, it would look again in an hour. How soon it wakes is measured by the benchmark `waking`.
+    node.write(puppet_gate_interval=3600, puppet_gate_puppet_interval=7200)
     node.start()
     wait_for(lambda: consul.get(WAKE), "it has its key")
-    at = time.time()
     set_gate(store, "host", HOST, True)
     wait_for(lambda: node.runs, "a run")
-    assert node.runs[0]["at"] - at < 1
 
 
 def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
@@ -389,8 +389,10 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
     wait_for(node.says("closed:"), "it waits")
     assert node.process is not None
     node.file.write_text('{"puppet_gate_ro')
-    node.process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
+    # A second signal does not shorten the pause before the second read.
+    for _time in range(2):
+        node.process.send_signal(signal.SIGHUP)
+        time.sleep(0.15)
     node.write(puppet_gate_role="storage")
     wait_for(node.says("have changed"), "it reads them")
     assert node.process.poll() is None

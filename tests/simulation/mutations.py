@@ -153,14 +153,14 @@ MUTATIONS = (
     Mutation(
         "approvals outlive the rollout",
         _LIFECYCLE,
-        "(keys.onces, keys.marks, keys.approvals)",
-        "(keys.onces, keys.marks)",
+        "keys.marks, keys.approvals)",
+        "keys.marks)",
     ),
     Mutation(
         "health marks outlive the rollout",
         _LIFECYCLE,
-        "(keys.onces, keys.marks, keys.approvals)",
-        "(keys.onces, keys.approvals)",
+        "keys.marks, keys.approvals)",
+        "keys.approvals)",
     ),
     Mutation("hosts do not soak", _SOAK, "ready = since + rules.soak", "ready = since"),
     Mutation(
@@ -172,8 +172,8 @@ MUTATIONS = (
     Mutation(
         "a rollout begins with open gates",
         _LIFECYCLE,
-        "_one_gate(keys, snapshot, CLOSED)",
-        "_one_gate(keys, snapshot, OPEN)",
+        "wiped, changes = _one_gate(keys, snapshot, CLOSED)\n    version",
+        "wiped, changes = _one_gate(keys, snapshot, OPEN)\n    version",
     ),
     Mutation(
         "a rollout completes too early",
