@@ -167,6 +167,7 @@ def test_any_rules(site: Site, rules: dict[str, Any], is_on_its_way: bool) -> No
             assert not again["failed"], again["msg"]
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(st.dictionaries(st.sampled_from(("global", "role/compute", "host/compute2", "host/compute5")), st.one_of(
     st.sampled_from((b"True", b"false", b" TRUE\n", b"2", b"1", b"v2.0", b"Flase", b"yes", b"on", b"{}", b'"1"', b"1\x002")),
@@ -200,6 +201,7 @@ def is_readable(value: bytes) -> bool:
     return text.isprintable() and any(one.isdigit() for one in text) and text[0] not in "{[\"'"
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(st.dictionaries(st.sampled_from(HOSTS), bad_data.stored(RECORD), min_size=1), ANY_CALLS)
 @regressions(
@@ -271,6 +273,7 @@ def test_a_ledger_that_nobody_can_read_stops_everything_but_reports_gates_and_ho
         assert "upgrade/ledger" in result["msg"]
 
 
+@pytest.mark.thorough
 @fuzzed
 @given(
     st.sampled_from(("global", "role/compute", "host/compute2", f"host/{HELD}")),
@@ -326,6 +329,7 @@ def test_any_approval(site: Site, approval: bytes, call: tuple[str, dict[str, An
     site.call(module, **options)
 
 
+@pytest.mark.thorough
 @fuzzed
 @regressions(
     {"keys": {"upgrade/history/6": b"[" * 20_000}, "call": (INFO, {})},

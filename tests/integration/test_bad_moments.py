@@ -171,6 +171,7 @@ def test_a_host_that_had_not_started_when_the_next_rollout_began_does_not_get_it
     assert outcome.plan.hosts["compute1"].unadmitted
 
 
+@pytest.mark.thorough
 def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"soak": 2}})
     upgrade(store, "compute1")

@@ -70,6 +70,7 @@ def test_each_task_has_a_line_where_that_is_asked_for_and_secrets_stay_hidden(ru
     assert "topsecret" not in shown.stdout
 
 
+@pytest.mark.thorough
 def test_a_run_that_reaches_no_host_says_so(run: Runner) -> None:
     shown = run.start([TASKS[0]], play={"hosts": "compute7"}, environ=ROLLOUT).end()
     assert shown.code == 0, shown.stdout

@@ -91,6 +91,7 @@ def test_rules_that_can_be_read_are_looked_at_with_the_fleet(run: Runner) -> Non
     assert played[4]["rules"] == {"rolling_rules": {"global": 2}, "role_order": {"controller": ["compute"]}}
 
 
+@pytest.mark.thorough
 def test_nothing_to_look_at_and_a_bad_fleet_are_failures(run: Runner) -> None:
     played = run([check(), check(instructions={}, fleet={"a/b": "web"})], environ=NOWHERE)
 

@@ -133,6 +133,7 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     assert "4 of 4 hosts done" in play("status", job=found[1], **MORE).stdout
 
 
+@pytest.mark.thorough
 def test_a_failure_names_host_status_and_last_lines_and_the_job_goes_on_after_a_retry(
     play: Shipped, consul: RawKV, folder: Path, job_nodes: JobNodes
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_job_and_a_rollout_keep_out_of_each_other_s_way(play: Shipped, store: 
     assert neither.returncode and "Neither run nor job is given" in words(neither.stdout)
 
 
+@pytest.mark.thorough
 def test_a_job_waits_for_the_end_of_a_rollout_on_request(
     play: Shipped, store: Store, consul: RawKV, job_nodes: JobNodes
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_job_waits_for_the_end_of_a_rollout_on_request(
     assert "4 of 4 hosts done" in shown
 
 
+@pytest.mark.thorough
 def test_only_signed_jobs_run_where_nodes_demand_that(
     play: Shipped, consul: RawKV, folder: Path, job_nodes: JobNodes
 ) -> None:

@@ -24,6 +24,7 @@ from integration.support.shipped import Shipped, inventory
 PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
 
 
+@pytest.mark.thorough
 def test_words_that_belong_to_no_variable_are_refused_with_the_right_quoting(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(web=2))
     before = consul.tree()
@@ -58,6 +59,7 @@ def test_a_variable_that_would_be_ignored_is_refused_with_the_one_that_is_meant(
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", [("--step",), ("--start-at-task", "Stop"), ("--start-at-task=Stop",)])
 def test_an_option_that_a_rollout_can_not_follow_is_refused(
     play: Shipped, consul: RawKV, given: tuple[str, ...]
@@ -95,6 +97,7 @@ def test_a_limit_that_leaves_out_the_planner_is_refused_with_what_to_give_instea
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_a_limit_that_keeps_the_planner_is_fine_where_nothing_else_is_needed(play: Shipped, consul: RawKV) -> None:
     hosts = names(web=2)
     seed(consul, hosts)

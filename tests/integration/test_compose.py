@@ -81,6 +81,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
     run: Runner, roles: Roles, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_every_file_is_yaml_that_ansible_takes(run: Runner, roles: Roles, tmp_pa
             assert isinstance(yaml.safe_load(content), list | dict), path
 
 
+@pytest.mark.thorough
 def test_check_mode_writes_nothing_and_diff_mode_tells(run: Runner, roles: Roles, tmp_path: Path) -> None:
     one = tmp_path / "one"
     (checked,) = run([compose(one, roles)], check=True, diff=True)
@@ -170,6 +172,7 @@ def test_check_mode_writes_nothing_and_diff_mode_tells(run: Runner, roles: Roles
     assert not Path(gone).exists()
 
 
+@pytest.mark.thorough
 def test_what_is_gone_from_the_roles_is_deleted(run: Runner, roles: Roles, tmp_path: Path) -> None:
     one = tmp_path / "one"
     fewer = {"node": {"services": ["db"]}}
@@ -366,6 +369,7 @@ def test_each_instance_runs_with_its_own_variables_and_files(roles: Roles, tmp_p
     assert re.findall(r'"msg": "(.*)"', only.stdout) == ["more of first", "more of second"], only.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["upgrade_tasks", "post_upgrade_tasks"])
 def test_a_service_may_have_either_kind_of_tasks(run: Runner, tmp_path: Path, name: str) -> None:
     roles = Roles(tmp_path / "own")

@@ -82,6 +82,7 @@ def test_nothing_new_keeps_what_is_known(run: Runner, consul: RawKV) -> None:
     assert seen_by_agent(consul)["puppet"]["Output"] == "it broke"
 
 
+@pytest.mark.thorough
 def test_a_check_that_is_not_renewed_in_time_turns_critical(store: Store, consul: RawKV) -> None:
     def status() -> str:
         return str(seen_by_agent(consul)["puppet"]["Status"])
@@ -103,6 +104,7 @@ def services_found(consul: RawKV) -> list[str]:
     return [one["Service"]["ID"] for one in json.loads(consul.call("GET", "health/service/web?passing=1")[2])]
 
 
+@pytest.mark.thorough
 def test_by_default_no_check_takes_services_out_of_consul_or_expires(run: Runner, consul: RawKV) -> None:
     assert consul.call("PUT", "agent/service/register", {"Name": "web"})[0] == 200
     failed = {"name": "puppet", "status": "critical", "output": "it broke", "ttl": 1}

@@ -192,6 +192,7 @@ def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
         ask_store(store_with(guarded, secret), {"compute9": "compute"})
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_what_to_do(
     tmp_path: Path, guarded: Agent, seen: Seen
@@ -281,6 +282,7 @@ def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
         assert hidden not in json.dumps(played)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_file(
     tmp_path: Path, guarded: Agent, seen: Seen
@@ -374,6 +376,7 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
     assert caught.value.code == "denied"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_two_fleets_on_one_consul_have_policies_and_tokens_of_their_own(
     tmp_path: Path, guarded: Agent, seen: Seen
@@ -416,6 +419,7 @@ def test_a_hosts_name_is_no_part_of_the_language_of_policies(guarded: Agent, kv:
         assert caught.value.code == "denied"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_name_that_begins_a_formula_is_refused(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
     played = Runner(tmp_path, guarded.environ, seen)(

@@ -166,6 +166,7 @@ def test_without_a_rollout_there_is_nothing_to_say(run: Runner, consul: RawKV) -
     assert nowhere["failure"]["message"] == "version goes with action: rollback, not with pause. Leave version out."
 
 
+@pytest.mark.thorough
 def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul: RawKV) -> None:
     node = "compute1"
     register = {

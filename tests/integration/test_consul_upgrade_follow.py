@@ -30,6 +30,7 @@ def follow(**options: object) -> Task:
     return {"convoy.upgrade.consul_upgrade_follow": options}
 
 
+@pytest.mark.thorough
 def test_without_a_rollout_there_is_nothing_to_follow(run: Runner, consul: RawKV) -> None:
     (found,) = run([follow()])
 
@@ -37,6 +38,7 @@ def test_without_a_rollout_there_is_nothing_to_follow(run: Runner, consul: RawKV
     assert consul.tree() == {}
 
 
+@pytest.mark.thorough
 def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=3)
     seed(consul, hosts)
@@ -100,6 +102,7 @@ def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_settings_of_maintenance_are_read_before_anything_begins(run: Runner, consul: RawKV) -> None:
     bad, good = run.folder / "bad.yml", run.folder / "good.yml"
     bad.write_text(json.dumps({"alertmanager": {"url": "am:9093"}}))
@@ -113,6 +116,7 @@ def test_settings_of_maintenance_are_read_before_anything_begins(run: Runner, co
     assert consul.tree() == {}
 
 
+@pytest.mark.thorough
 def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
@@ -136,6 +140,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     assert (False, "upgrading") in seen
 
 
+@pytest.mark.thorough
 def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)
@@ -153,6 +158,7 @@ def test_what_a_host_says_through_old_code_is_seen(store: Store, consul: RawKV) 
     assert (seen[0], seen[-1]) == ("upgrading", "upgraded")
 
 
+@pytest.mark.thorough
 def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, consul: RawKV) -> None:
     hosts = names(compute=1)
     seed(consul, hosts)

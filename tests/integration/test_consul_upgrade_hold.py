@@ -70,6 +70,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert [event["what"] for event in history(consul) if "hold" in event["what"]] == ["hold", "hold", "unhold"]
 
 
+@pytest.mark.thorough
 def test_everything_is_held_and_a_rollout_does_not_end_it(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     held, ended, answers = run(
@@ -175,6 +176,7 @@ def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawK
         assert result["warnings"] == ["The approval of stage canry is for an unknown stage; did you mean 'canary'?"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["{", "[]", '{"epoch": 3}'])
 def test_a_hold_is_set_and_ended_while_the_ledger_can_not_be_read(
     run: Runner, store: Store, consul: RawKV, text: str

@@ -226,6 +226,7 @@ def test_hosts_get_their_roles_from_fleet_or_by_role_pattern_which_is_kept(run: 
     assert ledger(consul)["members"] == {"db": 1, "web": 3}
 
 
+@pytest.mark.thorough
 def test_limit_takes_hosts_roles_and_groups_and_others_count_under_the_caps(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=2, storage=1, web=1))
     groups = {"rolling_rules": {"fleet": 3}, "group_mappings": {"data": ["comp", "stor"]}}

@@ -67,6 +67,7 @@ def test_check_mode_and_diff_show_what_is_done_then_and_a_second_run_changes_not
     assert last["summary"] == ["The keys have layout 1, which is the newest."]
 
 
+@pytest.mark.thorough
 def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(run: Runner, consul: RawKV) -> None:
     load(consul, {**legacy_reports(HOSTS), "running_version/stray": "1", **legacy_gates({"host/compute1": "maybe"})})
     before = consul.tree()
@@ -83,6 +84,7 @@ def test_wrong_options_and_what_stands_in_the_way_are_told_and_change_nothing(ru
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_a_planner_says_which_command_to_run(run: Runner, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     refused, _migrated, planned = run(

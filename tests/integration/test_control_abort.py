@@ -159,6 +159,7 @@ def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
     assert operator.abort(store, operator.Command("enough")).hosts == ["compute1", "compute2"]
 
 
+@pytest.mark.thorough
 def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store: Store, consul: RawKV) -> None:
     """As one that another tool has begun: its global gate is open, or there is none at all."""
     for wide in ({"global": "True"}, {}):

@@ -72,6 +72,7 @@ def test_a_result_that_is_cut_off_is_a_failure_that_says_so(run: Runner, consul:
     assert "What it had written until then obeys the rules." in made["msg"]
 
 
+@pytest.mark.thorough
 def test_a_module_that_ends_without_a_result_shows_what_it_printed(run: Runner, tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no space left on device' >&2\nexit 28\n")

@@ -69,6 +69,7 @@ def test_a_call_does_not_wait_for_what_it_hands_over(run: Runner, consul: RawKV)
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)
     variables: dict[str, Any] = {"version": "2", "instructions": ONE, "wait": False}
@@ -90,6 +91,7 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
     assert one.admitted()
 
 
+@pytest.mark.thorough
 def test_a_fleet_that_ansible_upgrades_is_not_handed_over(play: Shipped, consul: RawKV) -> None:
     seed(consul, HOSTS)
     refused = play(

@@ -108,6 +108,7 @@ def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, con
     assert by_default == {"compute1": "network", "x-compute": "compute", "dc1-db": "db"}
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
     shelf: Shelf, agent: Agent, catalog: Catalog
@@ -158,6 +159,7 @@ def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> Non
         assert list(shelf(address=address).of("ansible_host").values()) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, catalog: Catalog) -> None:
     catalog.register("compute1")
@@ -180,6 +182,7 @@ def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
     assert bare.children == {"all": ["compute", "controller", "ungrouped"]}
 
 
+@pytest.mark.thorough
 def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: RawKV) -> None:
     seed(consul, ["ceph1"])
     given = {"roles": {"ceph1": "ceph-osd"}, "upgrade_roles": {"ceph-osd": {"plane": "dataplane"}}}
@@ -203,6 +206,7 @@ def test_names_that_ansible_would_mix_up(shelf: Shelf, roles: dict[str, str], se
     assert shelf(roles=roles).hosts == {}
 
 
+@pytest.mark.thorough
 def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["compute1"], "1", current="2")
     catalog.register("compute1", rack="r1")
@@ -250,6 +254,7 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
     assert lenient.hosts == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "sentence"),
     quick(
@@ -359,6 +364,7 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
     assert stdout.count('"pong"') == 3
 
 
+@pytest.mark.thorough
 def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, agent: Agent, consul: RawKV) -> None:
     seed(consul, ["compute1"], prefix="east/")
     given = {

@@ -204,11 +204,13 @@ def test_a_token_that_may_not_see_everything_is_refused(
     assert token not in refusal
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
     assert "permission denied; no token was given." in guarded_shelf.refusal()
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, catalog: Catalog) -> None:
     catalog.register("compute1")

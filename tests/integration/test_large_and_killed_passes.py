@@ -52,6 +52,7 @@ def test_a_pass_costs_one_request_to_read_and_one_for_30_openings(store: Store, 
     assert store.client.requests - before == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("point", "after"), [(1, False), (1, True), (2, True), (3, False), (3, True), (4, True)])
 def test_a_killed_planner_leaves_a_state_that_the_next_one_goes_on_with(
     store: Store, consul: RawKV, point: int, after: bool

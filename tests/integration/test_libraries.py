@@ -123,6 +123,7 @@ def test_module_defaults_of_the_group_set_the_connection_once(run: Runner, agent
     assert gates(consul, "fleets/a/")["global"] == "True"
 
 
+@pytest.mark.thorough
 def test_a_file_of_the_collection_never_imports_the_library_where_it_is_not_needed(without_library: str) -> None:
     """The model is for the standard library alone."""
     packages = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"

@@ -126,6 +126,7 @@ def test_each_view_is_accessible_at_each_size_in_light_and_dark(
         browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
 
 
+@pytest.mark.thorough
 def test_an_awaited_operator_and_the_command_are_at_the_top(
     store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
 ) -> None:
@@ -150,6 +151,7 @@ def test_an_awaited_operator_and_the_command_are_at_the_top(
         site.close()
 
 
+@pytest.mark.thorough
 def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader(
     site: Site, store: Store, browser: BrowserSession
 ) -> None:
@@ -226,6 +228,7 @@ def test_it_is_whole_without_scripts_and_from_a_disk(site: Site, browser: Browse
     assert browser.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: BrowserSession) -> None:
     browser.open(f"{site.url}/index.html")
     assert browser.run("document.querySelector('#stale').hidden")
@@ -307,6 +310,7 @@ def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
         site.close()
 
 
+@pytest.mark.thorough
 def test_the_playbook_keeps_it_until_the_rollout_is_over(
     play: Shipped, store: Store, consul: RawKV, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def has_begun(screen: str) -> bool:
     return bool(lines_of(screen, "controller", "0/1", "1 upgrading"))
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
     play: Shipped, consul: RawKV, store: Store
 ) -> None:

@@ -59,6 +59,7 @@ def test_host_then_role_then_global_decides_and_a_hold_closes(run: Runner, consu
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_set_the_caller_says_what_it_is(run: Runner, consul: RawKV) -> None:
     put_gates(consul, host_compute10="False")
     played = run([ask("compute1"), ask("compute1", default=False), ask("compute1", default=False, detail=True)])
@@ -215,6 +216,7 @@ def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(r
     assert played[3]["msg"].count("can't be reached") == 1
 
 
+@pytest.mark.thorough
 def test_all_other_trouble_stays_an_error(run: Runner, consul: RawKV) -> None:
     put_gates(consul, host_compute1="Flase")
     played = run(
@@ -236,6 +238,7 @@ def test_the_version_of_the_fleet_comes_with_the_detail(run: Runner, consul: Raw
     assert run([ask("compute1", detail=True, version="2.8")])[0]["msg"][0]["version"] == "2.10"
 
 
+@pytest.mark.thorough
 def test_variables_that_are_templates_are_filled_in(run: Runner, consul: RawKV, tmp_path: Path) -> None:
     put_gates(consul, host_compute1="False")
     (tmp_path / "port").write_text(f"{urlsplit(consul.url).port}\n")

@@ -153,6 +153,7 @@ def test_a_place_where_no_file_can_be_is_refused(store: Store, tmp_path: Path, p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_the_playbook_writes_it(play: Shipped, store: Store, consul: RawKV, tmp_path: Path) -> None:
     begin(store, consul)
     file = tmp_path / "c.prom"

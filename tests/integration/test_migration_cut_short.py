@@ -123,6 +123,7 @@ def test_killed_at_every_boundary_the_next_run_finishes_a_small_fleet(consul: Ra
     assert not killed_at(settings, writes + 1, after=False, **REMOVAL)
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again_each_run_goes_on_where_the_last_one_was(consul: RawKV, settings: Settings) -> None:
     expected, writes, _told = undisturbed(consul, settings, SMALL)
     runs = 1
@@ -276,6 +277,7 @@ def test_what_is_lost_is_neither_done_twice_nor_told_twice(
     assert outcome.net_changes() == told.net_changes()
 
 
+@pytest.mark.thorough
 def test_when_the_last_replies_are_lost_it_still_comes_to_its_end(
     consul: RawKV, settings: Settings, lossy: LossyProxy
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     assert caught.value.code == "no_way_back"
 
 
+@pytest.mark.thorough
 def test_killed_at_every_boundary_between_and_within_steps_the_next_run_finishes(
     settings: Settings, consul: RawKV
 ) -> None:

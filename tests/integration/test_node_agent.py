@@ -233,6 +233,7 @@ def test_what_an_operator_opens_by_hand_wakes_the_node(consul: RawKV, node: Node
     wait_for(lambda: node.runs, "a run")
 
 
+@pytest.mark.thorough
 def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
     consul.put(EVERYWHERE, "True")
     node.at("v2")
@@ -291,6 +292,7 @@ def test_without_consul_nothing_is_started_and_it_goes_on_when_consul_is_back(
     wait_for(lambda: node.runs, "a run", seconds=40)
 
 
+@pytest.mark.thorough
 def test_a_gate_that_can_t_be_read_is_closed_and_an_agent_run_reports_it(consul: RawKV, node: Node) -> None:
     consul.put(GATE, "Flase")
     node.write(puppet_gate_interval=2)
@@ -303,6 +305,7 @@ def test_a_gate_that_can_t_be_read_is_closed_and_an_agent_run_reports_it(consul:
     assert len(node.runs) == 1
 
 
+@pytest.mark.thorough
 def test_a_token_that_is_revoked_starts_no_upgrade_until_there_is_another_one(tmp_path: Path) -> None:
     master = str(uuid.uuid4())
     acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
@@ -359,6 +362,7 @@ def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) 
     assert len(node.runs) == 2
 
 
+@pytest.mark.thorough
 def test_settings_that_change_are_read_again_and_bad_ones_end_the_agent_with_one_sentence(
     consul: RawKV, node: Node
 ) -> None:
@@ -444,6 +448,7 @@ def test_systemd_learns_that_it_is_ready_and_alive(consul: RawKV, node: Node) ->
         assert status == f"STATUS=closed: {EVERYWHERE} is False"
 
 
+@pytest.mark.thorough
 def test_cron_makes_one_look_and_not_two_at_once(consul: RawKV, node: Node) -> None:
     assert node.call("once").stdout == f"{HOST}: closed: {EVERYWHERE} is False\n"
     assert consul.get(WAKE) == b"enrolled"
@@ -497,6 +502,7 @@ def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     )
 
 
+@pytest.mark.thorough
 def test_an_installation_keeps_the_release_of_a_run(consul: RawKV, node: Node) -> None:
     consul.put(GATE, "True")
     (node.folder / "what").write_text("wait")
@@ -536,6 +542,7 @@ def pythons() -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_what_it_costs_to_wait(consul: RawKV, node: Node) -> None:
     node.start()
     wait_for(lambda: consul.get(WAKE), "it has its key")

@@ -70,6 +70,7 @@ def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path
     wait_until(lambda: is_free(path), seconds=2, what="the end of the lock")
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_a_second_run_is_told_and_can_neither_take_nor_free_it(run: Runner, path: Path, tmp_path: Path) -> None:
     first = holding(run, path, tmp_path)

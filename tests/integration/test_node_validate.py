@@ -37,6 +37,7 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.thorough
 def test_hooks_are_changes_and_fail_with_a_code_of_their_own(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "10-drain").write_text("#!/bin/sh\necho drained\n")
     (tmp_path / "10-drain").chmod(0o755)

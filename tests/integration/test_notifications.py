@@ -240,6 +240,7 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
     assert [(one["event"], one["by"]) for one in chat.events] == [("pause", "ann"), ("resume", "bob")]
 
 
+@pytest.mark.thorough
 def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_path: Path, consul: RawKV) -> None:
     given = {
         "hook": str(example(tmp_path)),

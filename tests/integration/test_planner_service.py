@@ -82,6 +82,7 @@ def test_it_admits_no_host_of_a_rollout_that_was_not_handed_over(service: Start,
     assert open_hosts(consul, HOSTS) == ["web1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -229,6 +230,7 @@ def test_a_consul_that_was_put_back_stops_all_of_them_until_the_next_handover(
     until(lambda: len(one.admitted()) + len(other.admitted()) > 1)
 
 
+@pytest.mark.thorough
 def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
     service: Start, store: Store, consul: RawKV
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
     assert open_hosts(consul, HOSTS) == ["web6"]
 
 
+@pytest.mark.thorough
 def test_a_service_that_knows_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)
     one = service(fleet=dict.fromkeys(HOSTS, "web"))
@@ -303,6 +306,7 @@ def test_without_consul_it_says_so_once_and_goes_on_when_consul_is_there(service
         until(lambda: one.admitted() == ["web2", "web3"])
 
 
+@pytest.mark.thorough
 def test_it_writes_the_page_and_the_metrics(service: Start, store: Store, consul: RawKV, tmp_path: Path) -> None:
     page, metrics = tmp_path / "page", tmp_path / "convoy.prom"
     page.mkdir()
@@ -330,6 +334,7 @@ def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
     assert len(one.messages("bad_folder")) == 1
 
 
+@pytest.mark.thorough
 def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
     service: Start, store: Store, consul: RawKV, tmp_path: Path
 ) -> None:

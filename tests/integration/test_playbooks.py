@@ -141,6 +141,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert consul.tree() == before
 
 
+@pytest.mark.thorough
 def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     consul.put("upgrade/hold/role/compute", json.dumps({"reason": "disk swap", "by": "ann", "at": "today"}))

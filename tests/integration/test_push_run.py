@@ -88,6 +88,7 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
     assert played[2]["run"]
 
 
+@pytest.mark.thorough
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
     played = play(run, started(roles, FLEET, part="role", role="web"), host_task("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}
@@ -224,6 +225,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 
+@pytest.mark.thorough
 def test_a_host_that_may_not_go_there_keeps_the_run_from_being_prepared(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:

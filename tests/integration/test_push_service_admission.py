@@ -107,6 +107,7 @@ def test_a_host_that_waited_does_not_begin_without_its_lease(services: PushServi
     assert consul.get("upgrade/drivers/web2") == b"{}"
 
 
+@pytest.mark.thorough
 def test_leases_are_acquired_again_until_all_are(
     services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_host_that_waits_for_a_provider_releases_the_others(
     assert [entry(consul, f"upgrade/providers/{name}")["version"] for name in ("cloud", "dns")] == ["2", "2"]
 
 
+@pytest.mark.thorough
 def test_a_wave_waits_for_a_host_of_another_run(
     services: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
 ) -> None:

@@ -53,6 +53,7 @@ def test_the_end_of_a_host_admits_the_next_one_in_the_very_next_pass(passes: Rep
     assert _admitted(passes) == ["web21"]
 
 
+@pytest.mark.thorough
 def test_many_starts_share_a_pass_or_two(passes: RepeatedPasses, store: Store) -> None:
     for number in range(1, 21):
         write_report(store, HostReport(f"web{number}", "2", "started", role="web", default=False))
@@ -60,6 +61,7 @@ def test_many_starts_share_a_pass_or_two(passes: RepeatedPasses, store: Store) -
     assert _admitted(passes) == []
 
 
+@pytest.mark.thorough
 def test_a_planners_own_write_makes_one_further_pass_at_most(passes: RepeatedPasses, store: Store) -> None:
     write_report(store, HostReport("web1", "2", "started", role="web", default=False))
     write_report(store, HostReport("web1", "2", "upgraded"))
@@ -74,6 +76,7 @@ def test_a_command_of_an_operator_wakes_it(passes: RepeatedPasses, consul: RawKV
     assert passes.next().plan.hosts["web40"].state == "held"
 
 
+@pytest.mark.thorough
 def test_the_first_legacy_report_wakes_it_too(passes: RepeatedPasses, consul: RawKV) -> None:
     # While no other key is in a legacy place.
     consul.put("upgrade/schema", "1")

@@ -97,6 +97,7 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     assert would["diff"]["after_header"] == did["files"][1]
 
 
+@pytest.mark.thorough
 def test_a_host_that_failed_and_recovered_is_told_of_in_all_three_files(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_host_that_failed_and_recovered_is_told_of_in_all_three_files(
     assert '<td>nova stop</td><td class="long">no space</td>' in page
 
 
+@pytest.mark.thorough
 def test_without_a_rollout_there_is_nothing_to_tell(run: Runner, store: Store, consul: RawKV) -> None:
     rolled(store, consul)
     (found,) = run([write(folder=str(run.folder), kv_prefix="elsewhere")])

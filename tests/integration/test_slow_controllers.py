@@ -50,6 +50,7 @@ def begin(store: Store, consul: RawKV) -> None:
     make_pass(store, PassRequest("2", ONE_BY_ONE))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dry", quick(1, [False, True]))
 def test_requests_that_take_six_seconds_begin_nothing(consul: RawKV, proxy: LossyProxy, dry: bool) -> None:
     seed(consul, FLEET)
@@ -93,6 +94,7 @@ def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consu
     assert make_pass(slow(proxy), PassRequest()).admissions == []
 
 
+@pytest.mark.thorough
 def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, proxy: LossyProxy) -> None:
     fleet = names(compute=4 * MOST_ADMISSIONS)
     seed(consul, fleet)
@@ -105,6 +107,7 @@ def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, prox
     assert [event["what"] for event in history(consul)] == ["begin", *["open"] * 4]
 
 
+@pytest.mark.thorough
 def test_a_rollback_does_not_begin_either(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     begin(store, consul)
     before = read(consul)[1]
@@ -114,6 +117,7 @@ def test_a_rollback_does_not_begin_either(store: Store, consul: RawKV, proxy: Lo
     assert read(consul)[1] == before
 
 
+@pytest.mark.thorough
 def test_tasks_after_the_upgrade_are_refused_likewise(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
@@ -128,6 +132,7 @@ def test_tasks_after_the_upgrade_are_refused_likewise(store: Store, consul: RawK
     assert read(consul)[1] == before
 
 
+@pytest.mark.thorough
 def test_the_playbook_tells_of_each_try_and_how_to_allow_it(play: Shipped, consul: RawKV, proxy: LossyProxy) -> None:
     seed(consul, FLEET)
     before = read(consul)[1]

@@ -210,6 +210,7 @@ def open_connections(port: int) -> int:
     return sum(1 for local, _peer, state in states if state == "01" and int(local[-4:], 16) == port)
 
 
+@pytest.mark.thorough
 def test_who_waits_often_keeps_one_connection_for_each_folder_and_misses_nothing(store: Store, consul: RawKV) -> None:
     agent_port = store.settings.port
     before = open_connections(agent_port)

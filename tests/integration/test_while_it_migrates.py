@@ -185,6 +185,7 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
     assert not {host for host in held if original_answer(consul, host, "compute")}
 
 
+@pytest.mark.thorough
 def test_the_lookup_answers_from_either_layout(run: Runner, store: Store, consul: RawKV) -> None:
     load(consul, {f"clouds/east/{key}": value for key, value in old_fleet(list(names(compute=6))).items()})
     asked = {"kv_prefix": "clouds/east"}

@@ -506,6 +506,7 @@ def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_men
     assert fleet.version_of(NODE) == "v9"
 
 
+@pytest.mark.thorough
 def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v2")
     check = '#!/bin/sh\n[ "$(fleet-service)" = v3 ] || { echo "it runs $(fleet-service)"; exit 1; }\n'

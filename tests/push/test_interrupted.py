@@ -134,6 +134,7 @@ def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_onc
     assert claim["session"] not in sessions
 
 
+@pytest.mark.thorough
 def test_a_task_that_hangs_fails_at_the_deadline_and_the_others_go_on(site: Site) -> None:
     site.service("app", STEPS)
     site.inventory(ROLES, {"web": ["web1", "web2"]})

@@ -28,6 +28,7 @@ def fleet(site: Site) -> Site:
     return site
 
 
+@pytest.mark.thorough
 def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet: Site) -> None:
     shown = fleet.play("dataplane", version="v1", code=2)
     assert "The data plane waits for hosts of the control plane that are not upgraded: controller1 (pending)" in shown
@@ -223,6 +224,7 @@ def test_a_limit_without_the_hosts_that_go_first_begins_nothing(fleet: Site) -> 
     assert "upgrade_limit" not in shown[shown.index("Next: ") :]
 
 
+@pytest.mark.thorough
 def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
     site.service("app", ["may_stop", "stop", "upgrade"])
     site.service("store", ["prepare", "stop", "upgrade", "start"])

@@ -37,6 +37,7 @@ def fleet(site: Site) -> Site:
     return site
 
 
+@pytest.mark.thorough
 def test_a_fleet_goes_through_its_steps_in_order(fleet: Site) -> None:
     shown = fleet.play("upgrade", version="v1", instructions=CAPS)
     assert "8 of 8 hosts upgraded" in shown
@@ -146,6 +147,7 @@ def test_where_a_host_is_stands_in_its_record(fleet: Site) -> None:
     assert "app-start is broken here" in shown
 
 
+@pytest.mark.thorough
 def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_failed(fleet: Site) -> None:
     broken = fleet.fail("controller2", "balancer/start")
     shown = fleet.play("upgrade", version="v1", instructions=CAPS, code=2)

@@ -64,12 +64,14 @@ def test_no_request_fails_and_none_is_cut_while_it_is_upgraded(steps: Steps, nod
     assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
 
 
+@pytest.mark.thorough
 def test_a_second_run_leaves_it_as_it_is(steps: Steps, node: Node) -> None:
     before = main_process(node)
     assert "changed=0 " in run(steps)
     assert main_process(node) == before
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_interrupted_between_old_and_new_is_finished(steps: Steps, node: Node) -> None:
     point(node, "v3")
     run(steps, "upgrade")

@@ -63,6 +63,7 @@ def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False
     return words(shown)
 
 
+@pytest.mark.thorough
 def test_a_replica_is_upgraded_and_follows_again(steps: Steps) -> None:
     replica = steps.lab.nodes["redis2"]
     run(steps, "redis2", check=True)

@@ -457,7 +457,7 @@ def test_a_fleet_without_garbage_is_read_by_all() -> None:
             reader(Store(Settings()))
 
 
-@pytest.mark.parametrize("chunk", quick(5, range(CHUNKS)))
+@pytest.mark.parametrize("chunk", quick(2, range(CHUNKS)))
 def test_garbage_is_read_or_named(chunk: int) -> None:
     for number in range(chunk, CASES, CHUNKS):
         try_one(number)
