@@ -38,6 +38,8 @@ from .systemd import Systemd
 _QUIET, _SPREAD = 1.0, 0.3
 # While another planner writes all the time, this one makes a pass this often all the same, so that it knows the fleet (seconds).
 _MOST_QUIET = 10.0
+# A new handover is found within this time after a wait that another change ended (seconds).
+_LOOK = 1.0
 # The first and the longest pause before another try if Consul can't be reached, or if a pass was refused (seconds).
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
@@ -100,9 +102,9 @@ class StandingPlanner:
         """Work until the process ends."""
         while True:
             self._systemd.alive()
-            mark = self._either.mark()
+            mark, mark_of_handover = self._either.mark(), self._handover.mark()
             try:
-                self._read_and_carry(mark)
+                self._read_and_carry(mark, mark_of_handover)
             except Unreachable as error:
                 self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
                 self._rest_after_error()
@@ -138,7 +140,7 @@ class StandingPlanner:
         self._sleep(self._pause)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _read_and_carry(self, mark: int) -> None:
+    def _read_and_carry(self, mark: int, mark_of_handover: int) -> None:
         """Carry the rollout, or wait for a change if none was handed over."""
         found = self._read()
         if isinstance(found, str):
@@ -151,7 +153,7 @@ class StandingPlanner:
             self._drop_work()
             passes = RepeatedPasses(self._settings.consul, self._cache)
             self._work = _Work(found.handover, found.index, passes, PassProgress())
-        self._carry(self._work, found.ledger)
+        self._carry(self._work, found.ledger, mark_of_handover)
 
     def _read(self) -> _HandedOver | str:
         """Return the rollout that was handed over, or why none is carried: one request.
@@ -188,15 +190,15 @@ class StandingPlanner:
             return f"{self._refused[handover.id]} {how}"
         return _HandedOver(ledger, handover, found[keys.handover].modify_index)
 
-    def _carry(self, work: _Work, ledger: Ledger) -> None:
+    def _carry(self, work: _Work, ledger: Ledger, mark: int) -> None:
         """Make passes until the rollout is over or its handover changes.
 
+        :param mark: the position of the handover's watch before it was read.
         :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
         """
         by = f", which {work.handover.by} handed over"
         what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
         self._log.state("carrying", f"Carries {what}{by}.", version=ledger.version)
-        changed = self._handover.mark()
         while True:
             if not work.own:
                 self._wait_until_quiet()
@@ -206,11 +208,10 @@ class StandingPlanner:
             if made.plan.complete:
                 self._drop_work()
                 return
-            while not work.passes.wait(self._systemd.every):
+            # A new handover ends the wait, but the watch of passes may see it earlier than its own watch does.
+            while not self._handover.wait(mark, 0) and not work.passes.wait(min(self._systemd.every, _LOOK)):
                 self._systemd.alive()
-                if self._handover.wait(changed, 0):
-                    return
-            if self._handover.wait(changed, 0):
+            if self._handover.wait(mark, 0):
                 return
 
     def _make_pass(self, work: _Work, ledger: Ledger) -> PassResult:
