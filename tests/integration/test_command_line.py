@@ -20,6 +20,7 @@ from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.shipped import Shipped, inventory
+from thorough import quick
 
 PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
 
@@ -39,11 +40,14 @@ def test_words_that_belong_to_no_variable_are_refused_with_the_right_quoting(pla
 
 @pytest.mark.parametrize(
     ("playbook", "given", "instead"),
-    [
-        ("upgrade", "instruction_file=rules.yml", "instructions_file=rules.yml"),
-        ("upgrade", "host=web1", "upgrade_limit=web1"),
-        ("retry", "hosts=web1", "host=web1"),
-    ],
+    quick(
+        1,
+        [
+            ("upgrade", "instruction_file=rules.yml", "instructions_file=rules.yml"),
+            ("upgrade", "host=web1", "upgrade_limit=web1"),
+            ("retry", "hosts=web1", "host=web1"),
+        ],
+    ),
 )
 def test_a_variable_that_would_be_ignored_is_refused_with_the_one_that_is_meant(
     play: Shipped, consul: RawKV, playbook: str, given: str, instead: str
@@ -79,7 +83,8 @@ def test_an_option_that_a_rollout_can_not_follow_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("playbook", "instead"), [("upgrade", "upgrade_limit=web1"), ("retry", "host=web1"), ("pause", "version=2")]
+    ("playbook", "instead"),
+    quick(1, [("upgrade", "upgrade_limit=web1"), ("retry", "host=web1"), ("pause", "version=2")]),
 )
 def test_a_limit_that_leaves_out_the_planner_is_refused_with_what_to_give_instead(
     play: Shipped, consul: RawKV, playbook: str, instead: str

@@ -160,6 +160,7 @@ def test_a_viewer_reports_for_nobody_and_a_node_sees_nothing_of_others(guarded: 
     assert caught.value.code == "denied"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
     tmp_path: Path, guarded: Agent, seen: Seen

@@ -70,6 +70,7 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
     assert "The rollout to 2 is complete." in played.stdout
 
 
+@pytest.mark.thorough
 def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)

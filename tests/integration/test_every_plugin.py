@@ -26,6 +26,7 @@ def test_every_plugin_is_imported() -> None:
         importlib.import_module(f"ansible_collections.convoy.upgrade.plugins.{name}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_ansible_documents_every_plugin(kind: str) -> None:
     folder = "modules" if kind == "module" else kind

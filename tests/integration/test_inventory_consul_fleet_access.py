@@ -24,6 +24,7 @@ from integration.support.seen import Seen
 from integration.support.shelf import PLUGIN, Shelf
 from integration.support.tls import Authority
 from integration.test_libraries import OLD_LIBRARY, environment
+from thorough import quick
 
 
 class CountingProxy(LossyProxy):
@@ -186,14 +187,17 @@ def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_s
 @pytest.mark.one_release
 @pytest.mark.parametrize(
     ("rules", "sentence"),
-    [
-        (None, "does not know the token that it was given (ACL not found)"),
-        ('node_prefix "" { policy = "read" }', "permission denied; the token that it was given may not do that"),
-        (
-            READS_KEYS,
-            "hides nodes of its catalog from the token that it was given, and a host that is hidden would be missing",
-        ),
-    ],
+    quick(
+        1,
+        [
+            (None, "does not know the token that it was given (ACL not found)"),
+            ('node_prefix "" { policy = "read" }', "permission denied; the token that it was given may not do that"),
+            (
+                READS_KEYS,
+                "hides nodes of its catalog from the token that it was given, and a host that is hidden would be missing",
+            ),
+        ],
+    ),
 )
 def test_a_token_that_may_not_see_everything_is_refused(
     guarded: Agent, guarded_shelf: Shelf, rules: str | None, sentence: str

@@ -106,6 +106,7 @@ def serious(browser: BrowserSession, axe: str) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "dark"), quick(1, SIZES))
 def test_each_view_is_accessible_at_each_size_in_light_and_dark(
     site: Site, browser: BrowserSession, axe: str, width: int, dark: bool

@@ -78,6 +78,7 @@ def test_where_nothing_is_set_the_caller_says_what_it_is(run: Runner, consul: Ra
     ]
 
 
+@pytest.mark.thorough
 def test_trouble_is_an_error(run: Runner, consul: RawKV) -> None:
     put_gates(consul, host_compute1="Flase", role_compute="True")
     tasks = [

@@ -405,18 +405,21 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [
-        ("", "is empty"),
-        ("{", "is not JSON"),
-        ("[]", "is not an object"),
-        ('{"puppet_gate_interval": "often"}', 'puppet_gate_interval is "often"; give a whole number above 0'),
-        ('{"puppet_gate_puppet": "maybe"}', "give one of apply, agent"),
-        (
-            '{"puppet_gate_host": "compute7", "puppet_gate_token_file": "/nonexistent/token"}',
-            "the token file /nonexistent/token can't be read",
-        ),
-        (None, "can't be read: No such file or directory"),
-    ],
+    quick(
+        3,
+        [
+            ("", "is empty"),
+            ("{", "is not JSON"),
+            ("[]", "is not an object"),
+            ('{"puppet_gate_interval": "often"}', 'puppet_gate_interval is "often"; give a whole number above 0'),
+            ('{"puppet_gate_puppet": "maybe"}', "give one of apply, agent"),
+            (
+                '{"puppet_gate_host": "compute7", "puppet_gate_token_file": "/nonexistent/token"}',
+                "the token file /nonexistent/token can't be read",
+            ),
+            (None, "can't be read: No such file or directory"),
+        ],
+    ),
 )
 @pytest.mark.usefixtures("consul")
 def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, told: str, node: Node) -> None:

@@ -159,6 +159,7 @@ def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
     assert json.loads(consul.get("upgrade/notified") or b"")["epoch"] == ledger(consul)["epoch"]
 
 
+@pytest.mark.thorough
 @pytest.mark.one_release
 def test_the_targets_of_a_settings_file_get_the_event_and_a_bad_one_is_refused(
     play: Shipped, store: Store, consul: RawKV, chat: Listener

@@ -94,7 +94,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     quick(
-        4,
+        2,
         [
             ({}, "version is not given. Add -e version=X."),
             ({"version": 2.10}, "version: 2.1 is not text but a number"),

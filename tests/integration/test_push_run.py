@@ -202,6 +202,7 @@ def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, ro
     assert (found["version"], found["origin"], found["done"]) == ("2.6", "2.2", ["upgrade/db@2.4"])
 
 
+@pytest.mark.thorough
 def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_beginning(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:

@@ -50,6 +50,7 @@ def under_way(store: Store, computes: int) -> None:
     write_report(store, HostReport("compute2", "3", "started"))
 
 
+@pytest.mark.thorough
 def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
     run: Runner, store: Store, consul: RawKV
 ) -> None:

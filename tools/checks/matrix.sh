@@ -47,7 +47,7 @@ run() {
     if ! cmp -s "$locked" "$venv/.requirements"; then
         rm -rf "$venv"
         "$python" -m venv "$venv"
-        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: -r "$locked"
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r "$locked"
         cp "$locked" "$venv/.requirements"
     fi
     tools/link-collection.sh "$venv/bin/python"
