@@ -45,12 +45,13 @@ make_venv() {
 }
 
 install_requirements() {
-    local locked=requirements/locked/$1.txt stamp=.venv/.$1-requirements
+    local locked=requirements/locked/$1.txt stamp=.venv/.$1-requirements compile=--compile
+    # Python compiles what checks use of their packages.
+    [ "$1" != test ] || compile=--no-compile
     if ! cmp -s "$locked" "$stamp"; then
         say "installing the $1 requirements"
-        # Packages are not built from source, because build dependencies are not locked. Of those of the checks, Python compiles what they use.
-        .venv/bin/python -m pip install -qq --disable-pip-version-check "$([ "$1" = test ] && echo --no-compile || echo --compile)" \
-            --require-hashes --only-binary :all: -r "$locked"
+        # Packages are not built from source, because build dependencies are not locked.
+        .venv/bin/python -m pip install -qq --disable-pip-version-check $compile --require-hashes --only-binary :all: -r "$locked"
         cp "$locked" "$stamp"
     fi
 }

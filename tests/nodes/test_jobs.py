@@ -147,7 +147,7 @@ def test_signed_jobs_only(fleet: Fleet, keys: Path) -> None:
     job = current_job(fleet)
     # Replayed: the same signed job, and all that admits the host to it.
     kept = dict(fleet.consul.tree("upgrade/jobs/"))
-    fleet.consul.put("upgrade/job_records/compute1", "{}")
+    fleet.consul.delete("upgrade/job_records/compute1")
     for key, value in kept.items():
         fleet.consul.put(key, value.decode() if isinstance(value, bytes) else value)
     fleet.consul.put("upgrade/wake/compute1", str(time.time()))

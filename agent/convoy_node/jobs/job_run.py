@@ -97,11 +97,12 @@ class JobRun:
     def _run_admitted(self) -> int:
         found = self._consul.read([*self._keys.all, self._keys.holds_folder])
         identifier = admitted_job(self._keys, found)
-        if identifier is None:
-            return 0
         key = self._consul.get(self._keys.job_record)
+        if key is not None and _did_not_go_on(key, self._spool, identifier):
+            self._consul.write([_delete(self._keys.job_record, key.index)])
+            key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
-        if is_over(record, identifier):
+        if identifier is None or is_over(record, identifier):
             return 0
         try:
             job, command, before = self._checked(identifier)
@@ -230,9 +231,7 @@ class JobRun:
             # A hold was set in the same moment. What was there before is written back, before anything is done.
             index = written[keys.job_record].index
             undo = {"Verb": "cas", "Key": keys.job_record, "Value": value, "Index": index}
-            self._consul.write(
-                [undo if value is not None else {"Verb": "delete-cas", "Key": keys.job_record, "Index": index}]
-            )
+            self._consul.write([undo if value is not None else _delete(keys.job_record, index)])
         raise NotAdmitted("its keys changed during each try")
 
     def _execute(self, job: Job, command: NodeCommand, entry: Entry) -> Entry:
@@ -359,10 +358,36 @@ def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional
     left = spool.to_report()
     if left:
         return left[0].id
+    starting = [one.id for one in spool.entries() if one.state == STARTING]
+    if starting:
+        entry = consul.get(keys.job_record)
+        if entry is not None and _did_not_go_on(entry, spool, identifier):
+            return starting[0]
     if identifier is None or not is_job_id(identifier):
         return ""
     record = consul.get(keys.job_record)
     return "" if is_over(parse_record(record.value if record else None), identifier) else identifier
+
+
+def _did_not_go_on(record: Key, spool: Spool, identifier: Optional[str]) -> bool:
+    """Return whether a host's record is the start of a job that never ran, as the answer to it was lost and the node is not admitted any more.
+
+    Without its record, the host takes no slot. It starts the job again if it is admitted to it again.
+
+    :param identifier: the job that the node is admitted to; None for none.
+    """
+    found = parse_record(record.value)
+    job = found.get("job")
+    if found.get("state") != STARTED or job == identifier or not isinstance(job, str) or not is_job_id(job):
+        return False
+    with contextlib.suppress(Refused):
+        entry = spool.read(job)
+        return entry is not None and entry.state == STARTING and entry.run == found.get("run")
+    return False
+
+
+def _delete(key: str, index: int) -> dict[str, object]:
+    return {"Verb": "delete-cas", "Key": key, "Index": index}
 
 
 def _cas(key: str, value: bytes, before: Optional[Key]) -> dict[str, object]:

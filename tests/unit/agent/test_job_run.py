@@ -263,6 +263,28 @@ def test_a_start_whose_answer_was_lost_runs_once(node: Node, install: Install, t
     assert (node.record["state"], node.record["attempt"]) == ("done", 1)
 
 
+def test_a_start_whose_answer_was_lost_takes_no_slot_once_the_job_is_over(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"echo x >>{trusted}/ran")
+    node.admit("j1")
+    node.consul.is_lossy = True
+    assert node.run() == 75
+    assert node.record["state"] == "started"
+    # While it is admitted, it starts again instead.
+    assert needs_run(KEYS, node.consul, node.spool, "j1") == "j1"
+    gate = node.consul.keys.pop("upgrade/current_job")
+    assert needs_run_of(node) == "j1"
+    assert node.run() == 0
+    assert RECORD not in node.consul.keys
+    assert needs_run_of(node) == ""
+    # It has not run, so it may begin if it is admitted again.
+    node.consul.keys["upgrade/current_job"] = gate
+    assert node.run() == 0
+    assert (trusted / "ran").read_text() == "x\n"
+    assert node.record["state"] == "done"
+
+
 def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: Install, trusted: Path) -> None:
     install("a", f"touch {trusted}/away")
     node.admit("j1")

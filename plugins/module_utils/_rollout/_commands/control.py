@@ -25,22 +25,29 @@ from .forget import forget
 from .retry import retry
 from .rollback import roll_back
 
+# In the command of a paused ledger: its state before, if that was complete.
+_RESUMED = "resumed_state"
+
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
     """Pause a rollout: no host is admitted until it is resumed. Hosts that have begun continue.
 
-    A complete rollout can be paused too. That affects the tasks after the upgrade, and hosts that join the fleet.
+    A complete rollout can be paused too. That affects the tasks after the upgrade, and hosts that join the fleet. A rollout that is paused is
+    paused again only for another reason.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
-        if ledger.state != PAUSED:
-            refuse_unless(ledger, (RUNNING, COMPLETE), "paused")
-            given = command.plain()
-            writer.write(replace(ledger, state=PAUSED, command=given), {"what": "pause", **command_fields(given)})
+        given = command.plain()
+        has_other_reason = "reason" in given and given["reason"] != ledger.command.get("reason")
+        if ledger.state != PAUSED or has_other_reason:
+            refuse_unless(ledger, (RUNNING, COMPLETE, PAUSED), "paused")
+            event = {"what": "pause", **command_fields(given)}
+            kept_state = {_RESUMED: COMPLETE} if _state_resumed(ledger) == COMPLETE else {}
+            writer.write(replace(ledger, state=PAUSED, command={**given, **kept_state}), event)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
@@ -53,14 +60,18 @@ def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResul
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
-        if ledger.state != RUNNING:
+        if ledger.state not in (RUNNING, COMPLETE):
             refuse_unless(ledger, (PAUSED,), "resumed")
-            writer.write(
-                replace(ledger, state=RUNNING, command={}), {"what": "resume", **command_fields(command.plain())}
-            )
+            event = {"what": "resume", **command_fields(command.plain())}
+            writer.write(replace(ledger, state=_state_resumed(ledger), command={}), event)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
+
+
+def _state_resumed(ledger: Ledger) -> str:
+    """Return the state that a rollout has once it is resumed: one that was complete is complete again."""
+    return COMPLETE if COMPLETE in (ledger.state, ledger.command.get(_RESUMED)) else RUNNING
 
 
 def approve(store: Store, command: Command, stage: str | None = None, *, dry: bool = False) -> CommandResult:

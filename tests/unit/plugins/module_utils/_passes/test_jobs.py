@@ -498,3 +498,18 @@ def test_check_mode_writes_nothing(store: Store, consul: FlaggedConsul) -> None:
     found = make_pass(store, PassRequest(version=one.target, job=one, fleet=FLEET), dry=True)
     assert [one.host for one in found.admissions] == ["db1", "web1"]
     assert consul.keys == kept
+
+
+def test_a_complete_rollout_that_was_paused_keeps_no_job_waiting_once_it_is_resumed(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    control.pause(store, Command(reason="look first", by="ann"))
+    assert refusal(begin, store).code == "rollout_under_way"
+    # Another reason replaces the one before, and none leaves it.
+    control.pause(store, Command(reason="look longer", by="bob"))
+    assert control.pause(store, Command(by="cid")).changes == []
+    assert [consul.data("upgrade/ledger")["command"][name] for name in ("by", "reason")] == ["bob", "look longer"]
+    assert control.resume(store, Command(by="ann")).changes
+    assert consul.data("upgrade/ledger")["state"] == "complete"
+    assert control.resume(store, Command(by="ann")).changes == []
+    assert begin(store).plan.version == "job/j1"
