@@ -52,10 +52,10 @@ options:
     default: []
   job:
     description:
-      - Show the last job, whether or not it is complete. Without it, a job is shown until it is complete, and rollouts to versions after that.
-      - It has no effect if a rollout to a version has begun after the job.
-    type: bool
-    default: false
+      - ID of the last job, to show it whether or not it is complete. Without it, a job is shown until it is complete, and rollouts to versions
+        after that. The ID of any other job is refused.
+      - V(last) stands for the last job, and has no effect if a rollout to a version has begun after it.
+    type: str
   show:
     description:
       - Print the state of the fleet, or with O(name) the explanation of the host, for people.
@@ -562,7 +562,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "role_pattern": {"type": "str"},
     "history": {"type": "int", "default": 10},
     "name": {"type": "str"},
-    "job": {"type": "bool", "default": False},
+    "job": {"type": "str"},
     "hosts": {"type": "list", "elements": "str", "default": []},
     # The action prints.
     "show": {"type": "bool", "default": False},
@@ -582,7 +582,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
             role_pattern=options["role_pattern"],
             history=max(0, options["history"]),
             name=options["name"],
-            last_job=options["job"],
+            job=options["job"],
         )
         for warning in view.warnings:
             call.warn(warning)

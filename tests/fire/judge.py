@@ -41,7 +41,8 @@ from .rules import Rules
 # What each event makes of the state of a ledger: None for as it was.
 _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "begin": (("", "running", "paused", "aborted", "complete"), "running"),
-    "pause": (("running", "complete"), "paused"),
+    # A pause for another reason replaces the one before.
+    "pause": (("running", "complete", "paused"), "paused"),
     "resume": (("paused",), "running"),
     "abort": (("running", "paused"), "aborted"),
     "open": (("running", "complete"), "running"),

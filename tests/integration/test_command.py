@@ -217,15 +217,18 @@ def test_the_modules_begin_and_show_jobs(run: Runner, consul: RawKV, job_nodes: 
         "reason": "x",
     }
     with job_nodes():
-        begun, shown, host, wrong = run(
+        begun, shown, host, other, wrong = run(
             [
                 plan(job=job, instructions=RULES, fleet=FLEET, wait=True, wait_for_other=True),
-                info(fleet=FLEET, job=True),
-                info(fleet=FLEET, job=True, name="compute1"),
+                info(fleet=FLEET, job="work-1"),
+                info(fleet=FLEET, job="last", name="compute1"),
+                info(fleet=FLEET, job="work-2"),
                 plan(job=job, version="2", fleet=FLEET),
             ]
         )
     assert (begun["failed"], begun["version"], begun["done"]) == (False, "job/work-1", True)
     assert shown["counts"]["upgraded"] == 4
     assert [one["output"] for one in host["host"]["jobs"]] == ["compute1 waits 1 s\n"]
+    assert other["failure"]["code"] == "unknown_job"
+    assert "'work-2' is not the last job, which is work-1" in other["msg"]
     assert wrong["failure"]["code"] == "bad_options"

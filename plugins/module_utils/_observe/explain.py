@@ -20,6 +20,8 @@ from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
 
+# States in words of a job, where they are others.
+_STATES_OF_JOB = {state_names.UPGRADED: "done", state_names.UPGRADING: "running"}
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
 _CHANGES: Mapping[str, str] = {
@@ -59,7 +61,7 @@ def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[
             _rule(view, snapshot, events),
             _who(host, view, snapshot),
             _machines(host, snapshot),
-            _next(host, view, plan),
+            _next(host, view, plan, job_id(plan.version) if snapshot.is_job and plan.version else ""),
         )
         if sentence
     )
@@ -113,10 +115,11 @@ def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
 
 def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
     found = _beginning(host, view, snapshot)
+    state = _STATES_OF_JOB.get(view.state, view.state) if snapshot.is_job else view.state
     if found is None:
-        return f"It is {view.state}."
+        return f"It is {state}."
     at, what = found
-    return f"It has been {view.state} since {at if isinstance(at, str) else _when(at, snapshot.now)}, when {what}."
+    return f"It has been {state} since {at if isinstance(at, str) else _when(at, snapshot.now)}, when {what}."
 
 
 def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | str, str] | None:
@@ -130,7 +133,7 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     if view.state == state_names.FAILED and record is not None and record.state == FAILED and FAILED in times:
         return times[FAILED], "it reported the failure"
     if view.state in (state_names.UPGRADED, state_names.UPGRADING) and view.version == current and UPGRADED in times:
-        return times[UPGRADED], "it reported the version"
+        return times[UPGRADED], "it reported the end of the command" if snapshot.is_job else "it reported the version"
     if view.state == state_names.UPGRADING and view.started and record is not None and STARTED in record.times:
         return record.times[STARTED], "it reported its start"
     gate = snapshot.gates.hosts.get(host) or snapshot.gates.roles.get(view.role)
@@ -200,15 +203,18 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
     return " -e everything=true"
 
 
-def _next(host: str, view: HostView, plan: Plan) -> str:
+def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
     if view.state == state_names.UPGRADED:
         return "It is done."
     if view.state == state_names.UPGRADING:
         if view.soaking:
-            return "Next: once that is over, it counts as upgraded, and its slot is free."
+            return f"Next: once that is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
         if view.held and not view.started:
             return "Next: nothing until then. It keeps its slot, because it was admitted."
-        report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
+        if job:
+            report = "reports the end of the command" if view.started else "starts, runs the command and reports"
+        else:
+            report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
         return f"Next: it {report}. Until then it keeps its slot."
     if view.state in (state_names.FAILED, state_names.LOST):
         return "Next: nothing until then. It keeps its slot, so that failures do not spread."
@@ -216,17 +222,20 @@ def _next(host: str, view: HostView, plan: Plan) -> str:
         return "Next: nothing until then. It takes no slot."
     if plan.missing:
         return "Next: nothing until the whole fleet is given: " + "; ".join(plan.missing) + "."
-    return _wave_text(host, view, plan.waves, plan.hosts)
+    return _wave_text(host, view, plan.waves, plan.hosts, job)
 
 
-def _wave_text(host: str, view: HostView, waves: Sequence[Sequence[str]], hosts: Mapping[str, HostView]) -> str:
+def _wave_text(
+    host: str, view: HostView, waves: Sequence[Sequence[str]], hosts: Mapping[str, HostView], job: str
+) -> str:
     before = 0
     for number, wave in enumerate(waves):
         if host in wave:
             if number == 0:
-                return "Next: the next pass of upgrade.yml admits it. If no run is active, start one."
+                playbook = f"command.yml -e job={job}" if job else "upgrade.yml"
+                return f"Next: the next pass of {playbook} admits it. If no run is active, start one."
             return (
-                f"Next: if all upgrades succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
+                f"Next: if all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
                 f"{plural(before, 'host')} of role {view.role} and the hosts in flight."
             )
         before += sum(1 for one in wave if hosts[one].role == view.role)

@@ -12,7 +12,8 @@ from typing import Any
 
 from .._codecs.job import decode_outputs
 from .._common.errors import UpgradeError
-from .._common.names import did_you_mean
+from .._common.names import did_you_mean, job_id
+from .._common.sanitize import truncated_repr
 from .._consul.client import MOST_OPERATIONS
 from .._fleet.fleet import Snapshot, find_members
 from .._fleet.ledger import BEGINNINGS, Ledger
@@ -27,6 +28,8 @@ from .._state.store import Store
 
 # How many older entries of the history the story of a host includes. A hold may be older than the rollout.
 MOST_EARLIER = 50
+# Stands for the ID of the last job.
+LAST_JOB = "last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def read_fleet(
     history: int = 0,
     name: str | None = None,
     of_job: bool | None = None,
-    last_job: bool = False,
+    job: str | None = None,
 ) -> FleetView:
     """Return the state of the fleet, what the next pass would admit, and entries of the history.
 
@@ -61,11 +64,13 @@ def read_fleet(
     :param history: how many entries of the history to read; 0 costs no request.
     :param name: a host to explain.
     :param of_job: as for :meth:`Store.snapshot`.
-    :param last_job: whether to show the last job, if no rollout to a version has begun after it.
-    :raises UpgradeError: ``unknown_host``, or what :meth:`Store.snapshot` raises.
+    :param job: the ID of the last job, or :data:`LAST_JOB`, to show it also if it is complete. None shows it only while it is under way.
+    :raises UpgradeError: ``unknown_host``, ``unknown_job``, or what :meth:`Store.snapshot` raises.
     """
     snapshot = store.snapshot(of_job=of_job)
-    if last_job and snapshot.job is not None:
+    if job is not None:
+        _refuse_other_job(job, snapshot.ledger if snapshot.is_job else snapshot.job)
+    if job is not None and snapshot.job is not None:
         snapshot = store.snapshot(of_job=True)
     store = store.of(snapshot)
     ledger = snapshot.ledger
@@ -92,6 +97,21 @@ def read_fleet(
             "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],
         }
     return FleetView(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+
+
+def _refuse_other_job(job: str, last: Ledger | None) -> None:
+    """Refuse a job that is not the last one.
+
+    :raises UpgradeError: ``unknown_job``.
+    """
+    if job == LAST_JOB or (last is not None and job_id(last.version) == job):
+        return
+    which = f"is not the last job, which is {job_id(last.version)}" if last is not None else "is no job of this rollout"
+    raise UpgradeError(
+        "unknown_job",
+        f"job: {truncated_repr(job)} {which}. Only the job that came last is shown, until a rollout to a version begins. What hosts have "
+        "printed in their last three jobs is in status.yml -e host=NAME.",
+    )
 
 
 def _outputs(store: Store, host: str) -> list[dict[str, Any]]:

@@ -22,5 +22,8 @@ def metrics_text(store: Store, view: FleetView) -> str:
     for event in store.history(ledger) if ledger is not None else ():
         admissions.add(event)
         if event.get("what") in BEGINNINGS:
-            break
+            if event.get("version") == ledger.version:
+                break
+            # A job that came after the rollout.
+            admissions = AdmissionCounts()
     return gauges_as_text(fleet_gauges(view.snapshot, view.plan, admissions, len(view.warnings)))

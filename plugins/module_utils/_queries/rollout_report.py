@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._common.errors import UpgradeError
-from .._common.names import did_you_mean
-from .._fleet.fleet import find_members
+from .._common.names import did_you_mean, is_job
+from .._fleet.fleet import Snapshot, find_members
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._rollout_report.rollout import at_of, rollout_report
 from .._state.store import Store
@@ -19,7 +19,9 @@ from .._state.store import Store
 def read_rollout_report(
     store: Store, version: str | None = None, fleet: Mapping[str, str] | None = None, role_pattern: str | None = None
 ) -> dict[str, Any]:
-    """Return the report on a rollout as plain data. One request for the fleet, and one for each 64 entries back to its beginning.
+    """Return the report on a rollout as plain data. One or two requests for the fleet, and one for each 64 entries back to its beginning.
+
+    The hosts' records are those of the last job and of the last rollout to a version, one of which came after the other.
 
     :param version: the target of the rollout; of several, the last one is used. None for the last rollout.
     :param fleet: host -> role.
@@ -30,7 +32,7 @@ def read_rollout_report(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = find_members(fleet, snapshot, pattern).members
     events: list[dict[str, Any]] = []
-    versions, is_newest, until = [], True, int(snapshot.now)
+    versions, until = [], int(snapshot.now)
     for event in store.history(ledger):
         events.append(event)
         if event.get("what") not in BEGINNINGS:
@@ -38,17 +40,20 @@ def read_rollout_report(
         found = str(event.get("version", ""))
         if version in (None, found):
             events.reverse()
+            is_last = all(is_job(one) != is_job(found) for one in versions)
+            own = _snapshot_of(store, snapshot, found) if is_last else None
+            source = own or snapshot
             return rollout_report(
                 events,
                 members,
-                snapshot.records,
-                snapshot.reports,
+                source.records,
+                source.reports,
                 until,
-                is_current=is_newest,
-                is_whole=is_newest,
+                is_current=not versions,
+                is_whole=own is not None,
             )
         versions.append(found)
-        events, is_newest, until = [], False, at_of(event)
+        events, until = [], at_of(event)
     if not versions:
         raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout to report.{_removed(ledger)}")
     raise UpgradeError(
@@ -56,6 +61,16 @@ def read_rollout_report(
         f"version: the history has no rollout to {version!r}{did_you_mean(version or '', versions) or '.'} "
         f"It has rollouts to {', '.join(dict.fromkeys(versions))}.{_removed(ledger)}",
     )
+
+
+def _snapshot_of(store: Store, snapshot: Snapshot, target: str) -> Snapshot | None:
+    """Return the snapshot with the records of a rollout: the last job, or the last rollout to a version. None if it is neither."""
+    if is_job(target) == snapshot.is_job:
+        return snapshot
+    if not is_job(target):
+        return snapshot.versions
+    is_there = snapshot.job is not None and snapshot.job.version == target
+    return store.snapshot(of_job=True) if is_there else None
 
 
 def _removed(ledger: Ledger | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from ...module_utils._common.names import is_job, job_id
 from ...module_utils._rollout_report.host import BROKE, DONE, incidents
 from .charts import axis, bands, curve, legend, numbers_of, timeline
 from .templates import own_text, render, rules_table
@@ -29,6 +30,7 @@ def html_page(report: Mapping[str, Any]) -> str:
         report=report,
         style=own_text("style.css"),
         state=_STATES.get(report["state"], report["state"]),
+        job=job_id(report["version"]) if is_job(report["version"]) else "",
         upgraded=sum(one["phase"] == DONE for one in hosts),
         failed=sum(one["phase"] == BROKE for one in hosts),
         failures=sum(len(one["failures"]) for one in hosts),

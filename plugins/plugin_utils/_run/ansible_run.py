@@ -23,7 +23,7 @@ from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
-from .known_variables import refuse_empty_names, refuse_unknown_variables
+from .known_variables import refuse_bad_booleans, refuse_empty_names, refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
 from .next_step import MOVES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
@@ -161,6 +161,7 @@ class PlaybookRun:
             if self._command.name not in _UNATTENDED:
                 refuse_unknown_variables(self._command.name, extra_vars)
                 refuse_empty_names(extra_vars)
+                refuse_bad_booleans(extra_vars)
         except UpgradeError as error:
             details = error.details
             without = (details["option"],) if "option" in details else ()

@@ -9,8 +9,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.sanitize import sanitize
+from ...module_utils._common.sanitize import sanitize, truncated_repr
 from .next_step import COMMAND, MOVES
 
 # Lists variables of the operator's own services that look like one of these.
@@ -96,6 +98,20 @@ _ONLY_IN = {"job": (COMMAND, "status")}
 # Short names are no hint that a similar one is a typo, but in the playbook that has them.
 _SHORT = frozenset(("args", "job", "only", "run"))
 _SHORT_SIMILARITY = 0.74
+# Variables that are true or false.
+_BOOLEANS = (
+    "allow_unknown",
+    "everything",
+    "follow",
+    "force",
+    "once",
+    "remove_legacy",
+    "restart",
+    "retry_failed",
+    "strict",
+    "wait",
+    "wait_for_other",
+)
 # Variables that name something. An empty one must not mean everything.
 _NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with")
 
@@ -158,6 +174,26 @@ def refuse_empty_names(given: Mapping[str, Any]) -> None:
                 f"{name} is empty, which usually means an unset variable. Nothing was done: give a name, or leave {name} out.",
                 variables={name: "NAME"},
             )
+
+
+def refuse_bad_booleans(given: Mapping[str, Any]) -> None:
+    """Raise an error for a boolean variable with another value: Ansible would take ``-e wait=flase`` for false.
+
+    :param given: the extra variables as Ansible reads them.
+    :raises UpgradeError: ``bad_options``. ``variables`` in its details has the name with a value.
+    """
+    for name in _BOOLEANS:
+        value = given.get(name, True)
+        if isinstance(value, str) and "{{" in value:
+            continue
+        try:
+            boolean(value)
+        except TypeError:
+            raise UpgradeError(
+                "bad_options",
+                f"{name}: {truncated_repr(value)} is neither true nor false. Nothing was done: give one of the two.",
+                variables={name: "true"},
+            ) from None
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -34,6 +34,7 @@ _STOPPED = ("stuck", "paused", "aborted", "expired", "failure_budget", "hours", 
 _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_under_way")
 # Failures of a limit. The status shows the names of hosts and roles.
 _OF_LIMITS = ("unknown_limit", "limit_waits")
+_UNKNOWN_JOB = "unknown_job"
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
@@ -66,6 +67,8 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     """
     if playbook == COMMAND:
         return _after_job(code, info)
+    if code == _UNKNOWN_JOB:
+        return NextStep(variables={"job": "last"})
     if playbook not in MOVES:
         return NextStep()
     if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
@@ -97,7 +100,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
 def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
     """Return the next command after a run of a job. It continues the job, and does not begin another one."""
     target = str(info.get("version") or "")
-    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
+    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS, _UNKNOWN_JOB):
         return NextStep("status")
     if not is_job(target):
         return NextStep()

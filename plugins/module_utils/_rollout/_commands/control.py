@@ -25,9 +25,6 @@ from .forget import forget
 from .retry import retry
 from .rollback import roll_back
 
-# In the command of a paused ledger: its state before, if that was complete.
-_RESUMED = "resumed_state"
-
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
@@ -46,8 +43,7 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != PAUSED or has_other_reason:
             refuse_unless(ledger, (RUNNING, COMPLETE, PAUSED), "paused")
             event = {"what": "pause", **command_fields(given)}
-            kept_state = {_RESUMED: COMPLETE} if _state_resumed(ledger) == COMPLETE else {}
-            writer.write(replace(ledger, state=PAUSED, command={**given, **kept_state}), event)
+            writer.write(replace(ledger, state=PAUSED, command=given), event)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
@@ -60,18 +56,13 @@ def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResul
     """
 
     def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
-        if ledger.state not in (RUNNING, COMPLETE):
+        if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
             event = {"what": "resume", **command_fields(command.plain())}
-            writer.write(replace(ledger, state=_state_resumed(ledger), command={}), event)
+            writer.write(replace(ledger, state=RUNNING, command={}), event)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)
-
-
-def _state_resumed(ledger: Ledger) -> str:
-    """Return the state that a rollout has once it is resumed: one that was complete is complete again."""
-    return COMPLETE if COMPLETE in (ledger.state, ledger.command.get(_RESUMED)) else RUNNING
 
 
 def approve(store: Store, command: Command, stage: str | None = None, *, dry: bool = False) -> CommandResult:

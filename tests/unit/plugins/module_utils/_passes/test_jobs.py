@@ -21,7 +21,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
     PassResult,
     make_pass,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -32,6 +34,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
 from memory_consul import MemoryConsul
 
 FLEET = {"db1": "db", "web1": "web", "web2": "web", "web3": "web"}
@@ -120,8 +123,8 @@ def of_puppet(consul: FlaggedConsul) -> dict[str, bytes]:
     return {key: value for key, value in consul.keys.items() if key.startswith(folders)}
 
 
-def states(store: Store, *, last_job: bool = False) -> dict[str, str]:
-    return {host: view.state for host, view in read_fleet(store, fleet=FLEET, last_job=last_job).plan.hosts.items()}
+def states(store: Store, one: str | None = None) -> dict[str, str]:
+    return {host: view.state for host, view in read_fleet(store, fleet=FLEET, job=one).plan.hosts.items()}
 
 
 def refusal(act: Any, *given: Any, **options: Any) -> UpgradeError:
@@ -148,9 +151,9 @@ def test_a_job_runs_under_the_rules_in_force_and_touches_nothing_of_puppet(store
     assert consul.data("upgrade/ledger")["state"] == "complete"
     assert of_puppet(consul) == before
     # After it, the fleet is shown as rollouts to versions see it, and the job on request.
-    assert set(states(store).values()) == set(states(store, last_job=True).values()) == {"upgraded"}
+    assert set(states(store).values()) == set(states(store, LAST_JOB).values()) == {"upgraded"}
     assert read_fleet(store, fleet=FLEET).plan.version == "2.0"
-    assert read_fleet(store, fleet=FLEET, last_job=True).plan.version == "job/j1"
+    assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
 
 
 def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store, consul: FlaggedConsul) -> None:
@@ -500,16 +503,61 @@ def test_check_mode_writes_nothing(store: Store, consul: FlaggedConsul) -> None:
     assert consul.keys == kept
 
 
-def test_a_complete_rollout_that_was_paused_keeps_no_job_waiting_once_it_is_resumed(
-    store: Store, consul: FlaggedConsul
-) -> None:
+def test_another_reason_replaces_that_of_a_pause_and_none_leaves_it(store: Store, consul: FlaggedConsul) -> None:
     control.pause(store, Command(reason="look first", by="ann"))
     assert refusal(begin, store).code == "rollout_under_way"
-    # Another reason replaces the one before, and none leaves it.
     control.pause(store, Command(reason="look longer", by="bob"))
     assert control.pause(store, Command(by="cid")).changes == []
     assert [consul.data("upgrade/ledger")["command"][name] for name in ("by", "reason")] == ["bob", "look longer"]
-    assert control.resume(store, Command(by="ann")).changes
-    assert consul.data("upgrade/ledger")["state"] == "complete"
-    assert control.resume(store, Command(by="ann")).changes == []
-    assert begin(store).plan.version == "job/j1"
+
+
+def explanation(store: Store, host: str) -> str:
+    story = read_fleet(store, fleet=FLEET, name=host, job=LAST_JOB).story
+    assert story is not None
+    return " ".join(story["explanation"])
+
+
+def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    assert "Next: it starts, runs the command and reports." in explanation(store, "web1")
+    assert "if all commands succeed, it is admitted in wave" in explanation(store, "web3")
+    reports(consul, "web1", "started")
+    assert "It has been running since" in explanation(store, "web1")
+    assert "Next: it reports the end of the command." in explanation(store, "web1")
+    reports(consul, "web1", "done")
+    assert "It has been done since" in explanation(store, "web1")
+    assert "when it reported the end of the command" in explanation(store, "web1")
+    assert "Next: the next pass of command.yml -e job=j1 admits it." in explanation(store, "web2")
+
+
+def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> None:
+    assert "'j1' is no job of this rollout" in refusal(read_fleet, store, fleet=FLEET, job="j1").message
+    begin(store)
+    assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
+    refused = refusal(read_fleet, store, fleet=FLEET, job="j2")
+    assert refused.code == "unknown_job"
+    assert "'j2' is not the last job, which is j1" in refused.message
+    for host in FLEET:
+        reports(consul, host, "done")
+        go_on(store)
+    assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
+
+
+def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    for host in FLEET:
+        reports(consul, host, "done")
+        go_on(store)
+    complete = read_rollout_report(store, fleet=FLEET)
+    assert (complete["version"], complete["state"], complete["whole"]) == ("job/j1", "complete", True)
+    assert {one["host"]: one["phase"] for one in complete["hosts"]} == dict.fromkeys(FLEET, "upgraded")
+    page = html_page(complete)
+    assert "<h1>Job j1</h1>" in page
+    assert "<b>4 of 4</b>hosts done" in page
+    # The metrics are those of the rollout to a version again, which admitted no host.
+    view = read_fleet(store, fleet=FLEET)
+    assert 'convoy_upgrade_admitted_hosts{role="web"} 0' in metrics_text(store, view)
+    make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
+    begun = read_rollout_report(store, fleet=FLEET)
+    assert (begun["version"], begun["whole"], begun["state"]) == ("3.0", True, "running")
+    assert read_rollout_report(store, "job/j1", FLEET)["whole"] is False

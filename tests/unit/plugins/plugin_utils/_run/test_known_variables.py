@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variables import (
     VARIABLES,
+    refuse_bad_booleans,
     refuse_empty_names,
     refuse_unknown_variables,
 )
@@ -114,6 +115,18 @@ def test_an_empty_name_is_refused(name: str, value: str | None) -> None:
 
 def test_names_and_other_empty_variables_are_accepted() -> None:
     refuse_empty_names({"host": "compute1,compute2", "role": ["compute"], "stage": 1, "reason": ""})
+
+
+@pytest.mark.parametrize("value", ["flase", "", 2, None, ["true"]])
+def test_what_is_neither_true_nor_false_is_refused(value: Any) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_bad_booleans({"version": "2", "wait": value})
+    assert refused.value.code == "bad_options"
+    assert refused.value.message.startswith(f"wait: {value!r} is neither true nor false")
+
+
+def test_booleans_in_each_spelling_and_templates_are_accepted() -> None:
+    refuse_bad_booleans({"wait": "no", "once": True, "force": "1", "restart": "{{ again }}", "follow": 0})
 
 
 @pytest.mark.parametrize(

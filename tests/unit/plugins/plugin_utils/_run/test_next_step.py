@@ -109,3 +109,8 @@ def test_after_a_run_for_a_part_comes_the_rest(
 @pytest.mark.parametrize("code", ["unknown_limit", "limit_waits"])
 def test_a_refused_limit_is_not_repeated(code: str) -> None:
     assert after_failure("upgrade", code, {}) == NextStep("status")
+
+
+def test_a_job_that_is_not_the_last_one_is_looked_up() -> None:
+    assert after_failure("command", "unknown_job", {}) == NextStep("status")
+    assert after_failure("status", "unknown_job", {}) == NextStep(variables={"job": "last"})
