@@ -22,7 +22,7 @@ def metrics_text(store: Store, view: FleetView) -> str:
     for event in store.history(ledger) if ledger is not None else ():
         admissions.add(event)
         if event.get("what") in BEGINNINGS:
-            if event.get("version") == ledger.version:
+            if ledger is None or event.get("version") == ledger.version:
                 break
             # A job that came after the rollout.
             admissions = AdmissionCounts()

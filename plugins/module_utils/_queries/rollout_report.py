@@ -32,7 +32,8 @@ def read_rollout_report(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = find_members(fleet, snapshot, pattern).members
     events: list[dict[str, Any]] = []
-    versions, until = [], int(snapshot.now)
+    versions: list[str] = []
+    until = int(snapshot.now)
     for event in store.history(ledger):
         events.append(event)
         if event.get("what") not in BEGINNINGS:
