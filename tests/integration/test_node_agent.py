@@ -187,15 +187,15 @@ def node(consul: RawKV, agent: Agent, tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "what").unlink(missing_ok=True)
 
 
-def admit(consul: RawKV) -> float:
-    """Admit the node as planners do: gate and wake key in one transaction; return when (unix seconds)."""
-    at = time.time()
+def admit(consul: RawKV) -> None:
+    """Admit the node as planners do."""
     consul.put(GATE, "True")
-    consul.put(WAKE, str(at))
-    return at
+    consul.put(WAKE, str(time.time()))
 
 
-def test_an_admission_starts_an_agent_run_within_a_second_and_nothing_else_does(consul: RawKV, node: Node) -> None:
+def test_an_admission_starts_an_agent_run_and_nothing_else_does(consul: RawKV, node: Node) -> None:
+    # By its own clock, it would look again in an hour. How soon it wakes is measured by the benchmark `waking`.
+    node.write(puppet_gate_interval=3600)
     node.start()
     wait_for(node.says(f"closed: {EVERYWHERE} is False"), "it waits")
     wait_for(lambda: consul.get(WAKE), "it has its key")
@@ -206,9 +206,8 @@ def test_an_admission_starts_an_agent_run_within_a_second_and_nothing_else_does(
         consul.put("upgrade/ledger", "{}")
     time.sleep(0.5)
     assert node.runs == []
-    at = admit(consul)
+    admit(consul)
     wait_for(lambda: node.runs, "a run")
-    assert node.runs[0]["at"] - at < 1
     facts = node.runs[0]["facts"]
     assert (facts["puppet_gate_host"], facts["puppet_gate_release"]) == (HOST, "r1")
     assert facts["puppet_gate_home"] == str(node.home)
