@@ -21,6 +21,8 @@ from .conftest import MakeFleet
 from .fleet import RUNTIME, Fleet, wait_for
 from .snapshots import publish
 
+pytestmark = pytest.mark.thorough
+
 NODE = "compute1"
 GATE = f"config_state/enable_puppet/host/{NODE}"
 FACTS = "/etc/facter/facts.d/convoy.txt"
@@ -107,7 +109,6 @@ def test_a_closed_gate_leaves_the_node_alone_and_tells_the_key(fleet: Fleet, nod
     assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
 
 
-@pytest.mark.thorough
 def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -117,7 +118,6 @@ def test_a_hold_closes_it_whatever_the_gate_says(fleet: Fleet, node: Node) -> No
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["apply", "agent"])
 def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything_begins(
     kind: str, fleet: Fleet, node: Node
@@ -149,7 +149,6 @@ def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything
 SETTINGS = "/etc/convoy/node.json"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["apply", "agent"])
 def test_puppet_that_something_else_runs_is_kept_out_until_the_node_is_upgraded(
     kind: str, fleet: Fleet, node: Node
@@ -190,16 +189,12 @@ def locks(node: Node) -> str:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        pytest.param("", f"{SETTINGS} is empty", id="nothing"),
-        *(
-            pytest.param(text, told, id=name, marks=pytest.mark.thorough)
-            for name, text, told in (
-                ("cut", '{"puppet_gate_host": "comp', f"{SETTINGS} is not JSON"),
-                ("unknown", '{"puppet_gate_rle": "compute"}', "puppet_gate_rle is not a setting"),
-                ("value", '{"puppet_gate_puppet": "maybe"}', "puppet_gate_puppet is"),
-            )
-        ),
+        ("", f"{SETTINGS} is empty"),
+        ('{"puppet_gate_host": "comp', f"{SETTINGS} is not JSON"),
+        ('{"puppet_gate_rle": "compute"}', "puppet_gate_rle is not a setting"),
+        ('{"puppet_gate_puppet": "maybe"}', "puppet_gate_puppet is"),
     ],
+    ids=["nothing", "cut", "unknown", "value"],
 )
 def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
     settings: str, told: str, fleet: Fleet, node: Node
@@ -236,7 +231,6 @@ MAINT = '#!/bin/sh\nexec "{}" maint {}\n'
 ASKS = "[ -e /root/asked ] || touch /root/asked /run/reboot-required\n"
 
 
-@pytest.mark.thorough
 def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     good = node.read(SETTINGS) or ""
@@ -263,7 +257,6 @@ def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, 
         node.write(SETTINGS, good)
 
 
-@pytest.mark.thorough
 def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     # As in docs/pull.md. Consul shows maintenance as a check of the node.
@@ -292,7 +285,6 @@ def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, 
     assert "_node_maintenance" not in fleet.checks(NODE)
 
 
-@pytest.mark.thorough
 def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -325,7 +317,6 @@ while os.path.exists("/root/locked"):
 """
 
 
-@pytest.mark.thorough
 def test_a_lock_of_dpkg_is_waited_for_and_spends_no_failure(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -348,7 +339,6 @@ def test_a_lock_of_dpkg_is_waited_for_and_spends_no_failure(fleet: Fleet, node: 
     assert (record["attempt"], record.get("failures")) == (1, None)
 
 
-@pytest.mark.thorough
 def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write("/etc/convoy/version", "")
@@ -364,7 +354,6 @@ def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet,
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
-@pytest.mark.thorough
 def test_a_gate_that_cannot_be_read_is_a_failure_and_never_a_yes(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -391,7 +380,6 @@ def test_an_open_gate_takes_it_to_the_version_and_the_next_turn_changes_nothing(
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -401,7 +389,6 @@ def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     assert fleet.reported("v1") == {NODE}
 
 
-@pytest.mark.thorough
 def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.run("rm", RELEASE)
@@ -416,7 +403,6 @@ def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Flee
     assert node.read(RELEASE) is None
 
 
-@pytest.mark.thorough
 def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     forget(node)
@@ -432,7 +418,6 @@ def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let
     assert fleet.version_of(NODE) is None
 
 
-@pytest.mark.thorough
 def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "somebody was here")
@@ -449,7 +434,6 @@ def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node
     assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
 
 
-@pytest.mark.thorough
 def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "somebody was here")
@@ -462,7 +446,6 @@ def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node)
     assert fleet.version_of(NODE) == "v1"
 
 
-@pytest.mark.thorough
 def test_from_a_controller_over_ssh_it_is_the_same(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -478,7 +461,6 @@ def test_from_a_controller_over_ssh_it_is_the_same(fleet: Fleet, node: Node) -> 
     assert f"closed: {GATE} is False" in fleet.play("node", "--limit", NODE, **python)
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -488,7 +470,6 @@ def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet
     assert changed(shown) in (0, 1)
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("node")
 def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_mends_it(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
@@ -506,7 +487,6 @@ def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_turn_men
     assert fleet.version_of(NODE) == "v9"
 
 
-@pytest.mark.thorough
 def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v2")
     check = '#!/bin/sh\n[ "$(fleet-service)" = v3 ] || { echo "it runs $(fleet-service)"; exit 1; }\n'
@@ -525,7 +505,6 @@ def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fle
     wait_for(lambda: fleet.checks(NODE)["validation"][0] == "passing", "its health is published")
 
 
-@pytest.mark.thorough
 def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -548,7 +527,6 @@ def next_run_works(fleet: Fleet) -> bool:
     return fleet.agent_run(NODE).returncode == 0 and fleet.version_of(NODE) == "v2"
 
 
-@pytest.mark.thorough
 def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -567,7 +545,6 @@ def test_two_turns_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     assert fleet.record(NODE)["attempt"] == 1
 
 
-@pytest.mark.thorough
 def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
@@ -583,7 +560,6 @@ def test_a_turn_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) 
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "moment",
     [
