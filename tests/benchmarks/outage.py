@@ -176,7 +176,7 @@ def standby(table: Table, lab: Lab, steps: Steps) -> None:
     user = ("runuser", "-u", "postgres", "--")
     primary.run(*user, "psql", "-XqAtc", "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
     follower.run("rm", "-r", DATA)
-    follower.run(*user, "pg_basebackup", "-h", primary.address, "-D", DATA, "-R")
+    follower.run(*user, "pg_basebackup", "-h", primary.address, "-D", DATA, "-R", "--checkpoint=fast")
     follower.run("systemctl", "start", "postgresql@15-main")
     addresses = ",".join(node.address for node in nodes)
     target = f"host={addresses} user=postgres target_session_attrs=read-write connect_timeout=1"
