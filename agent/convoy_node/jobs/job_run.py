@@ -98,10 +98,11 @@ class JobRun:
         found = self._consul.read([*self._keys.all, self._keys.holds_folder])
         identifier = admitted_job(self._keys, found)
         key = self._consul.get(self._keys.job_record)
-        if key is not None and _did_not_go_on(key, self._spool, identifier):
-            self._consul.write([_delete(self._keys.job_record, key.index)])
-            key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
+        if key is not None and _did_not_go_on(record, self._spool, identifier):
+            # If the record has changed meanwhile, the next look removes it.
+            self._consul.write([_delete(self._keys.job_record, key.index)])
+            record = {}
         if identifier is None or is_over(record, identifier):
             return 0
         try:
@@ -358,31 +359,29 @@ def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional
     left = spool.to_report()
     if left:
         return left[0].id
-    starting = [one.id for one in spool.entries() if one.state == STARTING]
-    if starting:
-        entry = consul.get(keys.job_record)
-        if entry is not None and _did_not_go_on(entry, spool, identifier):
-            return starting[0]
-    if identifier is None or not is_job_id(identifier):
+    is_admitted = identifier is not None and is_job_id(identifier)
+    if not is_admitted and not any(one.state == STARTING for one in spool.entries()):
         return ""
-    record = consul.get(keys.job_record)
-    return "" if is_over(parse_record(record.value if record else None), identifier) else identifier
+    entry = consul.get(keys.job_record)
+    record = parse_record(entry.value if entry else None)
+    if _did_not_go_on(record, spool, identifier):
+        return str(record["job"])
+    return identifier if identifier is not None and is_admitted and not is_over(record, identifier) else ""
 
 
-def _did_not_go_on(record: Key, spool: Spool, identifier: Optional[str]) -> bool:
-    """Return whether a host's record is the start of a job that never ran, as the answer to it was lost and the node is not admitted any more.
+def _did_not_go_on(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
+    """Return whether a host's record is the start of a job whose command never ran: its answer was lost, and then the admission ended.
 
-    Without its record, the host takes no slot. It starts the job again if it is admitted to it again.
+    Without the record, the host takes no slot. If it is admitted to the job again, it starts it again.
 
     :param identifier: the job that the node is admitted to; None for none.
     """
-    found = parse_record(record.value)
-    job = found.get("job")
-    if found.get("state") != STARTED or job == identifier or not isinstance(job, str) or not is_job_id(job):
+    job = record.get("job")
+    if record.get("state") != STARTED or job == identifier or not isinstance(job, str) or not is_job_id(job):
         return False
     with contextlib.suppress(Refused):
         entry = spool.read(job)
-        return entry is not None and entry.state == STARTING and entry.run == found.get("run")
+        return entry is not None and entry.state == STARTING and entry.run == record.get("run")
     return False
 
 

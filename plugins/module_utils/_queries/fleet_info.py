@@ -22,6 +22,7 @@ from .._observe.explain import explain
 from .._planner.plan import Plan
 from .._planner.reconcile import make_plan
 from .._rollout.host_health_notes import with_checks
+from .._rollout_report.rollout import entries_of
 from .._rules.instructions import Instructions, parse
 from .._state.layout import refuse_to_plan
 from .._state.store import Store
@@ -91,7 +92,7 @@ def read_fleet(
         found, has_older = _current(store, ledger)
         story = {
             "record": record.plain() if record else None,
-            "explanation": explain(name, plan, snapshot, found),
+            "explanation": explain(name, plan, snapshot, entries_of(found, ledger) if ledger is not None else found),
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
             "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from .._fleet.ledger import BEGINNINGS
 from .._observe.metrics import AdmissionCounts, fleet_gauges
 from .._observe.openmetrics import gauges_as_text
+from .._rollout_report.rollout import entries_of
 from .._state.store import Store
 from .fleet_info import FleetView
 
@@ -19,11 +19,6 @@ def metrics_text(store: Store, view: FleetView) -> str:
     """
     admissions = AdmissionCounts()
     ledger = view.snapshot.ledger
-    for event in store.history(ledger) if ledger is not None else ():
+    for event in entries_of(store.history(ledger), ledger) if ledger is not None else ():
         admissions.add(event)
-        if event.get("what") in BEGINNINGS:
-            if ledger is None or event.get("version") == ledger.version:
-                break
-            # A job that came after the rollout.
-            admissions = AdmissionCounts()
     return gauges_as_text(fleet_gauges(view.snapshot, view.plan, admissions, len(view.warnings)))

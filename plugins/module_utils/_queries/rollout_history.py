@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._common.names import is_job
 from .._fleet.ledger import BEGINNINGS, Ledger
-from .._rollout_report.rollout import ENDS, at_of
+from .._rollout_report.rollout import ENDS, at_of, entries_of
 from .._state.store import Store
 
 # How many earlier rollouts are known, and how many entries are read to find them.
@@ -43,7 +44,9 @@ class RolloutSummary:
 
 
 class RolloutHistory:
-    """The entries of the current rollout, the oldest first, and summaries of the rollouts before it, the newest first.
+    """The entries of the current rollout, the oldest first, and summaries of all others, the newest first.
+
+    Once a job is complete, the rollout to a version before it is the current one again.
 
     :param store: where they are read.
     """
@@ -52,6 +55,9 @@ class RolloutHistory:
         """Read nothing yet."""
         self._store = store
         self._epoch, self._commit = 0, ""
+        # The rollout that began last, and those before it.
+        self._newest: list[dict[str, Any]] = []
+        self._former: list[RolloutSummary] = []
         self.current: list[dict[str, Any]] = []
         self.former: list[RolloutSummary] = []
 
@@ -65,7 +71,8 @@ class RolloutHistory:
         """
         if ledger is None:
             was_empty = not (self.current or self.former)
-            self._epoch, self._commit, self.current, self.former = 0, "", [], []
+            self._epoch, self._commit = 0, ""
+            self._newest, self._former, self.current, self.former = [], [], [], []
             return not was_empty
         if (ledger.epoch, ledger.commit) == (self._epoch, self._commit):
             return False
@@ -78,17 +85,23 @@ class RolloutHistory:
         else:
             self._read_all(ledger)
         self._epoch, self._commit = ledger.epoch, ledger.commit
+        self.current, self.former = self._newest, self._former
+        first = self._newest[0] if self._newest else {}
+        if first.get("what") in BEGINNINGS and is_job(first["version"]) and not ledger.is_job:
+            self.current = list(entries_of(self._store.history(ledger), ledger))[::-1]
+            own = at_of(self.current[0]) if self.current else 0
+            self.former = [_summary(self._newest, 0), *(one for one in self._former if one.begun != own)]
         return True
 
     def _add(self, events: Sequence[dict[str, Any]]) -> None:
         for event in events:
-            if event["what"] in BEGINNINGS and self.current:
-                self.former = [_summary(self.current, at_of(event)), *self.former][:MOST_ROLLOUTS]
-                self.current = []
-            self.current.append(event)
+            if event["what"] in BEGINNINGS and self._newest:
+                self._former = [_summary(self._newest, at_of(event)), *self._former][:MOST_ROLLOUTS]
+                self._newest = []
+            self._newest.append(event)
 
     def _read_all(self, ledger: Ledger) -> None:
-        self.current, self.former = [], []
+        self._newest, self._former = [], []
         events: list[dict[str, Any]] = []
         count, until = 0, 0
         for event in self._store.history(ledger):
@@ -96,16 +109,16 @@ class RolloutHistory:
             if event["what"] in BEGINNINGS:
                 events.reverse()
                 if until:
-                    self.former.append(_summary(events, until))
+                    self._former.append(_summary(events, until))
                 else:
-                    self.current = events
+                    self._newest = events
                 events, until = [], at_of(event)
             count += bool(until)
-            if count > _MOST_ENTRIES or len(self.former) == MOST_ROLLOUTS:
+            if count > _MOST_ENTRIES or len(self._former) == MOST_ROLLOUTS:
                 return
         if not until:
             # The entry that began the rollout is gone.
-            self.current = events[::-1]
+            self._newest = events[::-1]
 
 
 def summary(events: Sequence[Mapping[str, Any]]) -> RolloutSummary | None:

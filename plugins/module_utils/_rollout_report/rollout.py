@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
-from .._common.names import in_order, listing
+from .._common.names import in_order, is_job, listing
 from .._fleet.fleet import HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
+from .._fleet.ledger import BEGINNINGS, Ledger
 from .._planner.slots import Limit, limits_by_role
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
@@ -20,9 +21,28 @@ from .host import host_report
 from .statistics import concurrency, durations, step_durations
 
 ENDS = ("complete", "converge")
+_OVER = (*ENDS, "abort")
 _UNKNOWN = "unknown"
 # How many hosts an entry of the history names.
 _MOST_NAMED = 8
+
+
+def entries_of(events: Iterable[dict[str, Any]], ledger: Ledger) -> Iterator[dict[str, Any]]:
+    """Yield the entries of the rollout of a ledger, the newest first. A job that came after a rollout to a version is left out.
+
+    :param events: the history, the newest first. It is read back to the beginning of the rollout.
+    """
+    later: list[dict[str, Any]] = []
+    for event in events:
+        later.append(event)
+        if event.get("what") not in BEGINNINGS:
+            continue
+        if ledger.is_job or not is_job(event.get("version")):
+            break
+        # The rollout went on once the job had ended.
+        is_over = [one.get("what") in _OVER for one in later]
+        later = later[: is_over.index(True)] if True in is_over else []
+    yield from later
 
 
 def rollout_report(
@@ -45,7 +65,7 @@ def rollout_report(
     """
     first, last = events[0], events[-1]
     version, begun = str(first.get("version", "")), at_of(first)
-    over = next((event["what"] for event in reversed(events) if event.get("what") in (*ENDS, "abort")), "")
+    over = next((event["what"] for event in reversed(events) if event.get("what") in _OVER), "")
     end = max(begun, at_of(last) if over in ENDS else until)
     opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
     at_last = next((at_of(event) for event in events if event.get("what") in ENDS), None)

@@ -123,8 +123,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     :param given: the extra variables as Ansible reads them.
     :raises UpgradeError: ``unknown_variable``. ``renamed`` in its details has the names to use instead.
     """
-    own = given.get(OWN, ())
-    marked = {name.strip() for name in own.split(",")} if isinstance(own, str) else {str(name) for name in own or ()}
+    marked = _marked(given)
     for name in given:
         if name in marked:
             continue
@@ -180,20 +179,29 @@ def refuse_bad_booleans(given: Mapping[str, Any]) -> None:
     """Raise an error for a boolean variable with another value: Ansible would take ``-e wait=flase`` for false.
 
     :param given: the extra variables as Ansible reads them.
-    :raises UpgradeError: ``bad_options``. ``variables`` in its details has the name with a value.
+    :raises UpgradeError: ``bad_options``. Its details have the name with the value that is meant, or to leave out.
     """
+    marked = _marked(given)
     for name in _BOOLEANS:
         value = given.get(name, True)
-        if isinstance(value, str) and "{{" in value:
+        if name in marked or (isinstance(value, str) and "{{" in value):
             continue
         try:
             boolean(value)
         except TypeError:
+            meant = difflib.get_close_matches(value.lower() if isinstance(value, str) else "", ("true", "false"), n=1)
             raise UpgradeError(
                 "bad_options",
                 f"{name}: {truncated_repr(value)} is neither true nor false. Nothing was done: give one of the two.",
-                variables={name: "true"},
+                variables={name: meant[0]} if meant else {},
+                renamed={} if meant else {name: ""},
             ) from None
+
+
+def _marked(given: Mapping[str, Any]) -> set[str]:
+    """Return the variables that the operator has marked as their own."""
+    own = given.get(OWN, ())
+    return {name.strip() for name in own.split(",")} if isinstance(own, str) else {str(name) for name in own or ()}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

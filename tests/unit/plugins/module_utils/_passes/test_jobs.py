@@ -5,25 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
-    PassResult,
     make_pass,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -34,87 +29,18 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
-from memory_consul import MemoryConsul
-
-FLEET = {"db1": "db", "web1": "web", "web2": "web", "web3": "web"}
-RULES = {"rolling_rules": {"global": 1}}
-
-
-@dataclass
-class FlaggedConsul(MemoryConsul):
-    """It also keeps the flags of keys."""
-
-    flags: dict[str, int] = field(default_factory=dict)
-
-    def _do(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        if facts["Verb"] in ("set", "cas"):
-            self.flags[facts["Key"]] = facts.get("Flags", 0)
-        yield from super()._do(facts)
-
-    def _entry(self, key: str) -> dict[str, Any]:
-        return {**super()._entry(key), "Flags": self.flags.get(key, 0)}
-
-    def write(self, key: str, value: object) -> None:
-        """Write a key as a host does."""
-        self.index += 1
-        self.keys[key] = (value if isinstance(value, str) else json.dumps(value)).encode()
-        self.indexes[key] = self.index
-
-    def data(self, key: str) -> Any:
-        return json.loads(self.keys[key])
+from job_fleet import FLEET, RULES, FlaggedConsul, admitted, begin, complete_fleet, go_on, job, reports
 
 
 @pytest.fixture
 def consul() -> Iterator[FlaggedConsul]:
-    ledger = {
-        "epoch": 3,
-        "version": "2.0",
-        "previous_version": "1.0",
-        "state": "complete",
-        "since": 1,
-        "instructions": RULES,
-    }
-    record = {"version": "2.0", "state": "upgraded", "times": {"upgraded": 5}}
-    keys = {
-        "current_version": b"2.0",
-        "config_state/enable_puppet/global": b"True",
-        "upgrade/schema": b"1",
-        "upgrade/hold/": b"",
-        "upgrade/ledger": json.dumps(ledger).encode(),
-        **{f"running/versions/2.0/{host}": b"1700000000" for host in FLEET},
-        **{f"upgrade/hosts/{host}": json.dumps(record).encode() for host in FLEET},
-    }
-    with FlaggedConsul(keys).in_place() as found:
+    with complete_fleet().in_place() as found:
         yield found
 
 
 @pytest.fixture
 def store(consul: FlaggedConsul) -> Store:  # noqa: ARG001  the store talks to it
     return Store(Settings())
-
-
-def job(identifier: str = "j1", **facts: Any) -> Job:
-    return Job(identifier, "restart", int(time.time()) + 600, {"grace": 30}, by="ann", **facts)
-
-
-def begin(store: Store, one: Job | None = None, **request: Any) -> PassResult:
-    one = one or job()
-    return make_pass(store, PassRequest(version=one.target, job=one, fleet=FLEET, **request))
-
-
-def go_on(store: Store) -> PassResult:
-    return make_pass(store, PassRequest(fleet=FLEET))
-
-
-def admitted(consul: FlaggedConsul) -> list[str]:
-    prefix = "upgrade/job_gates/host/"
-    return sorted(key[len(prefix) :] for key, text in consul.keys.items() if key.startswith(prefix) and text == b"True")
-
-
-def reports(consul: FlaggedConsul, host: str, state: str, identifier: str = "j1", **facts: Any) -> None:
-    record = {"job": identifier, "state": state, "run": "r", "attempt": 1, "times": {state: int(time.time())}, **facts}
-    consul.write(f"upgrade/job_records/{host}", record)
 
 
 def of_puppet(consul: FlaggedConsul) -> dict[str, bytes]:
@@ -509,55 +435,3 @@ def test_another_reason_replaces_that_of_a_pause_and_none_leaves_it(store: Store
     control.pause(store, Command(reason="look longer", by="bob"))
     assert control.pause(store, Command(by="cid")).changes == []
     assert [consul.data("upgrade/ledger")["command"][name] for name in ("by", "reason")] == ["bob", "look longer"]
-
-
-def explanation(store: Store, host: str) -> str:
-    story = read_fleet(store, fleet=FLEET, name=host, job=LAST_JOB).story
-    assert story is not None
-    return " ".join(story["explanation"])
-
-
-def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:
-    begin(store)
-    assert "Next: it starts, runs the command and reports." in explanation(store, "web1")
-    assert "if all commands succeed, it is admitted in wave" in explanation(store, "web3")
-    reports(consul, "web1", "started")
-    assert "It has been running since" in explanation(store, "web1")
-    assert "Next: it reports the end of the command." in explanation(store, "web1")
-    reports(consul, "web1", "done")
-    assert "It has been done since" in explanation(store, "web1")
-    assert "when it reported the end of the command" in explanation(store, "web1")
-    assert "Next: the next pass of command.yml -e job=j1 admits it." in explanation(store, "web2")
-
-
-def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> None:
-    assert "'j1' is no job of this rollout" in refusal(read_fleet, store, fleet=FLEET, job="j1").message
-    begin(store)
-    assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
-    refused = refusal(read_fleet, store, fleet=FLEET, job="j2")
-    assert refused.code == "unknown_job"
-    assert "'j2' is not the last job, which is j1" in refused.message
-    for host in FLEET:
-        reports(consul, host, "done")
-        go_on(store)
-    assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
-
-
-def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul: FlaggedConsul) -> None:
-    begin(store)
-    for host in FLEET:
-        reports(consul, host, "done")
-        go_on(store)
-    complete = read_rollout_report(store, fleet=FLEET)
-    assert (complete["version"], complete["state"], complete["whole"]) == ("job/j1", "complete", True)
-    assert {one["host"]: one["phase"] for one in complete["hosts"]} == dict.fromkeys(FLEET, "upgraded")
-    page = html_page(complete)
-    assert "<h1>Job j1</h1>" in page
-    assert "<b>4 of 4</b>hosts done" in page
-    # The metrics are those of the rollout to a version again, which admitted no host.
-    view = read_fleet(store, fleet=FLEET)
-    assert 'convoy_upgrade_admitted_hosts{role="web"} 0' in metrics_text(store, view)
-    make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
-    begun = read_rollout_report(store, fleet=FLEET)
-    assert (begun["version"], begun["whole"], begun["state"]) == ("3.0", True, "running")
-    assert read_rollout_report(store, "job/j1", FLEET)["whole"] is False

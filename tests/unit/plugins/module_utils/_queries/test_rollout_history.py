@@ -44,6 +44,9 @@ class Past:
     def refresh(self) -> bool:
         return self.history.refresh(Ledger(self.epoch, "2", commit=self.commit))
 
+    def refresh_job(self) -> None:
+        self.history.refresh(Ledger(self.epoch, "job/restart-1", commit=self.commit))
+
     @property
     def epochs(self) -> list[int]:
         return [event["epoch"] for event in self.history.current]
@@ -134,3 +137,22 @@ def test_a_history_without_its_beginning_is_what_is_left(past: Past) -> None:
     past.refresh()
     assert past.epochs == [2, 3]
     assert summary([]) is None
+
+
+def test_once_a_job_is_over_the_rollout_before_it_is_the_current_one_again(past: Past) -> None:
+    past.add("begin")
+    past.add("open", hosts={"web1": "because"})
+    past.add("complete")
+    past.add("begin", version="job/restart-1")
+    past.add("open", hosts={"web1": "because", "web2": "because"})
+    past.refresh_job()
+    assert (past.epochs, [one.version for one in past.history.former]) == ([4, 5], ["2"])
+    past.add("complete")
+    past.add("publish")
+    assert past.refresh()
+    assert past.epochs == [1, 2, 3, 7]
+    assert [(one.version, one.admitted) for one in past.history.former] == [("job/restart-1", 2)]
+    past.add("begin", version="2")
+    assert past.refresh()
+    assert past.epochs == [8]
+    assert [one.version for one in past.history.former] == ["job/restart-1", "2"]

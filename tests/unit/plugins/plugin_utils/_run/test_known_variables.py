@@ -123,10 +123,15 @@ def test_what_is_neither_true_nor_false_is_refused(value: Any) -> None:
         refuse_bad_booleans({"version": "2", "wait": value})
     assert refused.value.code == "bad_options"
     assert refused.value.message.startswith(f"wait: {value!r} is neither true nor false")
+    found = refused.value.details
+    assert (found["variables"], found["renamed"]) == (
+        ({"wait": "false"}, {}) if value == "flase" else ({}, {"wait": ""})
+    )
 
 
 def test_booleans_in_each_spelling_and_templates_are_accepted() -> None:
     refuse_bad_booleans({"wait": "no", "once": True, "force": "1", "restart": "{{ again }}", "follow": 0})
+    refuse_bad_booleans({"force": "some", "upgrade_own_variables": "force"})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A planner service finds a new handover, in whatever order its watches see the write."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.standing_planner import StandingPlanner
+
+
+class Watch:
+    """A watch that sees a change after it was asked some times.
+
+    :param looks: how often it is asked before that.
+    """
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def wait(self, _mark: int, _seconds: float) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+class Passes:
+    """Passes that see the write of the handover first, and nothing after it."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        return len(self.waited) == 1
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 3])
+def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
+    looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent: Any = SimpleNamespace(
+        every=20.0, alive=lambda: None, state=lambda *_words, **_more: None, answer=lambda *_words: None
+    )
+    planner = StandingPlanner(SimpleNamespace(consul=Settings()), silent, silent, silent)  # type: ignore[arg-type]  # only its connection is used
+    passes = Passes()
+    work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine")
+    monkeypatch.setattr(planner, "_handover", Watch(looks))
+    monkeypatch.setattr(planner, "_make_pass", lambda *_given: SimpleNamespace(plan=SimpleNamespace(complete=False)))
+    planner._carry(work, Ledger(1, "2"), 0)
+    # It never waits for as long as the interval in which systemd wants to hear of it.
+    assert sum(passes.waited) <= 3
