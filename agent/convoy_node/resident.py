@@ -328,7 +328,7 @@ class Resident:
             self._settings = read_settings(self._path)
         except BadSettings:
             # It may have been read while it was written.
-            self._signals.pause(_HALF_WRITTEN)
+            self._signals.sleep(_HALF_WRITTEN)
             stamp, self._settings = _stamp(self._path, self._settings), read_settings(self._path)
         keep_last_good(self._settings, self._path)
         self._stamp = stamp

@@ -33,7 +33,7 @@ class Signals:
         select.select([self.pipe], [], [], max(0.0, seconds))
         self.drain()
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait for so long, whatever signals come, but for those that end the process."""
         until = time.monotonic() + seconds
         while not self.is_over and (left := until - time.monotonic()) > 0:

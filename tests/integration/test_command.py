@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -30,6 +32,7 @@ from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
 from integration.support.playbook import Runner, info, plan
+from integration.support.proxy import LOSE_REPLY, LossyProxy
 from integration.support.shipped import Shipped, inventory
 
 FLEET = names(controller=1, compute=3)
@@ -232,3 +235,31 @@ def test_the_modules_begin_and_show_jobs(run: Runner, consul: RawKV, job_nodes: 
     assert other["failure"]["code"] == "unknown_job"
     assert "'work-2' is not the last job, which is work-1" in other["msg"]
     assert wrong["failure"]["code"] == "bad_options"
+
+
+def test_a_start_whose_reply_was_lost_takes_no_slot_after_the_job(
+    store: Store, consul: RawKV, agent: Agent, folder: Path
+) -> None:
+    seed(consul, FLEET)
+    spool, record = Spool(str(folder / "spool")), "upgrade/job_records/controller1"
+
+    def run_node(port: int) -> int:
+        mine = Settings("controller1", "controller", Connection(port=port), {}, commands_dir=str(folder / "commands.d"))
+        return JobRun(mine, folder / "lock", "test", spool, lambda _line: None).run()
+
+    def begin(identifier: str) -> list[str]:
+        job = Job(identifier, "work", int(time.time()) + 600, {"grace": 1}, hosts=("controller1",))
+        return [one.host for one in make_pass(store, PassRequest(job.target, RULES, FLEET, job=job)).admissions]
+
+    assert begin("work-1") == ["controller1"]
+    with LossyProxy(agent.http_port, [LOSE_REPLY]) as proxy:
+        assert run_node(proxy.port) == 75
+    assert json.loads(consul.get(record) or b"")["state"] == "started"
+    control.abort(store, Command(fleet=FLEET))
+    assert run_node(agent.http_port) == 0
+    assert consul.get(record) is None
+    assert not (folder / "log").exists()
+    assert begin("work-2") == ["controller1"]
+    assert run_node(agent.http_port) == 0
+    assert json.loads(consul.get(record) or b"")["job"] == "work-2"
+    assert (folder / "log").read_text() == "begin controller1\nend controller1\n"

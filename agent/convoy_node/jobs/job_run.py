@@ -99,7 +99,7 @@ class JobRun:
         identifier = admitted_job(self._keys, found)
         key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
-        if key is not None and _did_not_go_on(record, self._spool, identifier):
+        if key is not None and _never_ran(record, self._spool, identifier):
             # If the record has changed meanwhile, the next look removes it.
             self._consul.write([_delete(self._keys.job_record, key.index)])
             record = {}
@@ -364,12 +364,12 @@ def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional
         return ""
     entry = consul.get(keys.job_record)
     record = parse_record(entry.value if entry else None)
-    if _did_not_go_on(record, spool, identifier):
+    if _never_ran(record, spool, identifier):
         return str(record["job"])
     return identifier if identifier is not None and is_admitted and not is_over(record, identifier) else ""
 
 
-def _did_not_go_on(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
+def _never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
     """Return whether a host's record is the start of a job whose command never ran: its answer was lost, and then the admission ended.
 
     Without the record, the host takes no slot. If it is admitted to the job again, it starts it again.

@@ -38,8 +38,8 @@ from .systemd import Systemd
 _QUIET, _SPREAD = 1.0, 0.3
 # While another planner writes all the time, this one makes a pass this often all the same, so that it knows the fleet (seconds).
 _MOST_QUIET = 10.0
-# A new handover is found within this time after a wait that another change ended (seconds).
-_LOOK = 1.0
+# A new handover is found at the latest after this time (seconds).
+_HANDOVER_SECONDS = 1.0
 # The first and the longest pause before another try if Consul can't be reached, or if a pass was refused (seconds).
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
@@ -209,7 +209,9 @@ class StandingPlanner:
                 self._drop_work()
                 return
             # A new handover ends the wait, but the watch of passes may see it earlier than its own watch does.
-            while not self._handover.wait(mark, 0) and not work.passes.wait(min(self._systemd.every, _LOOK)):
+            while not self._handover.wait(mark, 0) and not work.passes.wait(
+                min(self._systemd.every, _HANDOVER_SECONDS)
+            ):
                 self._systemd.alive()
             if self._handover.wait(mark, 0):
                 return
