@@ -247,19 +247,22 @@ def test_a_start_whose_reply_was_lost_takes_no_slot_after_the_job(
         mine = Settings("controller1", "controller", Connection(port=port), {}, commands_dir=str(folder / "commands.d"))
         return JobRun(mine, folder / "lock", "test", spool, lambda _line: None).run()
 
-    def begin(identifier: str) -> list[str]:
-        job = Job(identifier, "work", int(time.time()) + 600, {"grace": 1}, hosts=("controller1",))
+    def begin(identifier: str, host: str) -> list[str]:
+        job = Job(identifier, "work", int(time.time()) + 600, {"grace": 1}, hosts=(host,))
         return [one.host for one in make_pass(store, PassRequest(job.target, RULES, FLEET, job=job)).admissions]
 
-    assert begin("work-1") == ["controller1"]
+    assert begin("work-1", "controller1") == ["controller1"]
     with LossyProxy(agent.http_port, [LOSE_REPLY]) as proxy:
         assert run_node(proxy.port) == 75
     assert json.loads(consul.get(record) or b"")["state"] == "started"
     control.abort(store, Command(fleet=FLEET))
+    # The next job closes the gate of the one before.
+    assert begin("work-2", "compute1") == ["compute1"]
     assert run_node(agent.http_port) == 0
     assert consul.get(record) is None
     assert not (folder / "log").exists()
-    assert begin("work-2") == ["controller1"]
+    control.abort(store, Command(fleet=FLEET))
+    assert begin("work-3", "controller1") == ["controller1"]
     assert run_node(agent.http_port) == 0
-    assert json.loads(consul.get(record) or b"")["job"] == "work-2"
+    assert json.loads(consul.get(record) or b"")["job"] == "work-3"
     assert (folder / "log").read_text() == "begin controller1\nend controller1\n"
