@@ -205,4 +205,5 @@ def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], 
             "bad_options",
             "once: one pass admits hosts and does not wait for them, but Ansible upgrades the roles that have services in upgrade_roles, and "
             "waits for their hosts. Nothing was done: leave -e once=true out.",
+            without=["once"],
         )

@@ -118,7 +118,7 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
         before = consul.tree()
         checked = play("command", "--check", run="work", args={"grace": 3}, **MORE)
         assert checked.returncode == 0, checked.stdout
-        assert "Plan: " in checked.stdout
+        assert re.search(r"Plan: Job work-\S+: 0 of 4 hosts done", checked.stdout), checked.stdout
         assert consul.tree() == before
         done = play("command", run="work", args={"grace": 3}, reason="certificate", by="ann", expires=600, **MORE)
     assert done.returncode == 0, done.stdout

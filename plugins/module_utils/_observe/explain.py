@@ -95,6 +95,8 @@ def _when(at: float, now: float) -> str:
 
 def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
     target = snapshot.current_version
+    if _is_left_out(host, view, snapshot):
+        return f"The {target_text(str(target))} is not for {host}, so {host} does nothing and takes no slot."
     if snapshot.is_job:
         done = view.version == target
         return (
@@ -113,7 +115,15 @@ def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
     )
 
 
+def _is_left_out(host: str, view: HostView, snapshot: Snapshot) -> bool:
+    """Return whether the rollout is a job that is for other hosts."""
+    ledger = snapshot.ledger
+    return snapshot.is_job and ledger is not None and not ledger.is_for(host, view.role)
+
+
 def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
+    if _is_left_out(host, view, snapshot):
+        return ""
     found = _beginning(host, view, snapshot)
     state = _STATES_OF_JOB.get(view.state, view.state) if snapshot.is_job else view.state
     if found is None:

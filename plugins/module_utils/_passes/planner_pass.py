@@ -12,7 +12,8 @@ from .._codecs.job import Job
 from .._common import runtime
 from .._common.errors import UpgradeError, needs_memory
 from .._common.lazy import LazyMapping
-from .._common.names import check_version, target_text
+from .._common.names import JOB, check_version, target_text
+from .._common.sanitize import truncated_repr
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
@@ -113,6 +114,12 @@ def make_pass(
     :raises UpgradeError: ``too_slow``, ``out_of_memory``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
     if request.version is not None and not request.is_job:
+        if request.version.startswith(JOB):
+            raise UpgradeError(
+                "unknown_job",
+                f"{truncated_repr(request.version.removeprefix(JOB))} can't be the ID of a job, which has lowercase letters, digits, - and _. Look at "
+                "the last one with status.yml -e job=last.",
+            )
         check_version(request.version, "version")
     outcome = PassResult(
         membership=before.membership if before is not None else None, plan=before.plan if before is not None else Plan()

@@ -102,8 +102,9 @@ def rollout_blocker(
             if ledger.is_job:
                 text = f"the job was aborted{command_text(ledger)}; begin a new one with command.yml"
             return RolloutBlocker(ABORT, text, is_temporary=False)
+        kind = "job" if ledger.is_job else "rollout"
         if ledger.state == PAUSED:
-            return RolloutBlocker(PAUSE, f"the rollout is paused{command_text(ledger)}; continue with resume.yml")
+            return RolloutBlocker(PAUSE, f"the {kind} is paused{command_text(ledger)}; continue with resume.yml")
         if ledger.is_job and ledger.expires <= snapshot.now:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ledger.expires))
             text = f"the job expired at {at}, so no node begins it any more; end it with abort.yml, and begin a new one with command.yml"

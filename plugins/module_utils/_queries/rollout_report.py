@@ -44,6 +44,9 @@ def read_rollout_report(
             is_last = all(is_job(one) != is_job(found) for one in versions)
             own = _snapshot_of(store, snapshot, found) if is_last else None
             source = own or snapshot
+            job = own.ledger if own is not None and own.is_job else None
+            if job is not None:
+                members = {host: role for host, role in members.items() if job.is_for(host, role)}
             return rollout_report(
                 events,
                 members,

@@ -127,7 +127,11 @@ def _targets(
     members = find_members(fleet, snapshot, role_pattern or (ledger.role_pattern if ledger else None)).members
     stored = (ledger.before.get("instructions", {}) if ledger.is_job else ledger.instructions) if ledger else {}
     group = resolve(parse(stored if rules is None else rules), set(members.values()), members).group
-    hosts = select_hosts(only, members, group)
+    try:
+        hosts = select_hosts(only, members, group)
+    except UpgradeError as error:
+        # That is what the patterns of a run are called.
+        raise UpgradeError(error.code, f"only: {error.message.removeprefix('limit: ')}", **error.details) from None
     left_out = {role for host, role in members.items() if host not in hosts}
     roles = tuple(in_order({members[host] for host in hosts} - left_out))
     return roles, tuple(in_order(host for host in hosts if members[host] in left_out))

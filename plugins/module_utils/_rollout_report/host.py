@@ -42,6 +42,7 @@ def host_report(
     host: str,
     role: str,
     opened: Sequence[int],
+    closed: Sequence[int],
     put_back: Sequence[Mapping[str, Any]],
     record: HostRecord | None,
     report: VersionReport | None,
@@ -53,6 +54,7 @@ def host_report(
     """Return a host's part of the report as plain data.
 
     :param opened: when it was admitted (unix seconds).
+    :param closed: when its admission ended before it had started.
     :param put_back: its retries: ``at``, ``by`` and ``reason`` of each.
     :param record: its record of this rollout; None if there is none.
     :param report: its report of this rollout's version; None if there is none.
@@ -64,9 +66,19 @@ def host_report(
     recorded = list(_changes(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None
     changes = sorted(
-        (*(_Change(one["at"], WAITS) for one in put_back), *(_Change(at, OPEN) for at in opened), *recorded),
-        # Within a second, the current state of the record comes last.
-        key=lambda one: (one.at, one.phase == now, PHASES.index(one.phase), bool(one.service or one.step)),
+        (
+            *(_Change(at, WAITS) for at in (*closed, *(one["at"] for one in put_back))),
+            *(_Change(at, OPEN) for at in opened),
+            *recorded,
+        ),
+        # Within a second, an admission comes before its end, and the current state of the record last.
+        key=lambda one: (
+            one.at,
+            one.phase == now,
+            one.phase == WAITS and one.at in closed,
+            PHASES.index(one.phase),
+            bool(one.service or one.step),
+        ),
     )
     if report is not None and not any(one.phase == DONE for one in changes):
         # The report is older than the rollout, or it is all that is stored of the host's end.

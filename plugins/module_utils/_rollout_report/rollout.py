@@ -11,7 +11,7 @@ from typing import Any
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
 from .._common.names import in_order, is_job, listing
-from .._fleet.fleet import HostRecord, VersionReport
+from .._fleet.fleet import STARTED, HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._planner.slots import Limit, limits_by_role
@@ -39,9 +39,9 @@ def entries_of(events: Iterable[dict[str, Any]], ledger: Ledger) -> Iterator[dic
             continue
         if ledger.is_job or not is_job(event.get("version")):
             break
-        # The rollout went on once the job had ended.
-        is_over = [one.get("what") in _OVER for one in later]
-        later = later[: is_over.index(True)] if True in is_over else []
+        # The job is over, and the rollout goes on, after the first end that came after its beginning.
+        ends = [at for at, one in enumerate(later) if one.get("what") in _OVER]
+        later = later[: ends[-1]] if ends else []
     yield from later
 
 
@@ -66,8 +66,13 @@ def rollout_report(
     first, last = events[0], events[-1]
     version, begun = str(first.get("version", "")), at_of(first)
     over = next((event["what"] for event in reversed(events) if event.get("what") in _OVER), "")
+    own = [one for one in (_move(record, version) for record in records.values()) if one is not None]
     end = max(begun, at_of(last) if over in ENDS else until)
+    if over == "abort" and is_whole and not any(one.state == STARTED for one in own):
+        # No host is at work any more.
+        end = max(begun, at_of(last), *(at for one in own for at in one.times.values() if at <= until))
     opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
+    closed = _closings(events)
     at_last = next((at_of(event) for event in events if event.get("what") in ENDS), None)
     hosts = []
     for host in in_order({*opened, *members} if is_whole else opened):
@@ -77,6 +82,7 @@ def rollout_report(
                 host,
                 members.get(host, _UNKNOWN),
                 opened.get(host, ()),
+                closed.get(host, ()),
                 put_back.get(host, ()),
                 _move(record, version) if is_whole else _former_rollout(record, version, begun, end),
                 report if report is not None and report.version == version else None,
@@ -152,6 +158,16 @@ def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -
         if event.get("what") == "open":
             whole = [host for role in _mapping(event.get("roles")) for host in by_role.get(role, ())]
             for host in (*_mapping(event.get("hosts")), *whole):
+                found.setdefault(host, []).append(at_of(event))
+    return found
+
+
+def _closings(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return host -> when an abort closed its gate, because it had not started (unix seconds)."""
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if event.get("what") == "close":
+            for host in _mapping(event.get("hosts")):
                 found.setdefault(host, []).append(at_of(event))
     return found
 

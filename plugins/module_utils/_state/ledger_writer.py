@@ -18,7 +18,7 @@ from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put, remove
 from .._fleet.fleet import Snapshot
-from .._fleet.ledger import Ledger
+from .._fleet.ledger import PAUSED, Ledger
 from .gate_copies import GateCopies
 from .history_retention import removable_epochs, with_kept_rollouts
 from .store import Store
@@ -159,8 +159,9 @@ def job_under_way(job: Ledger) -> UpgradeError:
     """Return the error for a write to a rollout to a version, while a job is under way."""
     return UpgradeError(
         "job_under_way",
-        f"The job {job_id(job.version)} is under way: it was begun by {job.who} and is {job.state}. So nothing is changed: one of the two moves "
-        "the fleet at a time. Wait until it is complete, which status.yml shows, or end it with abort.yml. Then run the same command again.",
+        f"The job {job_id(job.version)} is under way: it was begun by {job.who} and is {job.state}. So nothing is changed: one job or "
+        f"rollout moves the fleet at a time. {'Continue it with resume.yml and wait' if job.state == PAUSED else 'Wait'} until it is complete, which "
+        "status.yml shows, or end it with abort.yml. Then run the same command again.",
         job=job_id(job.version),
         state=job.state,
     )

@@ -22,7 +22,7 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
     """
     waves = result["forecast"]["waves"]
     lines = [
-        f"Plan: {headline(result)[len('Rollout ') :]}",
+        f"Plan: {headline(result).removeprefix('Rollout ')}",
         *_replaced(result.get("replaces") or {}),
         *_rules(result["instructions"], result.get("sources") or {}),
         *rollout_lines(result),

@@ -35,6 +35,8 @@ _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_
 # Failures of a limit. The status shows the names of hosts and roles.
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
+# Failures of commands that would fail again. Without its host, retry.yml would retry all hosts.
+_NOT_AGAIN = ("not_running", "unknown_host")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
@@ -67,6 +69,8 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     """
     if playbook == COMMAND:
         return _after_job(code, info)
+    if code in _NOT_AGAIN:
+        return NextStep(without=("host",)) if playbook == "status" else NextStep("status")
     if code == _UNKNOWN_JOB:
         return NextStep(variables={"job": "last"})
     if playbook not in MOVES:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..._common import runtime
 from ..._common.errors import UpgradeError
+from ..._common.names import target_text
 from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.operations import Change, net_changes
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
@@ -116,9 +117,10 @@ def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
     """
     if ledger.state in allowed:
         return
+    rollout = target_text(ledger.version) if ledger.is_job else f"rollout to {ledger.version}"
     raise UpgradeError(
         "not_running",
-        f"The rollout to {ledger.version} is {ledger.state}, so it can't be {what}. {_what_next(ledger)}",
+        f"The {rollout} is {ledger.state}, so it can't be {what}. {_what_next(ledger)}",
         state=ledger.state,
     )
 

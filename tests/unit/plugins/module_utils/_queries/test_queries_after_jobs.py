@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import entries_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
-from job_fleet import FLEET, RULES, FlaggedConsul, begin, complete_fleet, go_on, reports
+from job_fleet import FLEET, RULES, FlaggedConsul, begin, complete_fleet, go_on, job, reports
 
 
 @pytest.fixture
@@ -81,3 +88,49 @@ def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul:
     begun = read_rollout_report(store, fleet=FLEET)
     assert (begun["version"], begun["whole"], begun["state"]) == ("3.0", True, "running")
     assert read_rollout_report(store, "job/j1", FLEET)["whole"] is False
+
+
+def test_the_report_of_an_aborted_job_ends_with_the_abort(
+    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store)
+    control.abort(store, Command(fleet=FLEET))
+    first = read_rollout_report(store, fleet=FLEET)
+    assert {one["host"]: one["phase"] for one in first["hosts"]} == dict.fromkeys(FLEET, "waiting")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert read_rollout_report(store, fleet=FLEET) == first
+    # It goes on while a host is at work.
+    reports(consul, "web1", "started")
+    assert read_rollout_report(store, fleet=FLEET)["end"] >= now + 3599
+
+
+def test_hosts_that_a_job_is_not_for_are_left_out(store: Store) -> None:
+    begin(store, job(hosts=("web2",)))
+    assert [one["host"] for one in read_rollout_report(store, fleet=FLEET)["hosts"]] == ["web2"]
+    assert explanation(store, "db1") == "The job j1 is not for db1, so db1 does nothing and takes no slot. It is done."
+
+
+def test_the_entries_of_a_rollout_go_on_after_a_job() -> None:
+    def entry(epoch: int, what: str, version: str) -> dict[str, Any]:
+        return {"epoch": epoch, "what": what, "version": version}
+
+    of_job = [entry(3, "begin", "job/j1"), entry(4, "open", "job/j1"), entry(5, "complete", "job/j1")]
+    past = [
+        entry(1, "begin", "2.0"),
+        entry(2, "complete", "2.0"),
+        *of_job,
+        entry(6, "open", "2.0"),
+        entry(7, "converge", "2.0"),
+    ]
+    assert [one["epoch"] for one in entries_of(past[::-1], Ledger(7, "2.0"))] == [7, 6, 2, 1]
+    assert [one["epoch"] for one in entries_of(past[4::-1], Ledger(5, "job/j1"))] == [5, 4, 3]
+    assert [one["epoch"] for one in entries_of(past[1::-1], Ledger(2, "2.0"))] == [2, 1]
+
+
+def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:
+    with pytest.raises(UpgradeError, match="'WRONG' can't be the ID of a job") as refused:
+        make_pass(store, PassRequest(version="job/WRONG", fleet=FLEET))
+    assert refused.value.code == "unknown_job"
+    with pytest.raises(UpgradeError, match=r"^only: 'wbe' fits no host, role or group"):
+        requested_job(store, {"run": "restart", "only": ["wbe"]}, FLEET, None, RULES)

@@ -111,6 +111,13 @@ def test_a_refused_limit_is_not_repeated(code: str) -> None:
     assert after_failure("upgrade", code, {}) == NextStep("status")
 
 
+def test_a_command_that_would_fail_again_is_not_repeated() -> None:
+    assert after_failure("resume", "not_running", {}) == NextStep("status")
+    assert after_failure("status", "unknown_host", {}) == NextStep(without=("host",))
+    # Without its host, it would retry all hosts.
+    assert after_failure("retry", "unknown_host", {}) == NextStep("status")
+
+
 def test_a_job_that_is_not_the_last_one_is_looked_up() -> None:
     assert after_failure("command", "unknown_job", {}) == NextStep("status")
     assert after_failure("status", "unknown_job", {}) == NextStep(variables={"job": "last"})
