@@ -143,6 +143,7 @@ class ActionModule(ControllerAction):
             retry_failed=run.retry_failed,
             wait_timeout=options["wait_timeout"],
             forks=self.forks,
+            command=run.job.command if run.job is not None else "",
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))

@@ -179,6 +179,12 @@ options:
             module runs.
           - Nodes with O(convoy.upgrade.puppet_gate#role:main:puppet_gate_require_signed_jobs) run only signed jobs.
         type: path
+      by_ansible:
+        description:
+          - Whether Ansible runs tasks on the hosts, as M(convoy.upgrade.push_job) does. Nodes ignore such a job, and O(limit) is required, because only
+            the run with the tasks admits hosts.
+        type: bool
+        default: false
       id:
         description: ID of the job. The default is the command, the time, and a random part.
         type: str
@@ -733,6 +739,7 @@ SPEC: dict[str, dict[str, Any]] = {
             "only": {"type": "list", "elements": "str"},
             "expires": {"type": "str", "default": "1d"},
             "sign_with": {"type": "path"},
+            "by_ansible": {"type": "bool", "default": False},
             "id": {"type": "str"},
             "by": {"type": "str", "default": ""},
             "reason": {"type": "str", "default": ""},

@@ -17,7 +17,7 @@ from integration.support.fleet import names, seed
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
-from integration.support.push import WATCHED, host_task, started, step, without_services
+from integration.support.push import WATCHED, host_task, in_groups, started, step, without_services
 from integration.support.seen import LOOKUP, MODULES, documentation
 from integration.support.words import UNLIMITED
 from written_services import Roles
@@ -72,11 +72,18 @@ def _for_a_hook(roles: Roles) -> list[Task]:
     return []
 
 
+def _for_a_job(roles: Roles) -> list[Task]:
+    """Write the tasks that the example names, where it is run, and return what adds its hosts to the inventory."""
+    (roles.folder.parent / "restart.yml").write_text("- ansible.builtin.debug:\n")
+    return [in_groups({"localhost": "web"})]
+
+
 # What has to be there before the examples of a plugin.
 BEFORE = {
     "consul_upgrade_control": _for_control,
     "consul_upgrade_notify": _for_a_hook,
     "consul_upgrade_host_report": _for_a_report,
+    "push_job": _for_a_job,
     "push_run": _for_a_run,
     "push_host": _before_a_host,
     "push_step": _for_a_step,
@@ -103,7 +110,7 @@ def test_every_example_runs_as_it_stands(
     roles.simple("nginx", "stop", "upgrade", "start")
     tasks = yaml.safe_load(documentation(plugin, kind)["examples"])
     assert tasks
-    environ = dict(WATCHED)
+    environ = {**WATCHED, "PWD": str(run.folder)}
     if plugin == "consul_upgrade_acl":
         # There are no tokens where anybody may do everything.
         environ |= request.getfixturevalue("guarded_environ")

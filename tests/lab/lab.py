@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devkit.agent import consul_binary
+from devkit.agent import ROOT, consul_binary
 from devkit.kv import RawKV
 
 from . import common
@@ -55,10 +55,16 @@ mount -t cgroup2 cgroup "$1/root/sys/fs/cgroup"
 """
 
 
+# Folders of which each service of a node sees its own, without the interpreter in .venv.
+_PRIVATE = ("/tmp", "/var/tmp")
+
+
 def obstacle() -> str | None:
     """Return why there can be no lab here, None where there can: what it does with this machine is tried."""
     if os.geteuid() != 0:
         return "the lab of nodes needs root, as it makes network namespaces and mounts"
+    if any(ROOT.resolve().is_relative_to(folder) for folder in _PRIVATE):
+        return f"the lab of nodes needs a checkout outside of {' and '.join(_PRIVATE)}, which services on nodes have for themselves, and not {ROOT}"
     lacking = [name for name in ("ip", "ssh", "ssh-keygen", "nsenter", "unshare", "tar") if shutil.which(name) is None]
     if lacking:
         return f"the lab of nodes needs {', '.join(lacking)}: run 'tools/setup.sh test'"

@@ -31,6 +31,7 @@ class Job:
     :param hosts: the hosts that it is for. Without roles and hosts, it is for the whole fleet.
     :param expires: no node begins it later (unix seconds, by the node's clock).
     :param signature: the armored signature of :meth:`signed_text`; empty for none.
+    :param by_ansible: whether Ansible runs tasks on the hosts, so that no node runs a command.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Job:
     roles: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     signature: str = ""
+    by_ansible: bool = False
 
     def signed_text(self, prefix: str) -> bytes:
         """Return the text that a signature is for: all that decides what runs where, and until when.
@@ -96,7 +98,8 @@ def parse_job(key: str, identifier: str, value: bytes) -> Job:
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise _bad(key, f"{name} has to be a list of texts")
         names[name] = tuple(found)
-    return Job(identifier, command, expires, arguments, names["roles"], names["hosts"], signature)
+    by_ansible = data.get("by_ansible", False) is not False
+    return Job(identifier, command, expires, arguments, names["roles"], names["hosts"], signature, by_ansible)
 
 
 def check_time(job: Job, now: float) -> None:

@@ -103,7 +103,7 @@ class JobRun:
             # If the record has changed meanwhile, the next look removes it.
             self._consul.write([_delete(self._keys.job_record, key.index)])
             record = {}
-        if identifier is None or is_over(record, identifier):
+        if identifier is None or is_over(record, identifier) or _is_by_ansible(self._keys, self._consul, identifier):
             return 0
         try:
             job, command, before = self._checked(identifier)
@@ -366,7 +366,9 @@ def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional
     record = parse_record(entry.value if entry else None)
     if _never_ran(record, spool, identifier):
         return str(record["job"])
-    return identifier if identifier is not None and is_admitted and not is_over(record, identifier) else ""
+    if identifier is None or not is_admitted or is_over(record, identifier):
+        return ""
+    return "" if _is_by_ansible(keys, consul, identifier) else identifier
 
 
 def _never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
@@ -382,6 +384,18 @@ def _never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str
     with contextlib.suppress(Refused):
         entry = spool.read(job)
         return entry is not None and entry.state == STARTING and entry.run == record.get("run")
+    return False
+
+
+def _is_by_ansible(keys: NodeKeys, consul: Consul, identifier: str) -> bool:
+    """Return whether Ansible runs the tasks of a job, so that nodes have nothing to do.
+
+    :raises ConsulError: if the job can't be read.
+    """
+    key = keys.job(identifier)
+    entry = consul.get(key)
+    with contextlib.suppress(Refused):
+        return entry is not None and parse_job(key, identifier, entry.value).by_ansible
     return False
 
 

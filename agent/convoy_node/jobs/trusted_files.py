@@ -22,12 +22,14 @@ def owners() -> tuple[int, ...]:
 def refuse_untrusted_folder(folder: Path) -> None:
     """Refuse a folder that another user could change, or replace by changing a folder above it.
 
+    A folder above may be one such as ``/tmp``, in which others create files but replace none of root.
+
     :raises Refused: also if it is missing.
     """
     for path in dict.fromkeys((folder, Path(os.path.realpath(folder)))):
         for one in (*reversed(path.parents), path):
             problem = _problem(one, is_link_well=True)
-            if problem is not None:
+            if problem is not None and not (one != path and _is_shared(one)):
                 raise Refused(f"{printable(str(folder))} can't be trusted: {problem}")
 
 
@@ -90,6 +92,15 @@ def _problem(path: Path, is_link_well: bool = False) -> Optional[str]:
         if facts.st_uid in owners():
             return None
     return _about(path, facts)
+
+
+def _is_shared(path: Path) -> bool:
+    """Return whether a folder of a trusted owner has the sticky bit, so that users can replace only what belongs to them."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid in owners()
 
 
 def _about(path: Path, facts: os.stat_result) -> Optional[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import JOB, is_command_name, is_job
+from .._common.names import JOB, is_command_name, is_job, job_id
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
 from .record import unreadable_record
@@ -27,16 +27,19 @@ _MOST_OUTPUT = 20_000
 _MOST_OUTPUTS = 3
 # What a host reports -> the state in its record.
 _STATES = {"started": STARTED, "done": UPGRADED, "failed": FAILED, "lost": REPORTED_LOST, "retried": RETRIED}
+_NAMES_OF_STATES = {state: name for name, state in _STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: a command of the nodes, with its arguments and the hosts that it is for.
+    """A job: a command of the nodes, or tasks of Ansible, with its arguments and the hosts that it is for.
 
+    :param command: the name of the command, or of the tasks.
     :param args: the arguments; plain data.
     :param roles: the roles that it is for.
     :param hosts: the hosts that it is for. Without roles and hosts, it is for the whole fleet.
     :param expires: no node begins it later (unix seconds).
+    :param by_ansible: whether Ansible runs tasks on the hosts. Nodes ignore such a job.
     :param signature: the armored signature of :meth:`signed_text` by ``ssh-keygen -Y sign``; empty for none.
     """
 
@@ -50,6 +53,7 @@ class Job:
     by: str = ""
     at: int = 0
     reason: str = ""
+    by_ansible: bool = False
 
     @property
     def target(self) -> str:
@@ -91,6 +95,7 @@ def encode_job(job: Job) -> str:
         "by": job.by,
         "at": job.at,
         "reason": job.reason,
+        **({"by_ansible": True} if job.by_ansible else {}),
     }
     return json.dumps(facts, sort_keys=True, allow_nan=False)
 
@@ -109,6 +114,7 @@ def decode_job(value: bytes) -> Job | None:
             by=str(data.get("by", "")),
             at=data.get("at", 0),
             reason=str(data.get("reason", "")),
+            by_ansible=data.get("by_ansible", False) is True,
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -136,6 +142,52 @@ def decode_job_record(key: str, value: bytes) -> HostRecord:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return unreadable_record(key, error)
+
+
+def encode_job_record(record: HostRecord) -> str:
+    """Return a host's record of a job that Ansible runs there, in the form in which nodes write theirs."""
+    data = {
+        "job": job_id(record.version),
+        "state": _NAMES_OF_STATES[record.state],
+        "attempt": record.attempt,
+        "times": {_NAMES_OF_STATES[state]: at for state, at in record.times.items() if state in _NAMES_OF_STATES},
+        "error": record.error,
+        "machine": record.machine,
+        "release": record.release,
+        "role": record.role,
+    }
+    return json.dumps({name: value for name, value in data.items() if value is not None}, sort_keys=True)
+
+
+def outputs_with(before: bytes | None, record: HostRecord, command: str, now: int) -> str:
+    """Return the outputs of a host's last jobs with the end of one that Ansible ran there, the newest first.
+
+    Ansible has printed what its tasks did, so there is no output besides the error.
+
+    :param before: the outputs before, None for none.
+    :param now: unix seconds.
+    """
+    try:
+        known = decode_data(before) if before is not None else []
+    except ValueError:
+        known = []
+    job, began = job_id(record.version), record.times.get(STARTED, now)
+    this = (job, record.attempt)
+    others = [
+        one
+        for one in (known if isinstance(known, list) else ())
+        if isinstance(one, dict) and (one.get("job"), one.get("attempt")) != this
+    ]
+    newest = {
+        "job": job,
+        "command": command,
+        "attempt": record.attempt,
+        "state": _NAMES_OF_STATES[record.state],
+        "at": now,
+        "seconds": max(0, now - began),
+        "error": record.error or "",
+    }
+    return json.dumps([newest, *others][:_MOST_OUTPUTS], sort_keys=True)
 
 
 def retried_job_record(value: bytes | None, target: str, now: int) -> str:

@@ -58,6 +58,7 @@ class Ledger:
     :param history_from: the oldest epoch of the history. Older entries have been removed.
     :param targets: the ``roles`` and ``hosts`` that a job is for; empty for the whole fleet, and in a rollout to a version.
     :param expires: when a job ends in any case, because no node begins it later (unix seconds); 0 in a rollout to a version.
+    :param by_ansible: whether Ansible runs the tasks of a job on its hosts, so that only a run with these tasks may admit hosts.
     :param before: the last rollout to a version, as plain data, if this one is a job. It goes on as if the job had not been there.
     :param who: who began the rollout.
     :param since: when it began (unix seconds).
@@ -82,6 +83,7 @@ class Ledger:
     post_upgrade: tuple[str, ...] = ()
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expires: int = 0
+    by_ansible: bool = False
     before: Mapping[str, Any] = field(default_factory=dict)
     # What a write does besides its purpose is no reason for another write.
     commit: str = field(default="", compare=False)
@@ -115,6 +117,7 @@ class Ledger:
             and set(self.targets) <= {"roles", "hosts"}
             and all(map(_are_texts, self.targets.values())),
             "expires": is_time(self.expires),
+            "by_ansible": isinstance(self.by_ansible, bool),
             "before": isinstance(self.before, Mapping) and not is_job(self.before.get("version")),
             "rollouts": isinstance(self.rollouts, tuple)
             and all(map(is_count, self.rollouts))

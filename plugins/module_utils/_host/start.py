@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from .._codecs.job import decode_job_record, encode_job_record
 from .._codecs.record import decode_record, encode_record
 from .._codecs.values import text_of
 from .._common.errors import UpgradeError
-from .._common.names import check_name, check_version
+from .._common.names import check_name, check_version, is_job, target_text
 from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
@@ -25,9 +26,10 @@ from .gate_question import keys_to_read, permission
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A request to start a host's upgrade.
+    """A request to start a host's upgrade, or a job.
 
-    :param default: whether the host may start if no gate is set.
+    :param version: the version, or the target of the job.
+    :param default: whether the host may start if no gate is set. No host may start a job then.
     """
 
     host: str
@@ -63,7 +65,10 @@ def start(
     """
     check_name("host", request.host, "name")
     check_name("role", request.role, "role")
-    check_version(request.version, "version")
+    if store.keys.is_job != is_job(request.version):
+        raise ValueError(f"{request.version} does not belong to these keys")
+    if not store.keys.is_job:
+        check_version(request.version, "version")
     # A conflict means that a gate, a hold, the version or the record was written between the read and the start.
     return retry_on_conflict(
         lambda: _start(store, request, change, dry=dry),
@@ -78,9 +83,10 @@ def _start(store: Store, request: Start, change: Callable[[HostRecord | None], H
     entries = {entry.key: entry for entry in _read(store, request, key)}
     _refuse_unless_admitted(store, request, entries.values())
     entry = entries.get(key)
-    before = decode_record(key, entry.value) if entry is not None else None
+    decode, encode = (decode_job_record, encode_job_record) if keys.is_job else (decode_record, encode_record)
+    before = decode(key, entry.value) if entry is not None else None
     after = change(before)
-    text = encode_record(after)
+    text = encode(after)
     changes = [Change(key, text_of(entry.value) if entry else None, text)] if after != before else []
     if dry:
         return Started(after, changes=changes)
@@ -112,10 +118,12 @@ def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
 
 
 def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEntry]) -> None:
-    snapshot = decode_snapshot(store.keys, entries)
+    of_job = store.keys.is_job
+    snapshot = decode_snapshot(replace(store.keys, is_job=False), entries, of_job)
     refuse_newer(store.keys, snapshot.schema, snapshot.release)
     current = snapshot.current_version
-    found = permission(snapshot, request.host, request.role, default=request.default, current=current)
+    default = request.default and not of_job
+    found = permission(snapshot, request.host, request.role, default=default, current=current)
     reason = found.reason
     if found.value and current != request.version:
         reason = f"{store.keys.current_version} is {current or 'not set'}"
@@ -123,7 +131,7 @@ def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEn
         return
     raise UpgradeError(
         "not_admitted",
-        f"{request.host} does not start {request.version}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
+        f"{request.host} does not start {target_text(request.version)}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
         "it waits for; it starts by itself once it is admitted.",
         host=request.host,
         reason=reason,

@@ -192,6 +192,7 @@ def desired_ledger(
         post_upgrade=() if snapshot.is_job else _post_upgrade(request, same),
         targets=same.targets if same else request.job.targets() if request.job else {},
         expires=same.expires if same else request.job.expires if request.job else 0,
+        by_ansible=same.by_ansible if same else request.job is not None and request.job.by_ansible,
         before=_before(snapshot, same),
     )
     return DesiredLedger(ledger, rules, membership, begins, replaces, tuple(warnings))

@@ -54,7 +54,7 @@ def requested_job(
 ) -> Job:
     """Return the job that options ask for, signed if they name a key.
 
-    :param options: ``run``, ``args``, ``only``, ``expires``, ``sign_with``, ``id``, ``by`` and ``reason``.
+    :param options: ``run``, ``args``, ``only``, ``expires``, ``sign_with``, ``by_ansible``, ``id``, ``by`` and ``reason``.
     :param fleet: host -> role.
     :param rules: the rules of the call, whose groups ``only`` may name; None for those of the ledger.
     :raises UpgradeError: ``bad_job``, ``unknown_limit``, ``not_signed``, and what :meth:`Store.snapshot` raises.
@@ -82,6 +82,7 @@ def requested_job(
         by=truncate_middle(sanitize(options.get("by") or current_user())),
         at=now,
         reason=truncate_middle(sanitize(options.get("reason") or "")),
+        by_ansible=bool(options.get("by_ansible")),
     )
     try:
         size = len(encode_job(job))
@@ -92,6 +93,8 @@ def requested_job(
             f"The job takes {size} bytes, and at most {_MOST_BYTES} are allowed. Give shorter args, or roles instead of hosts as only"
         )
     key = options.get("sign_with")
+    if key and job.by_ansible:
+        raise _bad("sign_with: nodes do not verify tasks that Ansible runs. Leave sign_with out")
     return replace(job, signature=_signature(job, store.keys.prefix, str(key))) if key else job
 
 

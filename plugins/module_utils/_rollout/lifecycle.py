@@ -93,7 +93,7 @@ def _what_runs(job: Job) -> dict[str, Any]:
     """Return fields of the history entry: what a job runs, and for which hosts."""
     facts = {"command": job.command, "args": dict(job.args), "expires": job.expires, "only": [*job.roles, *job.hosts]}
     reason = f"{job.by} asked for {job.command}" + (f": {job.reason}" if job.reason else "")
-    return {**facts, "by": job.by, "reason": reason, "signed": bool(job.signature)}
+    return {**facts, "by": job.by, "reason": reason, "signed": bool(job.signature), "by_ansible": job.by_ansible}
 
 
 def _is_new(snapshot: Snapshot) -> bool:

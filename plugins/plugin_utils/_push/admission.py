@@ -52,7 +52,7 @@ class RunAdmission:
         self._pool = pool
         self._acquire = acquire
         keys = Keys(pool.settings.kv_prefix)
-        reports = (keys.reports, LegacyKeys(keys.prefix).reports)
+        reports = (keys.job_records,) if run.is_job else (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
         self._lock = runtime.rlock()
         self._changed = runtime.condition(self._lock)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from ...module_utils._common import runtime
@@ -24,12 +25,14 @@ _MOST_CONFLICTS = 200
 class StorePool:
     """A pool of stores. Each thread borrows one for each use.
 
+    :param is_job: whether the stores use the keys of the job.
     :param retry_timeout: seconds for which requests are retried while Consul can't be reached.
     """
 
-    def __init__(self, settings: Settings, retry_timeout: float = 120.0) -> None:
+    def __init__(self, settings: Settings, *, is_job: bool = False, retry_timeout: float = 120.0) -> None:
         """Start with an empty pool."""
         self.settings = settings
+        self._is_job = is_job
         self._retry_timeout = retry_timeout
         self._idle: queue.LifoQueue[Store] = queue.LifoQueue()
 
@@ -40,6 +43,7 @@ class StorePool:
             store = self._idle.get_nowait()
         except queue.Empty:
             store = Store(self.settings)
+            store.keys = replace(store.keys, is_job=self._is_job)
         yield store
         self._idle.put(store)
 

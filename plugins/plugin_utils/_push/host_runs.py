@@ -16,6 +16,7 @@ from ...module_utils._consul.operations import compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
+from ...module_utils._host.job_report import write_job_report
 from ...module_utils._host.start import Start, start
 from ...module_utils._state.store import Store
 from .connections import StorePool
@@ -202,8 +203,7 @@ class HostRuns:
                 host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
             )
         else:
-            report = HostReport(host, self._run.version, UPGRADED)
-            self._pool.with_retries(lambda store: write_report(store, report))
+            self._report(HostReport(host, self._run.version, UPGRADED))
         self._release(host)
         return ()
 
@@ -244,7 +244,13 @@ class HostRuns:
         if self._run.phase == AFTER:
             self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         else:
-            report = HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error)
+            self._report(HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error))
+
+    def _report(self, report: HostReport) -> None:
+        run = self._run
+        if run.is_job:
+            self._pool.with_retries(lambda store: write_job_report(store, report, run.command))
+        else:
             self._pool.with_retries(lambda store: write_report(store, report))
 
     def _release(self, host: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import plural
 from ...module_utils._rules.health_rules import parse_health_rules
@@ -60,6 +61,7 @@ class PreparedRun:
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
+    :param job: the job of which it is a run; None for an upgrade.
     """
 
     version: str
@@ -75,6 +77,7 @@ class PreparedRun:
     task_timeout: int = 0
     composition: Mapping[str, Any] = field(default_factory=dict)
     upgrade_roles: Mapping[str, Any] = field(default_factory=dict)
+    job: Job | None = None
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -159,10 +162,30 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         routes,
         left_out,
         request.retry_failed,
-        task_timeout=parse_health_rules(request.plan.get("instructions", {}).get("health") or {}).progress_deadline
-        or 0,
+        task_timeout=_task_timeout(request.plan),
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
+    )
+
+
+def prepare_job(job: Job, plan: Mapping[str, Any]) -> PreparedRun:
+    """Return the run of a job whose tasks Ansible runs. It has one play, and no upgrade paths.
+
+    :param plan: a result of ``consul_upgrade_plan`` for the job in check mode, with all hosts.
+    """
+    fleet = {host: str(view["role"]) for host, view in plan["hosts"].items()}
+    composition: dict[str, Any] = {"roles": {role: {"task_groups": []} for role in fleet.values()}}
+    return PreparedRun(
+        job.target,
+        "",
+        fleet,
+        task_groups_from(composition),
+        run_scope(plan, {}, composition),
+        Routes({}, {}, {}, {}, {}, ()),
+        (),
+        retry_failed=False,
+        task_timeout=_task_timeout(plan),
+        job=job,
     )
 
 
@@ -187,6 +210,11 @@ def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:
         retry_failed=request.retry_failed,
         left_out=left_out,
     )
+
+
+def _task_timeout(plan: Mapping[str, Any]) -> int:
+    """Return the longest that a task may take under the rules of a plan (seconds), 0 for no limit."""
+    return parse_health_rules(plan.get("instructions", {}).get("health") or {}).progress_deadline or 0
 
 
 def _declared(request: RunRequest) -> dict[str, object]:

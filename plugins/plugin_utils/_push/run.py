@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils._common.names import is_job
 from ...module_utils._consul.settings import Settings
 from ...module_utils._fleet.checkpoints import checkpoint_name
 
@@ -49,6 +50,7 @@ class PushRun:
     :param plays: the hosts of each play of the run; empty for one play with all of them.
     :param last: hosts that go after the other hosts of their roles.
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
+    :param command: the name of the tasks if the run is a job; empty for an upgrade. ``version`` is the target of the job then.
     """
 
     settings: Settings
@@ -65,6 +67,12 @@ class PushRun:
     providers: Mapping[str, str] = field(default_factory=dict)
     plays: tuple[tuple[str, ...], ...] = ()
     last: frozenset[str] = frozenset()
+    command: str = ""
+
+    @property
+    def is_job(self) -> bool:
+        """Return whether the run is a job."""
+        return is_job(self.version)
 
     def is_pushed(self, role: str) -> bool:
         """Return whether Ansible upgrades the hosts of a role; other hosts upgrade themselves."""

@@ -44,7 +44,7 @@ class PushService:
         :raises UpgradeError: what :func:`take_back` and :meth:`RunSession` raise.
         """
         self._run = run
-        self._pool = StorePool(run.settings)
+        self._pool = StorePool(run.settings, is_job=run.is_job)
         with self._pool.store() as store:
             take_back(store)
         self.session = RunSession(self._pool, self._active_hosts)

@@ -45,6 +45,7 @@ VARIABLES = frozenset(
         "role",
         "rollback_order",
         "run",
+        "run_tasks",
         "sign_with",
         "stage",
         "strict",
@@ -96,7 +97,7 @@ _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", 
 # Variables that only these playbooks have. Others would act on what is under way, whatever job is named.
 _ONLY_IN = {"job": (COMMAND, "status")}
 # Short names are no hint that a similar one is a typo, but in the playbook that has them.
-_SHORT = frozenset(("args", "job", "only", "run"))
+_SHORT = frozenset(("args", "job", "only", "run", "run_tasks"))
 _SHORT_SIMILARITY = 0.74
 # Variables that are true or false.
 _BOOLEANS = (
@@ -113,7 +114,7 @@ _BOOLEANS = (
     "wait_for_other",
 )
 # Variables that name something. An empty one must not mean everything.
-_NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with")
+_NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with", "run_tasks")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:

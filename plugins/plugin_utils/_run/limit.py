@@ -18,6 +18,7 @@ _ON_NODES = ("enroll.yml", "node.yml")
 # Playbook -> the variable that selects hosts.
 _HOST_VARIABLES = {
     **dict.fromkeys(("upgrade.yml", "controlplane.yml", "dataplane.yml", "role.yml", "rollback.yml"), "upgrade_limit"),
+    "command.yml": "only",
     **dict.fromkeys(("hold.yml", "unhold.yml", "retry.yml", "forget.yml", "status.yml"), "host"),
 }
 

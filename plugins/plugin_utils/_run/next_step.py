@@ -141,6 +141,8 @@ def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
         return None
     if any(one["cause"] == _MAY_GO for one in info.get("reasons") or ()):
         if is_job(info["version"]):
-            return NextStep(COMMAND, {"job": job_id(str(info["version"]))})
+            # Only a run with the tasks of the job admits hosts to it.
+            tasks = {"run_tasks": "FILE"} if (info.get("ledger") or {}).get("by_ansible") else {}
+            return NextStep(COMMAND, {"job": job_id(str(info["version"])), **tasks})
         return NextStep("upgrade", {"version": str(info["version"])})
     return None

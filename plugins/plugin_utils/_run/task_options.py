@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse ``--step`` and ``--start-at-task`` for rollouts: Ansible would ignore one, and skip the plan and all checks with the other."""
+"""Refuse options that select tasks, where Ansible would ignore them, or skip the plan and all checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from .next_step import MOVES
+from .next_step import COMMAND, MOVES
 
 TAG_OPTIONS = ["--tags", "--skip-tags"]
 # Option of ansible-playbook -> its key in context.CLIARGS, and why it is refused.
@@ -17,6 +17,8 @@ _REFUSED = {
     "--step": ("step", "hosts are upgraded independently of each other, so Ansible would not ask before their tasks"),
     "--start-at-task": ("start_at_task", "it would skip the plan, the checks and the admission of hosts"),
 }
+# The same for jobs, which are run as a whole.
+_OF_JOBS = {"--step": "step", "--start-at-task": "start_at_task", "--tags": "tags", "--skip-tags": "skip_tags"}
 
 
 def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
@@ -32,5 +34,12 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
                 "refused_option",
                 f"{name}: {why}. Nothing was done. Leave it out: a host resumes at its first unfinished task group by itself, and "
                 "--tags selects steps.",
+                option=name,
+            )
+    for name, key in _OF_JOBS.items():
+        if playbook == COMMAND and options.get(key) not in (None, False, [], (), ["all"], ("all",)):
+            raise UpgradeError(
+                "refused_option",
+                f"{name}: a host that has run a part of a job would count as done. Nothing was done: leave {name} out.",
                 option=name,
             )

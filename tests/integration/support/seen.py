@@ -29,6 +29,7 @@ CONNECTED = (
     "consul_upgrade_host_report",
     "consul_upgrade_schema",
     "prepare_run",
+    "push_job",
     "push_run",
 )
 MODULES = (

@@ -90,6 +90,15 @@ def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, truste
     assert (trusted / "ran").read_text() == "j1 30\n"
 
 
+def test_a_job_that_ansible_runs_is_no_job_of_the_node(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1", by_ansible=True)
+    assert needs_run(KEYS, node.consul, node.spool, "j1") == ""
+    assert node.run() == 0
+    assert not (trusted / "ran").exists()
+    assert RECORD not in node.consul.keys
+
+
 def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, install: Install) -> None:
     install("a", "echo first; echo disk full >&2; exit 3")
     node.admit("j1")

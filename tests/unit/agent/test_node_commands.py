@@ -54,6 +54,19 @@ def test_what_others_can_write_is_refused(mode: int, install: Install, trusted: 
     assert find_command("a", str(folder)).name == "a"
 
 
+def test_a_folder_above_may_be_one_in_which_others_can_replace_nothing(install: Install, trusted: Path) -> None:
+    program = install("work", "exit 0")
+    trusted.chmod(0o777)
+    with pytest.raises(Refused, match="can be written by other users"):
+        find_command("work", str(program.parent))
+    # As /tmp is.
+    trusted.chmod(0o1777)
+    assert find_command("work", str(program.parent)).program == program
+    program.parent.chmod(0o1777)
+    with pytest.raises(Refused, match="can be written by other users"):
+        find_command("work", str(program.parent))
+
+
 def test_links_are_refused(install: Install, trusted: Path) -> None:
     program = install("a", "true")
     folder = program.parent
@@ -74,7 +87,7 @@ def test_a_folder_behind_a_link_is_checked_too(install: Install, trusted: Path, 
     moved = tmp_path / "commands.d"
     program.parent.rename(moved)
     (trusted / "commands.d").symlink_to(moved)
-    # pytest's folder is below /tmp, which everyone can write.
+    tmp_path.chmod(0o757)
     assert "can be written by other users" in refusal("a", trusted / "commands.d")
 
 

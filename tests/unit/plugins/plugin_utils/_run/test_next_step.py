@@ -118,6 +118,13 @@ def test_a_command_that_would_fail_again_is_not_repeated() -> None:
     assert after_failure("retry", "unknown_host", {}) == NextStep("status")
 
 
+def test_a_job_that_ansible_runs_goes_on_with_its_tasks() -> None:
+    info = {"version": "job/a-1", "reasons": [{"cause": "may_go", "hosts": ["web1"], "count": 1, "state": "pending"}]}
+    assert next_to_admit("retry", info) == NextStep("command", {"job": "a-1"})
+    by_ansible = {**info, "ledger": {"by_ansible": True}}
+    assert next_to_admit("retry", by_ansible) == NextStep("command", {"job": "a-1", "run_tasks": "FILE"})
+
+
 def test_a_job_that_is_not_the_last_one_is_looked_up() -> None:
     assert after_failure("command", "unknown_job", {}) == NextStep("status")
     assert after_failure("status", "unknown_job", {}) == NextStep(variables={"job": "last"})

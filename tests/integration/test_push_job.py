@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The task that begins a job whose tasks Ansible runs: what it takes and returns, and what is in Consul then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.job_report import write_job_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.start import Start, start
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.playbook import Played, Runner
+from integration.support.push import WATCHED, in_groups, stopped
+
+HOST = "localhost"
+FLEET = {HOST: "web", "web2": "web"}
+ROLES = {"web": {"plane": "dataplane"}}
+RULES = {"rolling_rules": {"global": 1}}
+
+
+@pytest.fixture
+def folder(run: Runner) -> Runner:
+    (run.folder / "restart.yml").write_text("- ansible.builtin.debug:\n")
+    (run.folder / "rules.yml").write_text(json.dumps(RULES))
+    role = run.folder / "own/restart_all/tasks"
+    role.mkdir(parents=True)
+    (role / "main.yml").write_text("- ansible.builtin.debug:\n")
+    return run
+
+
+def play(run: Runner, **options: Any) -> Played:
+    """Begin a job, with the inventory that it is for."""
+    return run(
+        [in_groups(FLEET), {"convoy.upgrade.push_job": {"upgrade_roles": ROLES, **options}}, stopped()],
+        environ={**WATCHED, "PWD": str(run.folder)},
+    )
+
+
+def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul: RawKV) -> None:
+    job = {"args": {"grace": 30}, "only": ["web"], "expires": "2h", "by": "ann", "reason": "new key"}
+    begun = play(folder, tasks="restart.yml", job=job, instructions_file=str(folder.folder / "rules.yml"), wait=True)[1]
+    assert not begun["failed"], begun
+    target = begun["version"]
+    assert begun["job"] == {
+        "id": target.removeprefix("job/"),
+        "run": "restart",
+        "args": {"grace": 30},
+        "file": str(folder.folder / "restart.yml"),
+        "role": "",
+    }
+    assert (begun["dataplane"], begun["resumed"], begun["plays"]) == ([HOST, "web2"], [], ["dataplane"])
+    stored = json.loads(consul.get(f"upgrade/jobs/{begun['job']['id']}") or b"")
+    assert (stored["command"], stored["by_ansible"], stored["by"], stored["roles"]) == ("restart", True, "ann", ["web"])
+    assert json.loads(consul.get("upgrade/ledger") or b"")["by_ansible"] is True
+    assert set(consul.tree("upgrade/job_gates/")) == {"upgrade/job_gates/global"}
+    again = play(folder, tasks="restart_all", version=target, roles_path=[str(folder.folder / "own")])[1]
+    assert again["job"] == {**begun["job"], "file": "", "role": str(folder.folder / "own/restart_all")}
+    assert not again["changed"]
+
+
+@pytest.mark.thorough
+def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> None:
+    for options in ({"once": True}, {"wait": False}, {"wait_for_other": True}):
+        refused = play(folder, tasks="restart.yml", job={}, instructions=RULES, **options)[1]
+        assert refused["failure"]["code"] == "bad_options"
+    assert play(folder, tasks="", job={})[1]["pushes"] is False
+    assert (
+        play(folder, tasks="restart.yml", job={"sign_with": "key"}, instructions=RULES)[1]["failure"]["code"]
+        == "bad_job"
+    )
+    assert play(folder, tasks="x", job={}, instructions=RULES)[1]["failure"]["code"] == "bad_tasks"
+    assert consul.tree("upgrade/") == {}
+
+
+@pytest.fixture
+def stores(consul: RawKV, agent: Agent) -> tuple[Store, Store]:
+    """Return a planner's store, and one with the keys of the job. Both hosts are admitted to it."""
+    assert consul.tree() == {}
+    settings = Settings(port=agent.http_port)
+    planner, of_job = Store(settings), Store(settings)
+    of_job.keys = type(of_job.keys)(of_job.keys.prefix, is_job=True)
+    rules = {"rolling_rules": {"global": 2}}
+    job = requested_job(planner, {"run": "restart", "id": "restart-1", "by_ansible": True}, FLEET, None, rules)
+    make_pass(planner, PassRequest("job/restart-1", rules, fleet=FLEET, job=job, limit=[*FLEET]))
+    return planner, of_job
+
+
+REQUEST = Start(HOST, "web", "job/restart-1")
+
+
+def begin(before: HostRecord | None) -> HostRecord:
+    return next_record(before, HostReport(HOST, "job/restart-1", STARTED), 1_800_000_000)
+
+
+def test_a_start_of_a_job_needs_its_admission_at_that_moment(stores: tuple[Store, Store], consul: RawKV) -> None:
+    planner, of_job = stores
+    done = start(of_job, REQUEST, begin)
+    assert (done.record.state, done.record.version) == (STARTED, "job/restart-1")
+    write_job_report(of_job, HostReport(HOST, "job/restart-1", UPGRADED), "restart")
+    assert json.loads(consul.get(f"upgrade/job_records/{HOST}") or b"")["state"] == "done"
+    assert json.loads(consul.get(f"upgrade/job_output/{HOST}") or b"")[0]["command"] == "restart"
+    set_holds(planner, HoldTargets(hosts=("web2",), fleet=FLEET), "broken disk", "ann")
+    with pytest.raises(UpgradeError, match="as it is not admitted: closed: held"):
+        start(of_job, Start("web2", "web", "job/restart-1"), begin)
+
+
+@pytest.mark.parametrize("what", ["aborted", "no gate", "another job"])
+def test_without_its_admission_a_job_does_not_start(what: str, stores: tuple[Store, Store], consul: RawKV) -> None:
+    planner, of_job = stores
+    if what == "aborted":
+        control.abort(planner, Command("ann", "wrong command"))
+    elif what == "no gate":
+        for key in consul.tree("upgrade/job_gates/"):
+            consul.delete(key)
+    else:
+        consul.put("upgrade/current_job", "job/restart-2")
+    with pytest.raises(UpgradeError) as refused:
+        start(of_job, REQUEST, begin)
+    assert refused.value.code == "not_admitted"
+    assert consul.get(f"upgrade/job_records/{HOST}") is None
+
+
+def test_a_pass_without_the_tasks_admits_no_host(stores: tuple[Store, Store]) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        make_pass(stores[0], PassRequest("job/restart-1", fleet=FLEET))
+    assert refused.value.code == "needs_tasks"
+    assert make_pass(stores[0], PassRequest("job/restart-1", fleet=FLEET), dry=True).admissions == []

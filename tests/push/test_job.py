@@ -1,0 +1,134 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs whose tasks Ansible runs: once on each host, within its slot, in the order of the rules."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .site import Site, kill, most_at_once, spans, wait_for
+
+WEB = [f"web{number}" for number in range(1, 6)]
+ROLES = {"db": {"plane": "controlplane"}, "web": {"plane": "dataplane"}}
+RULES: dict[str, Any] = {"rolling_rules": {"global": 2}, "role_order": {"web": "db"}}
+_TASKS = """\
+- name: Restart
+  ansible.builtin.shell:
+    cmd: |
+      : {{ ansible_facts.pkg_mgr }}
+      echo "$(date +%s.%N) begin {{ upgrade_job.args.grace | default('none') }} {{ upgrade_job.id }}" >> LOG/{{ inventory_hostname }}
+      if test -e LOG/fail-{{ inventory_hostname }}-restart; then echo "restart is broken here" >&2; exit 3; fi
+      sleep $(cat LOG/sleep-{{ inventory_hostname }} 2>/dev/null || cat LOG/sleep 2>/dev/null || echo 0.05)
+      echo "$(date +%s.%N) end restart {{ upgrade_job.id }}" >> LOG/{{ inventory_hostname }}
+"""
+
+
+@pytest.fixture
+def fleet(site: Site) -> Site:
+    (site.folder / "restart.yml").write_text("---\n" + _TASKS.replace("LOG", str(site.log)))
+    site.inventory(ROLES, {"db": ["db1"], "web": WEB})
+    return site
+
+
+def text(fleet: Site, key: str) -> str:
+    """Return the value of a key, empty for none."""
+    return (fleet.consul.get(key) or b"").decode()
+
+
+def job_of(fleet: Site) -> str:
+    """Return the ID of the job."""
+    return text(fleet, "upgrade/current_job").removeprefix("job/")
+
+
+def record(fleet: Site, host: str) -> dict[str, Any]:
+    """Return what a host's run reported of the job."""
+    found: dict[str, Any] = json.loads(text(fleet, f"upgrade/job_records/{host}") or "{}")
+    return found
+
+
+def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_failed_host_is_retried(
+    fleet: Site,
+) -> None:
+    fleet.sleep(1)
+    broken = fleet.fail("web3", "restart")
+    stopped = fleet.play(
+        "command", run_tasks="restart.yml", args={"grace": 30}, instructions=RULES, reason="new key", code=2
+    )
+    job = job_of(fleet)
+    assert job.startswith("restart-")
+    found = spans(fleet.entries())
+    assert all(found[host][0] >= found["db1"][1] for host in WEB)
+    assert most_at_once(found, WEB) == 2
+    assert {one.task for one in fleet.entries() if one.what == "begin"} == {"30"}
+    assert record(fleet, "web3")["state"] == "failed"
+    assert "restart is broken here" in record(fleet, "web3")["error"]
+    assert {host: record(fleet, host)["state"] for host in ("db1", "web1", "web5")} == dict.fromkeys(
+        ("db1", "web1", "web5"), "done"
+    )
+    assert "restart is broken here" in fleet.play("status", host="web3")
+    # No gate of Puppet was touched, and the next commands are those of the job.
+    assert fleet.consul.tree("config_state/") == {}
+    assert "Next: " in stopped
+    assert "retry.yml -e host=web3" in stopped
+    broken.unlink()
+    fleet.play("retry", host="web3")
+    # Without its tasks it admits no host.
+    refused = fleet.play("command", job=job, code=2)
+    assert f"[needs_tasks] Ansible runs the tasks of job {job}" in " ".join(refused.split())
+    again = fleet.play("command", job=job, run_tasks="restart.yml")
+    assert fleet.done("web3") == ["restart"]
+    assert fleet.done("web1") == ["restart"]
+    assert "6 of 6" in again or "done" in again
+    assert json.loads(text(fleet, "upgrade/ledger"))["state"] == "complete"
+
+
+def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_it_again(fleet: Site) -> None:
+    fleet.sleep(60, "web2")
+    process = fleet.start("command", run_tasks="restart.yml", instructions={"rolling_rules": {"global": 1}})
+    wait_for(lambda: fleet.entries("web2"), "web2 has begun")
+    kill(process)
+    job = job_of(fleet)
+    assert record(fleet, "web2")["state"] == "started"
+    fleet.sleep(0.05, "web2")
+    fleet.play("command", job=job, run_tasks="restart.yml")
+    begins = {host: sum(1 for one in fleet.entries(host) if one.what == "begin") for host in ("db1", *WEB)}
+    assert begins == {"db1": 1, "web1": 1, "web2": 2, "web3": 1, "web4": 1, "web5": 1}
+    assert {record(fleet, host)["state"] for host in ("db1", *WEB)} == {"done"}
+
+
+def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site) -> None:
+    (fleet.folder / "restart.yml").write_text(
+        f"---\n- name: Write\n  ansible.builtin.copy:\n    content: new\n    dest: {fleet.folder}/new-{{{{ inventory_hostname }}}}\n"
+    )
+    shown = fleet.play("command", "--check", run_tasks="restart.yml", only="web[0:2]", instructions=RULES)
+    assert shown.count("changed: [web") == 3
+    assert not [*fleet.folder.glob("new-*")]
+    assert fleet.consul.tree("upgrade/") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"run_tasks": "restrt.yml"}, "run_tasks: restrt.yml can't be used"),
+        ({"run_tasks": "no_such_role"}, "there is no such role"),
+        ({"run_tasks": "inventory.yml"}, "is not a list of tasks"),
+        ({"run_tasks": "play.yml"}, "is a playbook"),
+        ({"run_tasks": "restart.yml", "wait": False}, "run_tasks and wait=false can't be combined"),
+        ({"run_tasks": "restart.yml", "once": True}, "run_tasks and once=true can't be combined"),
+        ({"run_tasks": "restart.yml", "sign_with": "key"}, "sign_with: nodes do not verify"),
+        ({"run_tasks": "restart.yml", "job": "nothing"}, "nothing"),
+        ({"run_tasks": "restart.yml", "only": "wbe"}, "wbe"),
+    ],
+)
+@pytest.mark.thorough
+def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: str) -> None:
+    (fleet.folder / "play.yml").write_text("---\n- hosts: all\n  tasks: []\n")
+    said = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
+    assert message in said
+    assert "Next: " in said
+    assert fleet.consul.tree("upgrade/") == {}
+    assert not fleet.entries()

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs and reports on them, as they are stored and read again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import (
+    Job,
+    decode_job,
+    decode_job_record,
+    decode_outputs,
+    encode_job,
+    encode_job_record,
+    outputs_with,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
+
+KEY = "upgrade/job_records/web1"
+
+
+@pytest.mark.parametrize("by_ansible", [False, True])
+def test_a_job_is_read_as_it_was_written(by_ansible: bool) -> None:
+    job = Job("a-1", "a", 2_000_000_000, {"grace": 30}, ("web",), ("db1",), by="ann", at=5, by_ansible=by_ansible)
+    assert decode_job(encode_job(job).encode()) == job
+
+
+def test_the_signed_text_of_a_job_of_nodes_does_not_depend_on_who_runs_it() -> None:
+    one, other = (Job("a-1", "a", 2_000_000_000, by_ansible=given) for given in (False, True))
+    assert one.signed_text("") == other.signed_text("")
+
+
+@pytest.mark.parametrize("state", [STARTED, UPGRADED, FAILED])
+def test_a_record_of_ansible_is_read_as_those_of_nodes_are(state: str) -> None:
+    error = "disk full" if state == FAILED else None
+    record = HostRecord("job/a-1", state, attempt=2, error=error, times={STARTED: 10, state: 20}, role="web")
+    assert decode_job_record(KEY, encode_job_record(record).encode()) == record
+
+
+def test_the_newest_output_comes_first_and_takes_the_place_of_the_same_attempt() -> None:
+    failed = HostRecord("job/a-1", FAILED, error="disk full", times={STARTED: 10})
+    first = outputs_with(b"garbage", failed, "a", 14)
+    assert decode_outputs(first.encode()) == [
+        {
+            "job": "a-1",
+            "command": "a",
+            "state": "failed",
+            "exit_status": None,
+            "at": 14,
+            "seconds": 4,
+            "error": "disk full",
+            "output": "",
+        }
+    ]
+    assert len(json.loads(outputs_with(first.encode(), failed, "a", 14))) == 1
+    for number in range(2, 6):
+        first = outputs_with(first.encode(), HostRecord(f"job/a-{number}", UPGRADED, times={STARTED: 10}), "a", 11)
+    assert [one["job"] for one in decode_outputs(first.encode())] == ["a-5", "a-4", "a-3"]
