@@ -75,7 +75,9 @@ def be_controller(shared: Shared, settings: Settings, rules: Mapping[str, Any], 
             elif chance.random() < 0.5:
                 roles = chance.choice(((), (), ("compute",), ("web", "storage")))
                 command = chance.choice((_ONCE, _REPEATABLE))
-                one = Job(f"{command}-{number}-{count}", command, int(runtime.now()) + 7200, roles=roles)
+                # Unique, as those of operators: a controller that was killed begins from its first choice again.
+                name = f"{command}-{number}-{count}-{runtime.new_id()[:6]}"
+                one = Job(name, command, int(runtime.now()) + 7200, roles=roles)
                 make_pass(store, PassRequest(version=one.target, job=one, rules=rules, fleet=FLEET))
             elif chance.random() < 0.5:
                 make_pass(store, PassRequest(version=f"{number}.{count}", rules=rules, fleet=FLEET))
