@@ -39,7 +39,8 @@ def new_id(command: str) -> str:
     """
     if not is_command_name(command):
         raise _bad(
-            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _"
+            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _",
+            run="NAME",
         )
     at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(runtime.now()))
     return f"{command}-{at}-{runtime.new_id()[:6]}"
@@ -64,11 +65,13 @@ def requested_job(
     seconds = _expires(options.get("expires", EXPIRES))
     if not is_command_name(command) or not is_job(f"job/{identifier}"):
         raise _bad(
-            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _"
+            f"run: {truncated_repr(command)} can't be the name of a command. Give lowercase letters, digits, - and _",
+            run="NAME",
         )
     if not 60 <= seconds <= MOST_SECONDS:
         raise _bad(
-            f"expires: {seconds} is not from 60 to {MOST_SECONDS} seconds. Give the seconds after which no node begins the job"
+            f"expires: {seconds} is not from 60 to {MOST_SECONDS} seconds. Give the seconds after which no node begins the job",
+            expires=EXPIRES,
         )
     roles, hosts = _targets(store, options.get("only"), fleet, role_pattern, rules)
     now = int(runtime.now())
@@ -94,7 +97,9 @@ def requested_job(
         )
     key = options.get("sign_with")
     if key and job.by_ansible:
-        raise _bad("sign_with: nodes do not verify tasks that Ansible runs. Leave sign_with out")
+        raise _bad(
+            "sign_with: nodes do not verify tasks that Ansible runs. Leave sign_with out", without=("sign_with",)
+        )
     return replace(job, signature=_signature(job, store.keys.prefix, str(key))) if key else job
 
 
@@ -106,7 +111,7 @@ def _expires(value: object) -> int:
     try:
         return parse_duration(value, "expires")
     except UpgradeError as error:
-        raise _bad(error.message.rstrip(".")) from None
+        raise _bad(error.message.rstrip("."), expires=EXPIRES) from None
 
 
 def _targets(
@@ -124,7 +129,9 @@ def _targets(
     if only is None:
         return (), ()
     if not only:
-        raise _bad("only is an empty list. Name roles, groups or hosts, or leave it out for the whole fleet")
+        raise _bad(
+            "only is an empty list. Name roles, groups or hosts, or leave it out for the whole fleet", only="NAME"
+        )
     snapshot = store.snapshot(of_job=True)
     ledger = snapshot.ledger
     members = find_members(fleet, snapshot, role_pattern or (ledger.role_pattern if ledger else None)).members
@@ -181,8 +188,14 @@ def as_data(args: Any) -> dict[str, Any]:
     return found
 
 
-def _bad(text: str) -> UpgradeError:
-    return UpgradeError("bad_job", f"{text}. No job begins.")
+def _bad(text: str, *, without: Sequence[str] = (), **variables: str) -> UpgradeError:
+    """Return the error for a job that can't begin.
+
+    :param without: variables to leave out of the next command.
+    :param variables: variables of the next command.
+    """
+    details = {"variables": variables} if variables else {"without": list(without)} if without else {}
+    return UpgradeError("bad_job", f"{text}. No job begins.", **details)
 
 
 def _not_signed(key: str, reason: str) -> UpgradeError:

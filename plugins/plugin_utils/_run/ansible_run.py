@@ -25,7 +25,7 @@ from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import refuse_bad_booleans, refuse_empty_names, refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
-from .next_step import MOVES, NextStep, after_failure, next_part, next_to_admit
+from .next_step import COMMAND, MOVES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
 from .task_options import TAG_OPTIONS, refuse_task_options
 
@@ -66,7 +66,7 @@ class PlaybookRun:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
-        if self._command.name in MOVES:
+        if self._command.name in (*MOVES, COMMAND):
             keep_connections_alive()
         call_when_closed(self._end_without_output)
         # At exit, so that it is the last line, however the run ends.
@@ -117,7 +117,9 @@ class PlaybookRun:
             return
         code = self._code if self._is_over else ""
         if code and self._without:
-            self._say(f"Next: {self._command.again(without=self._without)}")
+            # Names of variables, or long options.
+            names = dict.fromkeys(self._without, "")
+            self._say(f"Next: {self._command.again(without=self._without, renamed=names)}")
             return
         fixes = NextStep(variables=self._fixes) if code and self._fixes else None
         step = fixes or after_failure(name, code, self._info, pushes=self._pushes)

@@ -104,7 +104,8 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
 def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
     """Return the next command after a run of a job. It continues the job, and does not begin another one."""
     target = str(info.get("version") or "")
-    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS, _UNKNOWN_JOB):
+    # A job that was aborted does not begin again.
+    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS, _UNKNOWN_JOB, "aborted"):
         return NextStep("status")
     if not is_job(target):
         return NextStep()
