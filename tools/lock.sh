@@ -31,6 +31,8 @@ lock runtime 3.10 requirements/runtime.txt
 # With the live view, for the demonstration.
 lock live 3.10 requirements/runtime.txt requirements/live.txt -c requirements/locked/runtime.txt -c requirements/test.txt
 lock test 3.11 requirements/runtime.txt requirements/test.txt -c requirements/locked/runtime.txt -c requirements/docs.txt
+# An environment of its own.
+lock rulebook 3.11 requirements/runtime.txt requirements/rulebook.txt -c requirements/locked/runtime.txt
 lock docs 3.11 requirements/runtime.txt requirements/docs.txt -c requirements/locked/test.txt
 
 # Requirements of tools/checks/matrix.sh, for each release of ansible-core with the lowest Python that it supports.

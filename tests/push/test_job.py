@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from integration.support.hook import example, listening
 
 from .site import Site, kill, most_at_once, spans, wait_for
 
 WEB = [f"web{number}" for number in range(1, 6)]
 ROLES = {"db": {"plane": "controlplane"}, "web": {"plane": "dataplane"}}
 RULES: dict[str, Any] = {"rolling_rules": {"global": 2}, "role_order": {"web": "db"}}
+LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 _TASKS = """\
 - name: Restart
   ansible.builtin.shell:
@@ -135,3 +138,34 @@ def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: s
     assert not [name for name in ("wait", "once", "sign_with") if name in given and name in again]
     assert fleet.consul.tree("upgrade/") == {}
     assert not fleet.entries()
+
+
+@pytest.mark.thorough
+def test_a_hook_is_told_of_a_job_as_of_a_rollout(fleet: Site) -> None:
+    fleet.fail("web3", "restart")
+    with listening() as chat:
+        given = {"upgrade_notify": str(example(fleet.folder)), "chat_webhook": chat.url}
+        fleet.play("command", run_tasks="restart.yml", instructions=RULES, code=2, **given)
+        assert (chat.events[0]["event"], chat.events[0]["hosts"]) == ("begin", 6)
+        assert sorted(chat.names)[:2] == ["begin", "failure"]
+        failure = next(one for one in chat.events if one["event"] == "failure")
+        assert [one["host"] for one in failure["failures"]] == ["web3"]
+        assert "restart is broken here" in failure["failures"][0]["error"]
+        job = job_of(fleet)
+        assert chat.events[0]["text"] == f"The job {job} was begun by {chat.events[0]['begun_by']}, for 6 hosts."
+        assert failure["text"].startswith(f"The job {job}: 1 host failed or lost: web3 ")
+
+
+@pytest.mark.thorough
+def test_the_live_view_shows_where_the_hosts_of_a_job_are(fleet: Site) -> None:
+    fleet.sleep(3)
+    fleet.fail("web3", "restart")
+    seen = fleet.on_terminal("command", environ=LIVE, run_tasks="restart.yml", instructions=RULES)
+    try:
+        seen.wait_for(lambda screen: re.search(r"job restart-.*: \d of 6 hosts done", screen))
+        seen.wait_for(lambda screen: re.search(r"web +.* 2 running", screen))
+        seen.wait_for(lambda screen: "restart is broken here" in screen)
+        assert seen.end() == 2
+    finally:
+        seen.close()
+    assert "upgrading" not in seen.text

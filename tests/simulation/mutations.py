@@ -30,14 +30,21 @@ NIGHTS = 2000
 class Mutation:
     """A deliberate fault.
 
-    :param file: below ``plugins/module_utils``.
+    :param file: below ``plugins/module_utils``, or in ``agent/``.
     :param old: what stands there once, ``new`` what stands there instead.
+    :param night: the module with the nights that are to find it.
     """
 
     name: str
     file: str
     old: str
     new: str
+    night: str = "night"
+
+    @property
+    def path(self) -> str:
+        """Its file, below the root of the repository."""
+        return self.file if self.file.startswith("agent/") else f"plugins/module_utils/{self.file}"
 
 
 _WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py", "_passes/planner_pass.py"
@@ -45,6 +52,8 @@ _STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
 _SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
 _HOLD = "_rollout/_commands/hold.py"
+_JOBS, _SNAPSHOT = "job_night", "_state/snapshot.py"
+_JOB_RUN = "agent/convoy_node/jobs/job_run.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
 
 MUTATIONS = (
@@ -200,6 +209,41 @@ MUTATIONS = (
         "and (False or (",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
+    Mutation(
+        "a host that runs a job takes no slot of a rollout",
+        _SNAPSHOT,
+        "busy=_started(self._job_records)",
+        "busy={}",
+        _JOBS,
+    ),
+    Mutation(
+        "a host with an open gate takes no slot of a job",
+        _STATES,
+        "other = snapshot.busy.get(host) or _may_start(snapshot, host, role)",
+        "other = snapshot.busy.get(host)",
+        _JOBS,
+    ),
+    Mutation(
+        "a node starts a job without comparing its gate",
+        "agent/convoy_node/jobs/reports.py",
+        "for key in sorted(depends) if key in found",
+        "for key in ()",
+        _JOBS,
+    ),
+    Mutation(
+        "a node runs a job again that it has run",
+        _JOB_RUN,
+        "if before is not None and not is_new and (",
+        "if False and (",
+        _JOBS,
+    ),
+    Mutation(
+        "a start whose answer was lost stays for ever",
+        _JOB_RUN,
+        '    if record.get("state") != STARTED or job == identifier or',
+        "    if True or",
+        _JOBS,
+    ),
 )
 
 
@@ -235,12 +279,13 @@ def nights_until_found(mutation: Mutation, nights: int) -> int | None:
     with tempfile.TemporaryDirectory(prefix="convoy-mutation-") as folder:
         collection = Path(folder) / "ansible_collections/convoy/upgrade"
         collection.mkdir(parents=True)
-        shutil.copytree(ROOT / "plugins", collection / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
-        apply(mutation, collection / "plugins/module_utils")
-        environ = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT / 'tests'}:{ROOT / 'tools'}"}
-        done = subprocess.run(
-            [sys.executable, "-c", _SEARCH, str(nights)], env=environ, capture_output=True, text=True, check=False
-        )
+        for name in ("plugins", "agent"):
+            shutil.copytree(ROOT / name, collection / name, ignore=shutil.ignore_patterns("__pycache__"))
+        apply(mutation, collection)
+        paths = (folder, collection / "agent", ROOT / "tests", ROOT / "tools")
+        environ = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
+        command = [sys.executable, "-c", _SEARCH, mutation.night, str(nights)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{mutation.name}: {done.stderr[-2000:]}")
     found = int(done.stdout)
@@ -248,11 +293,11 @@ def nights_until_found(mutation: Mutation, nights: int) -> int | None:
 
 
 def apply(mutation: Mutation, folder: Path) -> None:
-    """Make a fault in a copy.
+    """Make a fault in a copy of the repository.
 
     :raises RuntimeError: if what it replaces does not stand there exactly once.
     """
-    file = folder / mutation.file
+    file = folder / mutation.path
     text = file.read_text()
     if text.count(mutation.old) != 1:
         raise RuntimeError(f"{mutation.name}: {mutation.file} has {mutation.old!r} {text.count(mutation.old)} times.")
@@ -260,9 +305,9 @@ def apply(mutation: Mutation, folder: Path) -> None:
 
 
 _SEARCH = """
-import sys
-from simulation.night import run
-print(next((seed for seed in range(1, int(sys.argv[1]) + 1) if run(seed).violations), 0))
+import importlib, sys
+run = importlib.import_module(f"simulation.{sys.argv[1]}").run
+print(next((seed for seed in range(1, int(sys.argv[2]) + 1) if run(seed).violations), 0))
 """
 
 

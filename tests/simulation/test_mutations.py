@@ -15,8 +15,8 @@ from .mutations import MUTATIONS, ROOT, Mutation, apply
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_what_a_fault_replaces_is_there(mutation: Mutation, tmp_path: Path) -> None:
-    file = tmp_path / mutation.file
+    file = tmp_path / mutation.path
     file.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "plugins/module_utils" / mutation.file, file)
+    shutil.copy(ROOT / mutation.path, file)
     apply(mutation, tmp_path)
     compile(file.read_text(), mutation.file, "exec")

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .._common.names import listing, plural
+from .._common.names import is_job, listing, plural, target_text
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
@@ -264,6 +264,8 @@ def _text(found: Mapping[str, Any]) -> str:
     """Return the sentence for an event."""
     event, version = found["event"], found["version"]
     of = f"The {'rollback' if found['rollback'] else 'rollout'} to {version}"
+    if is_job(version):
+        of = f"The {target_text(version)}"
     why = f": {found['reason']}" if found["reason"] else ""
     by = f" by {found['by']}" if found["by"] else ""
     if event == BEGIN:
@@ -285,7 +287,8 @@ def _text(found: Mapping[str, Any]) -> str:
     if event == APPROVED:
         return f"{of}: stage {found['stage']} was approved{by}{why}."
     how = f"was aborted{by}{why}" if found["outcome"] == ABORTED else "is complete"
-    return f"{of} {how}; {found['upgraded']} of {plural(found['hosts'], 'host')} upgraded."
+    end = "done" if is_job(version) else "upgraded"
+    return f"{of} {how}; {found['upgraded']} of {plural(found['hosts'], 'host')} {end}."
 
 
 def _next(found: Mapping[str, Any]) -> str:
@@ -302,6 +305,9 @@ def _next(found: Mapping[str, Any]) -> str:
         )
     if event == WANTED:
         return f"Look at the hosts with status.yml, then run approve.yml -e stage={found['stage']} or abort.yml."
+    if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
+        return "A job does not begin again. Begin another one with command.yml."
     if event == END and found["outcome"] == ABORTED:
         return "Begin it again with upgrade.yml -e restart=true, or go back with rollback.yml."
-    return "" if event == END else "Nothing: the rollout continues by itself. Watch it with status.yml -e follow=true."
+    what = "job" if is_job(found["version"]) else "rollout"
+    return "" if event == END else f"Nothing: the {what} continues by itself. Watch it with status.yml -e follow=true."

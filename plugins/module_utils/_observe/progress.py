@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._common.names import is_job
 from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE
 from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING
@@ -176,7 +177,8 @@ def _flight(host: str, view: HostView, record: HostRecord | None, since: float |
     step = (record.step if record is not None and has_reported else None) or ""
     if view.soaking:
         return HostProgress(host, view.role, "", "", view.reason, since)
-    doing = "upgrading" if has_reported else "admitted"
+    at_work = "running" if record is not None and is_job(record.version) else "upgrading"
+    doing = at_work if has_reported else "admitted"
     return HostProgress(host, view.role, service, step, doing, since)
 
 

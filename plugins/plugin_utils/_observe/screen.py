@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from ...module_utils._common.names import is_job
 from ...module_utils._observe.operator_needs import OperatorNeed
 from ...module_utils._observe.progress import HostProgress, RoleProgress, RolloutProgress, segments
 from ...module_utils._observe.stages import APPROVAL, CURRENT, DONE, SOAK, WAITING
@@ -104,7 +105,8 @@ def drawing(
     if progress.stages:
         parts.append(_stages(progress))
     bars, hidden = _most_important(progress.bars, max(2, rows * 2 // 3 if progress.flights else rows))
-    parts.append(_bars(bars, width, signs))
+    at_work = "running" if is_job(progress.version) else "upgrading"
+    parts.append(_bars(bars, width, signs, at_work))
     if hidden:
         parts.append(_line(f"and {hidden} more roles", "bright_black"))
     hosts = progress.flights[: max(1, rows - len(bars))]
@@ -151,7 +153,7 @@ def _most_important(bars: Sequence[RoleProgress], most: int) -> tuple[list[RoleP
     return kept, len(bars) - len(kept)
 
 
-def _bars(bars: Sequence[RoleProgress], width: int, signs: str) -> Any:
+def _bars(bars: Sequence[RoleProgress], width: int, signs: str, at_work: str) -> Any:
     cells = max(8, min(_WIDEST_BAR, width // 3))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(8, width // 4))
@@ -161,14 +163,14 @@ def _bars(bars: Sequence[RoleProgress], width: int, signs: str) -> Any:
         drawn = Text()
         for count, sign, style in zip(segments(row, cells), signs, _STYLES, strict=True):
             drawn.append(sign * count, style=style)
-        grid.add_row(Text(row.role), drawn, _counts(row))
+        grid.add_row(Text(row.role), drawn, _counts(row, at_work))
     return grid
 
 
-def _counts(row: RoleProgress) -> Any:
+def _counts(row: RoleProgress, at_work: str) -> Any:
     text = Text(f"{row.done}/{row.hosts}")
     for count, label, style in (
-        (row.upgrading, "upgrading", "yellow"),
+        (row.upgrading, at_work, "yellow"),
         (row.waiting, "waiting", "bright_black"),
         (row.failed, "failed", "bold red"),
     ):

@@ -70,8 +70,8 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
         *rollout_lines(info),
         "",
         *_by_role(info["roles"], of_job=is_job(info["version"])),
-        *reason_lines(info["reasons"]),
-        *_of_holds(info.get("holds") or []),
+        *reason_lines(info["reasons"], of_job=is_job(info["version"])),
+        *_of_holds(info.get("holds") or [], of_job=is_job(info["version"])),
         *_of_providers(info.get("providers") or {}),
         *_of_releases(info.get("releases") or {}),
     ]
@@ -105,14 +105,14 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _of_holds(holds: Sequence[Mapping[str, Any]]) -> list[str]:
+def _of_holds(holds: Sequence[Mapping[str, Any]], *, of_job: bool) -> list[str]:
     """Return each hold and how many hosts it applies to, including upgraded hosts."""
     lines = ["", "holds:"] if holds else []
     for one in holds:
         scope, name = one["scope"], one["name"]
         what = "everything" if scope == "global" else f"{scope} {name}"
         how_many = (
-            f"{plural(one['hosts'], 'host')}, {one['upgraded']} upgraded"
+            f"{plural(one['hosts'], 'host')}, {one['upgraded']} {'done' if of_job else 'upgraded'}"
             if one["hosts"] or scope == "global"
             else f"no such {scope} is known"
         )
@@ -183,7 +183,7 @@ def _numbers(roles: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def reason_lines(reasons: Iterable[Mapping[str, Any]]) -> list[str]:
+def reason_lines(reasons: Iterable[Mapping[str, Any]], *, of_job: bool = False) -> list[str]:
     """Return why hosts are not upgraded, each reason below its state.
 
     :param reasons: those of a result, in the order of their states.
@@ -193,7 +193,7 @@ def reason_lines(reasons: Iterable[Mapping[str, Any]]) -> list[str]:
     for one in reasons:
         if one["state"] != state:
             state = one["state"]
-            lines += ["", f"{state}:"]
+            lines += ["", f"{_OF_JOB.get(state, state) if of_job else state}:"]
         lines.append(f"  {some_hosts(one)}: {one['reason']}")
     return lines
 
