@@ -158,9 +158,9 @@ def test_signed_jobs_only(fleet: Fleet, keys: Path) -> None:
 
 def test_a_job_that_was_changed_or_has_expired_is_refused(fleet: Fleet, keys: Path) -> None:
     clear(fleet)
-    # The hold keeps the host waiting until its job was changed. As no other host is left, the run ends.
+    # The hold keeps the host waiting until its job was changed. As no other host is left, the run ends, and says so.
     fleet.play("hold", host="compute1", reason="test")
-    command(fleet, only="compute1", sign_with=str(keys / "ann"))
+    command(fleet, only="compute1", sign_with=str(keys / "ann"), code=2)
     key = f"upgrade/jobs/{current_job(fleet)}"
     job = json.loads(fleet.consul.get(key) or b"{}")
     fleet.consul.put(key, json.dumps({**job, "args": {"grace": 0}}))
