@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder imp
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import refuse_empty
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder, operators_roles
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "upgrade_roles": {"type": "dict", "required": True},
@@ -42,7 +42,7 @@ class ActionModule(ControllerAction):
         if options["composed"]:
             return read_composition(Path(options["composed"]).absolute())
         folder = Path(options["folder"]).absolute()
-        finder = RoleFinder([*options["roles_path"], *_roles_folders(task_vars)])
+        finder = RoleFinder([*options["roles_path"], *operators_roles(task_vars)])
         hosts = options["hosts"]
         counts = None if hosts is None else {role: len(names or ()) for role, names in hosts.items()}
         composition = compose(options["upgrade_roles"], finder, finder.places, counts)
@@ -62,14 +62,6 @@ class ActionModule(ControllerAction):
             "files": sorted(files),
             "diff": [_as_diff(folder, one) for one in differences],
         }
-
-
-def _roles_folders(task_vars: dict[str, Any]) -> list[Path]:
-    """Return where roles of the operator are searched: beside the inventory, in the current folder, beside the playbook."""
-    sources = [Path(source) for source in task_vars.get("ansible_inventory_sources") or () if "," not in str(source)]
-    folders = [source if source.is_dir() else source.parent for source in sources]
-    playbook = task_vars.get("playbook_dir")
-    return [folder / "roles" for folder in (*folders, Path.cwd(), *([Path(playbook)] if playbook else []))]
 
 
 def _as_diff(folder: Path, one: Difference) -> dict[str, str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import KeepRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun, prepare_job
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import forks_lines
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder, operators_roles
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -42,6 +43,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "wait_for_other": {"type": "bool", "default": False},
 }
 _FILES = (".yml", ".yaml")
+# Of the name of a job.
+_LONGEST = 64
 # What the plays of a job need of its run.
 _RETURNED = ("pushes", "version", "dataplane", "resumed", "plays", "task_timeout")
 # What a run with tasks can't do, and why.
@@ -82,9 +85,15 @@ class ActionModule(ControllerAction):
             return failed.result
 
     def _begin(self, options: Mapping[str, Any], tasks: Mapping[str, str]) -> dict[str, Any]:
-        asked = {**(options["job"] or {}), "by_ansible": True} if options["job"] is not None else None
+        asked = {**options["job"], "by_ansible": True} if options["job"] is not None else None
+        if asked is not None and asked.get("run"):
+            raise UpgradeError(
+                "bad_options",
+                "run and run_tasks can't be combined: a job is named after its tasks. Nothing was done: leave run out.",
+                without=["run"],
+            )
         if asked is not None:
-            asked["run"] = asked.get("run") or _command_name(options["tasks"])
+            asked["run"] = _command_name(options["tasks"])
         request: dict[str, Any] = {"version": options["version"]} if asked is None else {"job": asked}
         rules = {name: options[name] for name in ("instructions", "instructions_file") if options[name]}
         plan = self._plan(options, {**request, **rules, "hosts": [ALL], "show": True}, check=True)
@@ -119,7 +128,7 @@ class ActionModule(ControllerAction):
         :raises UpgradeError: ``bad_tasks``.
         """
         if not tasks.endswith(_FILES):
-            finder = RoleFinder(roles_path)
+            finder = RoleFinder([*roles_path, *operators_roles(self._vars)])
             folder = finder(tasks)
             if folder is None:
                 raise _bad_tasks(
@@ -160,6 +169,12 @@ class ActionModule(ControllerAction):
                 f"run_tasks: the nodes themselves run the job {job.id}, as it was begun without tasks. Nothing was done: leave run_tasks out.",
                 without=["run_tasks"],
             )
+        if job.command != _command_name(options["tasks"]):
+            raise UpgradeError(
+                "bad_tasks",
+                f"run_tasks: the job {job.id} runs the tasks {job.command}, and {options['tasks']} are others, so hosts would count as done without "
+                "them. Nothing was done. Continue with the same file or role, or begin another job without job.",
+            )
         return job
 
     def _refuse_unknown_hosts(self, run: PreparedRun) -> None:
@@ -186,7 +201,7 @@ def _planned(asked: Mapping[str, Any], target: str) -> Job:
 def _command_name(tasks: str) -> str:
     """Return the name of the command for a file or role with tasks, such as ``restart-nova`` for ``tasks/restart-nova.yml``."""
     name = Path(tasks).stem if tasks.endswith(_FILES) else tasks.rpartition(".")[2]
-    return name.lower()
+    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST]
 
 
 def _result(run: PreparedRun, tasks: Mapping[str, str]) -> dict[str, Any]:

@@ -36,12 +36,12 @@ options:
     default: ""
   job:
     description:
-      - The job to begin, as O(convoy.upgrade.consul_upgrade_plan#module:job). Without C(run), it is named after O(tasks). C(sign_with) is refused,
-        because nodes have nothing to verify.
+      - The job to begin, as O(convoy.upgrade.consul_upgrade_plan#module:job), without C(run), because it is named after O(tasks). C(sign_with) is
+        refused, because nodes have nothing to verify.
     type: dict
   version:
     description:
-      - The job to continue, as C(job/<id>), in place of O(job).
+      - The job to continue, as C(job/<id>), in place of O(job). Other tasks than those that it was begun with are refused.
     type: str
     default: ""
   upgrade_roles:
@@ -52,7 +52,7 @@ options:
     default: {}
   roles_path:
     description:
-      - Folders to search for the role, before those of Ansible's configuration.
+      - Folders to search for the role, before those beside the inventory and those of Ansible's configuration.
     type: list
     elements: path
     default: []

@@ -36,7 +36,7 @@ RULES = {"rolling_rules": {"global": 1}}
 def folder(run: Runner) -> Runner:
     (run.folder / "restart.yml").write_text("- ansible.builtin.debug:\n")
     (run.folder / "rules.yml").write_text(json.dumps(RULES))
-    role = run.folder / "own/restart_all/tasks"
+    role = run.folder / "own/restart/tasks"
     role.mkdir(parents=True)
     (role / "main.yml").write_text("- ansible.builtin.debug:\n")
     return run
@@ -67,9 +67,14 @@ def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul
     assert (stored["command"], stored["by_ansible"], stored["by"], stored["roles"]) == ("restart", True, "ann", ["web"])
     assert json.loads(consul.get("upgrade/ledger") or b"")["by_ansible"] is True
     assert set(consul.tree("upgrade/job_gates/")) == {"upgrade/job_gates/global"}
-    again = play(folder, tasks="restart_all", version=target, roles_path=[str(folder.folder / "own")])[1]
-    assert again["job"] == {**begun["job"], "file": "", "role": str(folder.folder / "own/restart_all")}
+    again = play(folder, tasks="restart", version=target, roles_path=[str(folder.folder / "own")])[1]
+    assert again["job"] == {**begun["job"], "file": "", "role": str(folder.folder / "own/restart")}
     assert not again["changed"]
+    # Hosts would count as done without the tasks of the job.
+    (folder.folder / "other.yml").write_text("- ansible.builtin.debug:\n")
+    other = play(folder, tasks="other.yml", version=target)[1]
+    assert other["failure"]["code"] == "bad_tasks"
+    assert "runs the tasks restart" in other["failure"]["message"]
 
 
 @pytest.mark.thorough
@@ -82,6 +87,8 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
         play(folder, tasks="restart.yml", job={"sign_with": "key"}, instructions=RULES)[1]["failure"]["code"]
         == "bad_job"
     )
+    refused = play(folder, tasks="restart.yml", job={"run": "other"}, instructions=RULES)[1]
+    assert refused["failure"]["code"] == "bad_options"
     assert play(folder, tasks="x", job={}, instructions=RULES)[1]["failure"]["code"] == "bad_tasks"
     assert consul.tree("upgrade/") == {}
 
@@ -116,6 +123,24 @@ def test_a_start_of_a_job_needs_its_admission_at_that_moment(stores: tuple[Store
     set_holds(planner, HoldTargets(hosts=("web2",), fleet=FLEET), "broken disk", "ann")
     with pytest.raises(UpgradeError, match="as it is not admitted: closed: held"):
         start(of_job, Start("web2", "web", "job/restart-1"), begin)
+
+
+def test_a_host_that_works_on_an_earlier_job_takes_a_slot_of_one_that_is_not_for_it(
+    stores: tuple[Store, Store],
+) -> None:
+    planner, of_job = stores
+    start(of_job, REQUEST, begin)
+    control.abort(planner, Command("ann", "wrong command", fleet=FLEET))
+    given = {"run": "restart", "id": "restart-2", "by_ansible": True, "only": ["web2"]}
+    job = requested_job(planner, given, FLEET, None, RULES)
+    begun = make_pass(planner, PassRequest("job/restart-2", RULES, fleet=FLEET, job=job, limit=["web2"]))
+    assert begun.begun
+    assert begun.admissions == []
+    assert begun.hosts()[HOST].busy
+    assert "restart-1" in begun.hosts()[HOST].reason
+    write_job_report(of_job, HostReport(HOST, "job/restart-1", UPGRADED), "restart")
+    after = make_pass(planner, PassRequest("job/restart-2", fleet=FLEET, limit=["web2"]))
+    assert [one.host for one in after.admissions] == ["web2"]
 
 
 @pytest.mark.parametrize("what", ["aborted", "no gate", "another job"])

@@ -167,7 +167,10 @@ def read_states(
         else:
             gate = shared[role]
         hold = snapshot.holds.covering(host, role)
+        is_target = snapshot.ledger is None or snapshot.ledger.is_for(host, role)
         other = snapshot.busy.get(host) or _may_start(snapshot, host, role)
+        if other is None and not is_target:
+            other = _of_earlier_job(snapshot, host)
         record = other or snapshot.records.get(host)
         one = HostState(
             host,
@@ -182,7 +185,7 @@ def read_states(
             current=current,
             was_admitted=_was_admitted(snapshot, host),
             is_busy=other is not None,
-            is_target=snapshot.ledger is None or snapshot.ledger.is_for(host, role),
+            is_target=is_target,
         )
         states[host] = _with_state(snapshot, one, rules)
     return {host: states[host] for host in members} if is_kept else states
@@ -240,6 +243,15 @@ def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:
     if reported_version(versions, host) == versions.current_version and not has_left:
         return None
     return HostRecord(versions.current_version, MAY_START)
+
+
+def _of_earlier_job(snapshot: Snapshot, host: str) -> HostRecord | None:
+    """Return the record of an earlier job that a host has started and not ended; None if there is none.
+
+    Such a host takes a slot also of a job that is not for it.
+    """
+    record = snapshot.records.get(host)
+    return record if record is not None and record.readable and record.state == STARTED else None
 
 
 def _changed_names(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

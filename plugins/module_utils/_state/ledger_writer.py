@@ -161,7 +161,8 @@ def job_under_way(job: Ledger) -> UpgradeError:
         "job_under_way",
         f"The job {job_id(job.version)} is under way: it was begun by {job.who} and is {job.state}. So nothing is changed: one job or "
         f"rollout moves the fleet at a time. {'Continue it with resume.yml and wait' if job.state == PAUSED else 'Wait'} until it is complete, which "
-        "status.yml shows, or end it with abort.yml. Then run the same command again.",
+        "status.yml shows, or end it with abort.yml. Then run the same command again. If it is a job of yours that was interrupted, continue it with "
+        f"command.yml -e job={job_id(job.version)}{' -e run_tasks=FILE' if job.by_ansible else ''}.",
         job=job_id(job.version),
         state=job.state,
     )

@@ -87,6 +87,10 @@ class PlaybookRun:
             self._partial |= result["partial"]
         if isinstance(result.get("counts"), Mapping) and "can_move" in result:
             self._info = result
+        job = result.get("job")
+        if isinstance(job, Mapping) and job.get("id") and result.get("pushes") and not self._info:
+            # Only push_job returns this. The job has begun, so the next command continues it.
+            self._info = {"version": result.get("version")}
 
     def end(self, *, has_succeeded: bool) -> None:
         """Record that the run has ended without an interrupt.

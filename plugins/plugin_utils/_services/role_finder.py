@@ -5,13 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ansible import constants
 from ansible.utils.collection_loader._collection_finder import _get_collection_role_path
 
 _OURS = "convoy.upgrade"
+
+
+def operators_roles(task_vars: Mapping[str, Any]) -> list[Path]:
+    """Return where roles of the operator are searched: beside the inventory, in the current folder, beside the playbook."""
+    sources = [Path(source) for source in task_vars.get("ansible_inventory_sources") or () if "," not in str(source)]
+    folders = [source if source.is_dir() else source.parent for source in sources]
+    playbook = task_vars.get("playbook_dir")
+    return [folder / "roles" for folder in (*folders, Path.cwd(), *([Path(playbook)] if playbook else []))]
 
 
 class RoleFinder:
