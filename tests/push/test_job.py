@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -101,6 +102,23 @@ def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_
     begins = {host: sum(1 for one in fleet.entries(host) if one.what == "begin") for host in ("db1", *WEB)}
     assert begins == {"db1": 1, "web1": 1, "web2": 2, "web3": 1, "web4": 1, "web5": 1}
     assert {record(fleet, host)["state"] for host in ("db1", *WEB)} == {"done"}
+
+
+@pytest.mark.thorough
+def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> None:
+    fleet.sleep(30, "web1")
+    process = fleet.start("command", run_tasks="restart.yml", only="web", instructions=RULES)
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    process.send_signal(signal.SIGINT)
+    said = " ".join(fleet.end(process).stdout.split())
+    again = said.rpartition("Next: ")[2]
+    assert "command.yml" in again
+    assert f"-e job={job_of(fleet)}" in again
+    assert "run_tasks=restart.yml" in again
+    assert "only" not in again
+    # The command as it was begins no second job, and names the one that continues.
+    refused = " ".join(fleet.play("command", run_tasks="restart.yml", only="web", code=2).split())
+    assert f"continue it with command.yml -e job={job_of(fleet)} -e run_tasks=FILE" in refused
 
 
 def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site) -> None:
