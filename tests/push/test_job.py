@@ -90,6 +90,7 @@ def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_f
     assert json.loads(text(fleet, "upgrade/ledger"))["state"] == "complete"
 
 
+@pytest.mark.thorough
 def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_it_again(fleet: Site) -> None:
     fleet.sleep(60, "web2")
     process = fleet.start("command", run_tasks="restart.yml", instructions={"rolling_rules": {"global": 1}})
@@ -121,6 +122,7 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
     assert f"continue it with command.yml -e job={job_of(fleet)} -e run_tasks=FILE" in refused
 
 
+@pytest.mark.thorough
 def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site) -> None:
     (fleet.folder / "restart.yml").write_text(
         f"---\n- name: Write\n  ansible.builtin.copy:\n    content: new\n    dest: {fleet.folder}/new-{{{{ inventory_hostname }}}}\n"
