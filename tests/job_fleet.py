@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
@@ -46,6 +47,10 @@ class FlaggedConsul(MemoryConsul):
 
     def data(self, key: str) -> Any:
         return json.loads(self.keys[key])
+
+    def store(self) -> Store:
+        """Return a store that talks to it while it is in place."""
+        return Store(Settings())
 
 
 def complete_fleet() -> FlaggedConsul:

@@ -329,6 +329,11 @@ began:
   returned: success
   type: int
   sample: 1789000000
+targets:
+  description: Roles and hosts that a job is for. Empty for the whole fleet, and in a rollout to a version.
+  returned: success
+  type: dict
+  sample: {"roles": ["compute"]}
 planners:
   description: Names of the planner services that run, without those that refuse the rollout.
   returned: with O(hand_over)
@@ -780,6 +785,7 @@ def as_result(
         "epoch": ledger.epoch if ledger else 0,
         "commit": ledger.commit if ledger else "",
         "began": ledger.since if ledger and ledger.commit else 0,
+        "targets": {name: list(names) for name, names in ledger.targets.items()} if ledger else {},
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
         "sources": origins(ledger.instructions if ledger else {}, sources, with_order({}, order or {})),

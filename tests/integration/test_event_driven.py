@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import ansible_collections.convoy.upgrade
 import pytest
+import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -26,21 +28,7 @@ from missing import missing
 
 pytestmark = [pytest.mark.thorough, pytest.mark.one_release]
 
-RULEBOOK = """\
-- name: React to a rollout
-  hosts: localhost
-  sources:
-    - convoy.upgrade.rollout:
-        host: 127.0.0.1
-        port: {port}
-        events: [failure, approval_wanted]
-  rules:
-    - name: Collect logs of failed hosts
-      condition: event.event == "failure"
-      action:
-        run_playbook:
-          name: collect_logs.yml
-"""
+SOURCE = ROOT / "extensions/eda/plugins/event_source/rollout.py"
 PLAYBOOK = """\
 - hosts: localhost
   gather_facts: false
@@ -89,7 +77,7 @@ def rulebook(program: str, folder: Path) -> Iterator[Callable[[], str]]:
 
 def test_a_failure_starts_the_playbook_of_its_rule(program: str, agent: Agent, consul: RawKV, tmp_path: Path) -> None:
     assert consul.tree() == {}
-    (tmp_path / "rulebook.yml").write_text(RULEBOOK.format(port=agent.http_port))
+    (tmp_path / "rulebook.yml").write_text(documented_rulebook(agent.http_port))
     (tmp_path / "collect_logs.yml").write_text(PLAYBOOK.format(folder=tmp_path))
     (tmp_path / "inventory").write_text(
         f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
@@ -103,6 +91,13 @@ def test_a_failure_starts_the_playbook_of_its_rule(program: str, agent: Agent, c
         collected = tmp_path / "collected"
         wait_for(collected.exists, printed)
         assert collected.read_text() == "web1"
+
+
+def documented_rulebook(port: int) -> str:
+    """Return the example of the event source, with the Consul of the test."""
+    (rulebook,) = yaml.safe_load(runpy.run_path(str(SOURCE))["EXAMPLES"])
+    rulebook["sources"][0]["convoy.upgrade.rollout"] |= {"host": "127.0.0.1", "port": port}
+    return str(yaml.safe_dump([rulebook]))
 
 
 def wait_for(condition: Callable[[], object], printed: Callable[[], str]) -> None:

@@ -19,6 +19,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -138,6 +140,7 @@ def test_a_host_that_works_on_an_earlier_job_takes_a_slot_of_one_that_is_not_for
     assert begun.admissions == []
     assert begun.hosts()[HOST].busy
     assert "restart-1" in begun.hosts()[HOST].reason
+    assert f"run retry.yml -e host={HOST}" in begun.hosts()[HOST].reason
     write_job_report(of_job, HostReport(HOST, "job/restart-1", UPGRADED), "restart")
     after = make_pass(planner, PassRequest("job/restart-2", fleet=FLEET, limit=["web2"]))
     assert [one.host for one in after.admissions] == ["web2"]
@@ -157,6 +160,27 @@ def test_without_its_admission_a_job_does_not_start(what: str, stores: tuple[Sto
         start(of_job, REQUEST, begin)
     assert refused.value.code == "not_admitted"
     assert consul.get(f"upgrade/job_records/{HOST}") is None
+
+
+def test_an_operator_ends_the_work_of_a_run_that_is_gone(stores: tuple[Store, Store]) -> None:
+    planner, of_job = stores
+    start(of_job, REQUEST, begin)
+    control.abort(planner, Command("ann", "wrong command", fleet=FLEET))
+    given = {"run": "restart", "id": "restart-2", "by_ansible": True, "only": ["web2"]}
+    job = requested_job(planner, given, FLEET, None, RULES)
+    make_pass(planner, PassRequest("job/restart-2", RULES, fleet=FLEET, job=job, limit=["web2"]))
+    assert retry(planner, Command("ann", "the run is gone", fleet=FLEET), [HOST]).hosts == [HOST]
+    after = make_pass(planner, PassRequest("job/restart-2", fleet=FLEET, limit=["web2"]))
+    assert [one.host for one in after.admissions] == ["web2"]
+    assert after.hosts()[HOST].state == "upgraded"
+
+
+def test_a_job_of_ansible_is_not_handed_over(stores: tuple[Store, Store]) -> None:
+    ledger = stores[0].snapshot().ledger
+    assert ledger is not None
+    with pytest.raises(UpgradeError) as refused:
+        hand_over(stores[0], ledger, None, dry=False)
+    assert refused.value.code == "needs_tasks"
 
 
 def test_a_pass_without_the_tasks_admits_no_host(stores: tuple[Store, Store]) -> None:

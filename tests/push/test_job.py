@@ -106,6 +106,39 @@ def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_
 
 
 @pytest.mark.thorough
+def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> None:
+    (site.folder / "restart.yml").write_text("---\n" + _TASKS.replace("LOG", str(site.log)))
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    site.inventory(ROLES, {"db": ["db1"], "web": WEB}, web2=gone)
+    said = site.play("command", run_tasks="restart.yml", instructions=RULES, code=4)
+    assert record(site, "web2")["state"] == "failed"
+    assert "unreachable" in record(site, "web2")["error"]
+    assert {record(site, host)["state"] for host in ("db1", "web1", "web3", "web4", "web5")} == {"done"}
+    assert "retry.yml -e host=web2" in said
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_left_over_by_a_killed_run_keeps_its_slot_and_runs_no_job_that_is_not_for_it(
+    fleet: Site,
+) -> None:
+    fleet.sleep(30, "web1")
+    process = fleet.start("command", run_tasks="restart.yml", only="web1", instructions=RULES)
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    kill(process)
+    fleet.play("abort", reason="wrong file")
+    one = {"rolling_rules": {"global": 1}}
+    given = {"run_tasks": "restart.yml", "only": "web3", "instructions": one, "upgrade_wait_timeout": 5}
+    said = " ".join(fleet.play("command", **given, code=2).split())
+    assert "run retry.yml -e host=web1" in said
+    assert "web1 is not admitted" not in said
+    assert not fleet.entries("web3")
+    fleet.play("retry", host="web1")
+    fleet.play("command", job=job_of(fleet), run_tasks="restart.yml")
+    assert fleet.done("web3") == ["restart"]
+    assert sum(1 for entry in fleet.entries("web1") if entry.what == "begin") == 1
+
+
+@pytest.mark.thorough
 def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> None:
     fleet.sleep(30, "web1")
     process = fleet.start("command", run_tasks="restart.yml", only="web", instructions=RULES)

@@ -12,7 +12,7 @@ from .._codecs.job import Job
 from .._common import runtime
 from .._common.errors import UpgradeError, needs_memory
 from .._common.lazy import LazyMapping
-from .._common.names import JOB, check_version, job_id, target_text
+from .._common.names import JOB, check_version, target_text
 from .._common.sanitize import truncated_repr
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
@@ -34,6 +34,7 @@ from .._rollout.desired_ledger import (
     other_under_way,
 )
 from .._rollout.host_health_notes import with_checks, write_health
+from .._rollout.job_request import needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
 from .._rule_checks.changes import changed_keys
@@ -177,11 +178,7 @@ def _try_once(
     keys = writer.store.keys
     desired = desired_ledger(keys, request, snapshot, writer.clock, begun=outcome.begun, before=outcome.membership)
     if desired.ledger.by_ansible and request.limit is None and not writer.dry:
-        raise UpgradeError(
-            "needs_tasks",
-            f"Ansible runs the tasks of {target_text(desired.ledger.version)}, and this run has none, so it admits no host. Continue with the tasks: "
-            f"command.yml -e job={job_id(desired.ledger.version)} -e run_tasks=FILE.",
-        )
+        raise needs_tasks(desired.ledger)
     outcome.membership = desired.membership
     outcome.warnings = [*dict.fromkeys((*outcome.begin_warnings, *desired.warnings))]
     if desired.begins and desired.ledger.rollback:

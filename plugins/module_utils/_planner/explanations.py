@@ -216,12 +216,16 @@ def _upgrading(host: HostState, version: str | None) -> str:
                 if is_job(host.record.version)
                 else f"an upgrade to {host.record.version}"
             )
-            return f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
+            text = f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
+            if not host.is_target:
+                # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
+                text += f". If nothing works on it any more, run retry.yml -e host={host.host}"
+            return text
         target = "" if host.record.version == version else f" {target_text(host.record.version)}"
         if host.is_unadmitted:
             return (
                 f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "
-                f"closed: make sure that no upgrade runs there, then run retry.yml -e hosts={host.host}"
+                f"closed: make sure that no upgrade runs there, then run retry.yml -e host={host.host}"
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"

@@ -26,6 +26,7 @@ from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._consul.watch import BlockingQueries, Watch
 from .._fleet.ledger import Ledger
 from .._state.store import Store, current_user
+from .job_request import needs_tasks
 
 # A planner service answers within this time: it waits for a quiet second, and tries again after at most 15 s (seconds).
 _ANSWER_SECONDS = 20.0
@@ -130,9 +131,11 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
 
     :param limit: as for :class:`Handover`. It replaces the one of an earlier handover.
     :param dry: write nothing.
-    :raises UpgradeError: ``overtaken`` if another rollout has begun, ``busy``, and what :meth:`ConsulClient.read` and
-        :meth:`ConsulClient.write` raise.
+    :raises UpgradeError: ``needs_tasks`` for a job whose tasks Ansible runs, ``overtaken`` if another rollout has begun, ``busy``, and what
+        :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
     """
+    if ledger.by_ansible:
+        raise needs_tasks(ledger)
     keys = store.keys
     new = Handover(
         ledger.version,

@@ -16,11 +16,12 @@ from typing import Any
 from .._codecs.job import MOST_SECONDS, NAMESPACE, Job, encode_job
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._common.names import in_order, is_command_name, is_job
+from .._common.names import in_order, is_command_name, is_job, job_id, target_text
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._common.strict_values import parse_duration
 from .._fleet.fleet import find_members
 from .._fleet.host_patterns import select_hosts
+from .._fleet.ledger import Ledger
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
 from .._state.store import Store, current_user
@@ -186,6 +187,15 @@ def as_data(args: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _bad("args is no mapping of names to values")
     return found
+
+
+def needs_tasks(job: Ledger) -> UpgradeError:
+    """Return the error for something that would admit hosts to a job whose tasks Ansible runs, and does not have these tasks."""
+    return UpgradeError(
+        "needs_tasks",
+        f"Ansible runs the tasks of {target_text(job.version)}, and this call has none, so it admits no host. Continue with the tasks: command.yml "
+        f"-e job={job_id(job.version)} -e run_tasks=FILE.",
+    )
 
 
 def _bad(text: str, *, without: Sequence[str] = (), **variables: str) -> UpgradeError:

@@ -174,13 +174,16 @@ def prepare_job(job: Job, plan: Mapping[str, Any]) -> PreparedRun:
     :param plan: a result of ``consul_upgrade_plan`` for the job in check mode, with all hosts.
     """
     fleet = {host: str(view["role"]) for host, view in plan["hosts"].items()}
+    # Other hosts are in the plan too, as those that work on something else take slots.
+    roles, hosts = (plan["targets"].get(name, ()) for name in ("roles", "hosts"))
+    others = [host for host, role in fleet.items() if (roles or hosts) and role not in roles and host not in hosts]
     composition: dict[str, Any] = {"roles": {role: {"task_groups": []} for role in fleet.values()}}
     return PreparedRun(
         job.target,
         "",
         fleet,
         task_groups_from(composition),
-        run_scope(plan, {}, composition),
+        run_scope(plan, {}, composition).without(others),
         Routes({}, {}, {}, {}, {}, ()),
         (),
         retry_failed=False,

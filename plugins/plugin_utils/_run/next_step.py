@@ -36,7 +36,7 @@ _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
 # Failures of commands that would fail again. Without its host, retry.yml would retry all hosts.
-_NOT_AGAIN = ("not_running", "unknown_host")
+_NOT_AGAIN = ("not_running", "unknown_host", "no_rollout")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10

@@ -39,8 +39,8 @@ def consul() -> Iterator[FlaggedConsul]:
 
 
 @pytest.fixture
-def store(consul: FlaggedConsul) -> Store:  # noqa: ARG001  the store talks to it
-    return Store(Settings())
+def store(consul: FlaggedConsul) -> Store:
+    return consul.store()
 
 
 def of_puppet(consul: FlaggedConsul) -> dict[str, bytes]:

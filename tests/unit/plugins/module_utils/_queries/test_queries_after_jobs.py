@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
@@ -33,8 +32,8 @@ def consul() -> Iterator[FlaggedConsul]:
 
 
 @pytest.fixture
-def store(consul: FlaggedConsul) -> Store:  # noqa: ARG001  the store talks to it
-    return Store(Settings())
+def store(consul: FlaggedConsul) -> Store:
+    return consul.store()
 
 
 def explanation(store: Store, host: str) -> str:
