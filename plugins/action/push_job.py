@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
@@ -69,9 +70,9 @@ class ActionModule(ControllerAction):
     OPTIONS = _OPTIONS
 
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Begin or continue the job; without tasks, do nothing."""
+        """Begin or continue the job; without tasks, only return an ID for the job."""
         if not options["tasks"]:
-            return {"pushes": False}
+            return {"pushes": False, **_with_id(options["job"])}
         self._vars = task_vars
         for name, (value, given, why) in _REFUSED.items():
             if options[name] is value:
@@ -191,6 +192,15 @@ class ActionModule(ControllerAction):
                 "was done. Add them, or name the hosts of the job with only.",
                 hosts=unknown,
             )
+
+
+def _with_id(asked: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return an ID for a job that the nodes run, so that the command which continues an interrupted run can name it."""
+    try:
+        return {"job": {"id": new_id(str(asked["run"]))}} if asked and asked.get("run") else {}
+    except UpgradeError:
+        # The planner refuses the name.
+        return {}
 
 
 def _planned(asked: Mapping[str, Any], target: str) -> Job:

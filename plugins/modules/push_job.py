@@ -13,7 +13,7 @@ description:
   - Checks the tasks, makes and prints the plan, and begins the job. It admits no host. M(convoy.upgrade.push_run) does, once the tasks of a play wait for
     it.
   - A job that Ansible runs is a job as M(convoy.upgrade.consul_upgrade_plan) begins it, but nodes ignore it.
-  - Without O(tasks) it does nothing, and RV(pushes) is false.
+  - Without O(tasks) it begins nothing, and RV(pushes) is false.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -112,16 +112,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pushes:
-  description: Whether Ansible runs tasks. All other values are returned only then.
+  description: Whether Ansible runs tasks. All other values but the ID of the job are returned only then.
   returned: success
   type: bool
 job:
   description: The job.
-  returned: if RV(pushes) is true
+  returned: if RV(pushes) is true, or O(job) is given. Only its ID then.
   type: dict
   contains:
     id:
-      description: Its ID.
+      description: Its ID. For a job that the nodes run, one to begin it with, so that the command which continues it is known if the run is interrupted.
       type: str
     run:
       description: Its name.

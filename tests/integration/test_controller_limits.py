@@ -39,6 +39,7 @@ except UpgradeError as error:
 """
 
 
+@pytest.mark.thorough
 def test_if_memory_runs_out_nothing_is_written_and_the_cause_is_named(agent: Agent, consul: RawKV) -> None:
     consul.load((f"running/versions/1/compute{number}", "1789000000") for number in range(20_000))
     before = consul.tree()

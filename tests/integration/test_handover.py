@@ -24,6 +24,7 @@ ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 HOSTS = names(web=6)
 
 
+@pytest.mark.thorough
 def test_a_call_hands_over_only_if_a_planner_service_runs(run: Runner, service: Start, consul: RawKV) -> None:
     seed(consul, HOSTS)
     before = consul.tree()

@@ -48,6 +48,7 @@ def holding(run: Runner, path: Path, tmp_path: Path) -> Live:
     return live
 
 
+@pytest.mark.thorough
 def test_it_lasts_from_task_to_task_until_it_is_freed(run: Runner, path: Path) -> None:
     played = run([lock(path), DEBUG, lock(path), lock(path, state="absent"), lock(path, state="absent")])
     assert [task.get("acquired") for task in played] == [True, None, True, False, False]

@@ -410,6 +410,7 @@ def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path)
     assert f"run chmod 0600 {token}" in one.log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Path) -> None:
     acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
     with Agent({"acl": acl}) as agent:

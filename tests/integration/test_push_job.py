@@ -85,6 +85,9 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
         refused = play(folder, tasks="restart.yml", job={}, instructions=RULES, **options)[1]
         assert refused["failure"]["code"] == "bad_options"
     assert play(folder, tasks="", job={})[1]["pushes"] is False
+    of_nodes = play(folder, tasks="", job={"run": "restart"})[1]
+    assert (of_nodes["pushes"], list(of_nodes["job"])) == (False, ["id"])
+    assert of_nodes["job"]["id"].startswith("restart-")
     assert (
         play(folder, tasks="restart.yml", job={"sign_with": "key"}, instructions=RULES)[1]["failure"]["code"]
         == "bad_job"

@@ -173,6 +173,7 @@ def test_one_host_runs_the_selected_part_of_a_task_group(services: Begin, consul
     assert task_group not in entry(consul, "upgrade/providers/cloud").get("done", [])
 
 
+@pytest.mark.thorough
 def test_after_a_lost_session_no_other_host_runs_the_same_task_group(
     services: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
 ) -> None:

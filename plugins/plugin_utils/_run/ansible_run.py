@@ -18,12 +18,12 @@ from ansible import context
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import listing
+from ...module_utils._common.names import JOB, listing
 from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
-from .known_variables import refuse_bad_booleans, refuse_empty_names, refuse_unknown_variables
+from .known_variables import refuse_bad_booleans, refuse_bad_job, refuse_empty_names, refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
 from .next_step import COMMAND, MOVES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
@@ -53,8 +53,8 @@ class PlaybookRun:
         self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
-        self._code = ""
-        self._fixes: Mapping[str, str] = {}
+        self._code = self._job = ""
+        self._fixes: Mapping[str, Any] = {}
         self._without: Sequence[str] = ()
         self._partial: dict[str, Sequence[str]] = {}
         self._info: Mapping[str, Any] = {}
@@ -87,10 +87,13 @@ class PlaybookRun:
             self._partial |= result["partial"]
         if isinstance(result.get("counts"), Mapping) and "can_move" in result:
             self._info = result
-        job = result.get("job")
-        if isinstance(job, Mapping) and job.get("id") and result.get("pushes") and not self._info:
-            # Only push_job returns this. The job has begun, so the next command continues it.
-            self._info = {"version": result.get("version")}
+        # Only push_job returns this.
+        job = result.get("job") if "pushes" in result else None
+        if isinstance(job, Mapping) and job.get("id"):
+            self._job = f"{JOB}{job['id']}"
+            if result["pushes"] and not self._info:
+                # The job has begun, so the next command continues it.
+                self._info = {"version": self._job}
 
     def end(self, *, has_succeeded: bool) -> None:
         """Record that the run has ended without an interrupt.
@@ -120,6 +123,9 @@ class PlaybookRun:
                 self._say(f"Next: {self._line(step)}")
             return
         code = self._code if self._is_over else ""
+        if self._job and not self._is_over and not self._info:
+            # It has probably begun. A second one must not begin, and if it has not, the next command says so.
+            self._info = {"version": self._job}
         if code and self._without:
             # Names of variables, or long options.
             names = dict.fromkeys(self._without, "")
@@ -168,6 +174,7 @@ class PlaybookRun:
                 refuse_unknown_variables(self._command.name, extra_vars)
                 refuse_empty_names(extra_vars)
                 refuse_bad_booleans(extra_vars)
+                refuse_bad_job(self._command.name, extra_vars)
         except UpgradeError as error:
             details = error.details
             without = (details["option"],) if "option" in details else ()

@@ -45,7 +45,7 @@ class AnsibleCommand:
 
     def again(
         self,
-        variables: Mapping[str, str] | None = None,
+        variables: Mapping[str, Any] | None = None,
         *,
         without: Collection[str] = (),
         instead: Mapping[str, str] | None = None,
@@ -72,7 +72,7 @@ class AnsibleCommand:
                 words += _given_again(text, frozenset(variables or ()))
         return sanitize(" ".join([self._program(), *words, *_options(variables or {})]))
 
-    def other(self, name: str, variables: Mapping[str, str] | None = None) -> str:
+    def other(self, name: str, variables: Mapping[str, Any] | None = None) -> str:
         """Return the command of another playbook of the collection, for the same fleet."""
         words: list[str] = []
         for kind, text in self._kept(_WITH_VALUE, [*_SHORT.values()], _FLAGS):

@@ -12,6 +12,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import listing
 from ...module_utils._common.sanitize import sanitize, truncated_repr
 from .next_step import COMMAND, MOVES
 
@@ -115,6 +116,8 @@ _BOOLEANS = (
 )
 # Variables that name something. An empty one must not mean everything.
 _NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with", "run_tasks")
+# Variables of a new job. One that is continued would ignore them.
+_OF_NEW_JOBS = ("run", "args", "only", "expires", "sign_with")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
@@ -197,6 +200,32 @@ def refuse_bad_booleans(given: Mapping[str, Any]) -> None:
                 variables={name: meant[0]} if meant else {},
                 renamed={} if meant else {name: ""},
             ) from None
+
+
+def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
+    """Raise an error for arguments that are no mapping, and for variables of a new job beside the ID of one to continue.
+
+    :param playbook: the playbook's name, such as ``command``.
+    :param given: the extra variables as Ansible reads them.
+    :raises UpgradeError: ``bad_options``. Its details have the variable to correct or to leave out.
+    """
+    if playbook != COMMAND:
+        return
+    ignored = [name for name in _OF_NEW_JOBS if name in given] if "job" in given else []
+    if ignored:
+        raise UpgradeError(
+            "bad_options",
+            f"{listing(ignored, 10)} can't be given with job: a job that is continued keeps what it began with. Nothing was done: leave "
+            f"{'it' if len(ignored) == 1 else 'them'} out, or leave job out to begin another job.",
+            renamed=dict.fromkeys(ignored, ""),
+        )
+    args = given.get("args", {})
+    if not isinstance(args, Mapping) and not (isinstance(args, str) and "{{" in args):
+        raise UpgradeError(
+            "bad_options",
+            f"args: {truncated_repr(args)} is no mapping of names to values. Nothing was done: give one, as the next command shows.",
+            variables={"args": {"NAME": "VALUE"}},
+        )
 
 
 def _marked(given: Mapping[str, Any]) -> set[str]:

@@ -53,7 +53,7 @@ class NextStep:
     """
 
     playbook: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, Any] = field(default_factory=dict)
     then_again: bool = False
     without: Sequence[str] = ()
     then_with: Mapping[str, str] = field(default_factory=dict)

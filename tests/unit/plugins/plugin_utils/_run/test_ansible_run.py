@@ -48,6 +48,29 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     assert lines[0] == f"Next: {next_step}"
 
 
+@pytest.mark.parametrize(
+    ("is_interrupted", "next_step"),
+    [
+        # It may have begun, and the same command would begin another one.
+        (True, "-e job=restart-1"),
+        # A refusal, before the job began.
+        (False, "-e run=restart"),
+    ],
+)
+def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
+    monkeypatch: pytest.MonkeyPatch, is_interrupted: bool, next_step: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", "convoy.upgrade.command", "-e", "run=restart"])
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/command.yml", lines.append)
+    run.remember({"pushes": False, "job": {"id": "restart-1"}})
+    if not is_interrupted:
+        run.remember({"failure": {"code": "bad_instructions", "message": "", "details": {}}})
+        run.end(has_succeeded=False)
+    run._say_next(os.getpid())
+    assert lines == [f"Next: ansible-playbook convoy.upgrade.command {next_step}"]
+
+
 @pytest.mark.parametrize(("swallowed", "seconds", "code"), [(0, 30, 7), (1, 3, 7), (9, 0.3, 99)])
 def test_a_run_whose_output_is_closed_ends_even_if_interrupts_are_swallowed(
     swallowed: int, seconds: float, code: int

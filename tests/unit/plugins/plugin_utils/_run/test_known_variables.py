@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variables import (
     VARIABLES,
     refuse_bad_booleans,
+    refuse_bad_job,
     refuse_empty_names,
     refuse_unknown_variables,
 )
@@ -153,3 +154,24 @@ def test_a_job_is_named_only_where_that_decides_what_is_done(playbook: str) -> N
     assert f"{playbook}.yml has no such variable" in refused.value.message
     refuse_unknown_variables("command", {"job": "restart-1"})
     refuse_unknown_variables("status", {"job": "restart-1"})
+
+
+@pytest.mark.parametrize("name", ["run", "args", "only", "expires", "sign_with"])
+def test_a_job_that_is_continued_takes_no_variable_of_a_new_one(name: str) -> None:
+    with pytest.raises(UpgradeError, match=rf"^{name} can't be given with job: .*leave it out") as caught:
+        refuse_bad_job("command", {"job": "restart-1", name: "x", "run_tasks": "restart.yml", "instructions": {}})
+    assert caught.value.details["renamed"] == {name: ""}
+    refuse_bad_job("command", {name: {}, "run_tasks": "restart.yml"})
+    refuse_bad_job("status", {"job": "restart-1", name: "x"})
+
+
+@pytest.mark.parametrize("args", ["5", 5, ["a"], None, "a=1"])
+def test_arguments_that_are_no_mapping_are_refused_with_their_form(args: Any) -> None:
+    with pytest.raises(UpgradeError, match="is no mapping of names to values") as caught:
+        refuse_bad_job("command", {"run": "restart", "args": args})
+    assert caught.value.details["variables"] == {"args": {"NAME": "VALUE"}}
+
+
+@pytest.mark.parametrize("args", [{"grace": 30}, {}, "{{ arguments }}"])
+def test_mappings_and_templates_are_arguments(args: Any) -> None:
+    refuse_bad_job("command", {"run": "restart", "args": args})
