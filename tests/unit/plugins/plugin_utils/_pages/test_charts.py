@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.charts impor
     clock_text,
     curve,
     duration_text,
+    legend,
     phases_over_time,
     timeline,
 )
@@ -31,7 +32,16 @@ def host(name: str, *phases: tuple[str, int, int], role: str = "web") -> dict[st
 
 
 def report(*hosts: dict[str, Any], **more: Any) -> dict[str, Any]:
-    found = {"begun": 0, "end": 1200, "hosts": hosts, "steps": [], "stages": [], "concurrency": {}, "caps": {}}
+    found = {
+        "version": "2",
+        "begun": 0,
+        "end": 1200,
+        "hosts": hosts,
+        "steps": [],
+        "stages": [],
+        "concurrency": {},
+        "caps": {},
+    }
     return {**found, **more}
 
 
@@ -44,6 +54,22 @@ def test_places_along_the_time_are_in_percent() -> None:
     assert (db.role, web.role, web.has_names, web.height) == ("db", "web", True, 18)
     assert [(one.kind, one.x, one.width) for one in web.hosts[0].bars] == [("w", 0, 25), ("po", 25, 25), ("d", 50, 50)]
     assert [one.role for one in timeline(found, {"web1"})] == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("2", ["waiting", "admitted", "upgrading", "failed", "upgraded"]),
+        ("job/restart-1", ["waiting", "admitted", "running", "failed", "done"]),
+    ],
+)
+def test_hosts_run_a_job_and_are_upgraded_to_a_version(version: str, names: list[str]) -> None:
+    found = report(host("web1", ("upgrading", 0, 600), ("upgraded", 600, 1200)), version=version)
+    assert [one.name for one in legend(found)] == names
+    row = timeline(found)[0].hosts[0]
+    assert [bar.tooltip.split(",")[0] for bar in row.bars] == [f"web1: {names[2]}", f"web1: {names[4]}"]
+    assert row.title == f"web1: {names[4]}"
+    assert [one.name for one in phases_over_time(found)] == [names[4], names[2]]
 
 
 def test_stages_are_bands() -> None:
