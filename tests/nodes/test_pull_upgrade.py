@@ -88,6 +88,8 @@ def test_one_command_upgrades_them_all_in_order_and_within_the_caps(fleet: Fleet
 def test_the_nodes_go_on_running_puppet_as_on_any_day(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute3"]
     before = fleet.record("compute3")
+    own = json.loads(node.read("/etc/convoy/node.json") or "")
+    node.write("/etc/convoy/node.json", json.dumps({**own, "puppet_gate_puppet_interval": 60}))
     node.write("/etc/fleet-release", "somebody was here")
     wait_for(lambda: node.read("/etc/fleet-release") == "manifest v2 on v2\n", "Puppet puts it right")
     assert fleet.record("compute3") == before
