@@ -53,7 +53,8 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
             signal.signal(one, signal.SIG_IGN)
         # The guard notices the closed pipe, and cleans up.
         os.close(writing)
-        os.waitpid(guard, 0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(guard, 0)
         os._exit(128 + number)
 
     for number in _ENDING:
@@ -78,6 +79,8 @@ def _be_guard(act: Callable[[], int], reading: int, front: int, folders: tuple[P
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         # A separate process group, so that neither Ctrl-C nor a signal to the group of the front process ends the guard.
         os.setpgid(0, 0)
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_arguments: None)
         wake, written = os.pipe()
         for one in (wake, written):
@@ -99,7 +102,9 @@ def _work(act: Callable[[], int], front: int) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         ctypes.CDLL(None).prctl(_PR_SET_NAME, b"python")
         # The group of the front process, so that the worker can use the terminal and gets Ctrl-C.
         with contextlib.suppress(OSError):
