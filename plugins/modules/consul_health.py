@@ -133,37 +133,40 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    "critical": {"type": "bool", "default": False},
+    "checks": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "status": {"type": "str", "choices": ["passing", "warning", "critical", "absent"]},
+            "output": {"type": "str"},
+            "ttl": {"type": "int", "default": 3600},
+        },
+    },
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Set the checks; return the result.
+
+    :raises UpgradeError: what :func:`publish` raises.
+    """
+    wanted = [Check(**check) for check in call.params["checks"]]
+    checks, changes = publish(store, wanted, critical=call.params["critical"], dry=call.check_mode)
+    return {"checks": [asdict(check) for check in checks], **changed(changes)}
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "critical": {"type": "bool", "default": False},
-            "checks": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "status": {"type": "str", "choices": ["passing", "warning", "critical", "absent"]},
-                    "output": {"type": "str"},
-                    "ttl": {"type": "int", "default": 3600},
-                },
-            },
-        },
-        supports_check_mode=True,
-    )
-
-    def act(store: Store) -> dict[str, Any]:
-        wanted = [Check(**check) for check in module.params["checks"]]
-        checks, changes = publish(store, wanted, critical=module.params["critical"], dry=module.check_mode)
-        return {"checks": [asdict(check) for check in checks], **changed(changes)}
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

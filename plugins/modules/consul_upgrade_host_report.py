@@ -242,48 +242,51 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import role_by_host_name
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+
+SPEC: dict[str, dict[str, Any]] = {
+    **CONNECTION_OPTIONS,
+    "name": {"type": "str", "required": True},
+    "version": {"type": "str", "required": True},
+    "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED]},
+    "service": {"type": "str"},
+    "step": {"type": "str"},
+    "error": {"type": "str"},
+    "reason": {"type": "str"},
+    "machine": {"type": "str"},
+    "release": {"type": "str"},
+    "admitted": {"type": "bool", "default": True},
+    "role": {"type": "str"},
+    "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
+    "default": {"type": "bool", "default": True},
+}
+
+
+def act(call: ModuleCall, store: Store) -> dict[str, Any]:
+    """Write the report; return the result.
+
+    :raises UpgradeError: what :func:`write_report` raises.
+    """
+    options = call.params
+    report = HostReport(
+        options["name"],
+        *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
+    )
+    report = replace(report, machine=options["machine"] or None, release=options["release"] or None)
+    if report.state == STARTED and options["admitted"]:
+        # Before the role, so that an invalid name is reported as such, and not as a name without a role.
+        check_name("host", report.host, "name")
+        role = options["role"] or role_by_host_name(report.host, options["role_pattern"])
+        report = replace(report, role=role, default=options["default"])
+    record, changes = write_report(store, report, dry=call.check_mode)
+    return {"record": record.plain(), **changed(changes)}
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION_OPTIONS,
-            "name": {"type": "str", "required": True},
-            "version": {"type": "str", "required": True},
-            "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED]},
-            "service": {"type": "str"},
-            "step": {"type": "str"},
-            "error": {"type": "str"},
-            "reason": {"type": "str"},
-            "machine": {"type": "str"},
-            "release": {"type": "str"},
-            "admitted": {"type": "bool", "default": True},
-            "role": {"type": "str"},
-            "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
-            "default": {"type": "bool", "default": True},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-
-    def act(store: Store) -> dict[str, Any]:
-        report = HostReport(
-            options["name"],
-            *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
-        )
-        report = replace(report, machine=options["machine"] or None, release=options["release"] or None)
-        if report.state == STARTED and options["admitted"]:
-            # Before the role, so that an invalid name is reported as such, and not as a name without a role.
-            check_name("host", report.host, "name")
-            role = options["role"] or role_by_host_name(report.host, options["role_pattern"])
-            report = replace(report, role=role, default=options["default"])
-        record, changes = write_report(store, report, dry=module.check_mode)
-        return {"record": record.plain(), **changed(changes)}
-
-    run(module, act)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run(module, lambda store: act(module, store))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,8 +17,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.repeated_passes import RepeatedPasses
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
@@ -36,6 +40,9 @@ _AWAY = ("unreachable", "consul_error", "busy")
 # What an operator is told who comes too late, or in whose command Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _SAID = control.Command("under fire", fleet=FLEET)
+# A command in the story of a host, and those that the operator gives.
+_COMMAND = re.compile(r"\b(\w+)\.yml((?: -e [\w=,.-]*[\w=-])*)")
+_COMMANDS = ("retry", "unhold", "resume", "approve", "upgrade")
 
 
 @contextlib.contextmanager
@@ -119,6 +126,8 @@ class Operator:
         self._store = Store(settings)
         self._plan = plan
         self._gone_back = plan.rollback is None
+        # Playbook -> how often the status has advised it.
+        self.advice: Counter[str] = Counter()
 
     def work(self) -> None:
         """Work until killed."""
@@ -217,6 +226,10 @@ class Operator:
 
     def help(self) -> None:
         """Do what lets the rollout come to its end: what a restored snapshot brought back is ended too."""
+        if self._plan.is_advised:
+            with patience(*_TOO_LATE):
+                self._follow_advice()
+            return
         with patience(*_TOO_LATE):
             snapshot = self._store.snapshot()
             holds, ledger = snapshot.holds, snapshot.ledger
@@ -234,6 +247,44 @@ class Operator:
             self._retry_unadmitted()
             if self._plan.kind.rules[0].canary:
                 control.approve(self._store, _SAID)
+
+    def _follow_advice(self) -> None:
+        """Give the command that the status names, and nothing else; but end a freeze, which only an operator's wish can."""
+        view = read_fleet(self._store, fleet=FLEET)
+        ledger = view.snapshot.ledger
+        if ledger is None:
+            return
+        if len(self._plan.kind.rules) > 1 and {"freezes", "windows"} & set(ledger.instructions):
+            self._change_to(self._plan.kind.rules[0])
+            return
+        for need in operator_needs(view.snapshot, view.plan)[:1]:
+            self.advice[need.playbook] += 1
+            if need.playbook != "status":
+                self._give(need.playbook, need.variables)
+                continue
+            story = read_fleet(self._store, fleet=FLEET, name=need.variables["host"]).story
+            assert story is not None
+            found = [one for one in _COMMAND.finditer(" ".join(story["explanation"])) if one[1] in _COMMANDS]
+            for one in found[:1]:
+                self._give(one[1], dict(word.split("=", 1) for word in one[2].split(" -e ")[1:]))
+
+    def _give(self, playbook: str, variables: Mapping[str, str]) -> None:
+        """Give the command of a playbook, as its modules do."""
+        hosts = variables["host"].split(",") if "host" in variables else []
+        roles = variables["role"].split(",") if "role" in variables else []
+        if playbook == "upgrade":
+            restart = variables.get("restart") == "true"
+            make_pass(self._store, PassRequest(variables["version"], fleet=FLEET, restart=restart))
+        elif playbook == "resume":
+            control.resume(self._store, _SAID)
+        elif playbook == "approve":
+            control.approve(self._store, _SAID, variables["stage"])
+        elif playbook == "retry":
+            control.retry(self._store, _SAID, hosts or None)
+        elif playbook == "unhold":
+            end_holds(self._store, HoldTargets(variables.get("everything") == "true", roles, hosts))
+        else:
+            raise AssertionError(f"the status advises {playbook} with {variables}")
 
     def _retry_unadmitted(self) -> None:
         """Retry by name what started behind the global gate before the first rollout, as the status says to do.

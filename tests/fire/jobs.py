@@ -77,7 +77,9 @@ def be_controller(shared: Shared, settings: Settings, rules: Mapping[str, Any], 
                 command = chance.choice((_ONCE, _REPEATABLE))
                 # Unique, as those of operators: a controller that was killed begins from its first choice again.
                 name = f"{command}-{number}-{count}-{runtime.new_id()[:6]}"
-                one = Job(name, command, int(runtime.now()) + 7200, roles=roles)
+                hosts = tuple(chance.sample(sorted(FLEET), 5)) if chance.random() < 0.3 else ()
+                whom = {"hosts": hosts} if hosts else {"roles": roles}
+                one = Job(name, command, int(runtime.now()) + 7200, **whom)
                 make_pass(store, PassRequest(version=one.target, job=one, rules=rules, fleet=FLEET))
             elif chance.random() < 0.5:
                 make_pass(store, PassRequest(version=f"{number}.{count}", rules=rules, fleet=FLEET))

@@ -146,6 +146,8 @@ KINDS = (
     Kind("soak", (SOAK,), words=("pause", "retry")),
     Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
 )
+# So many of all runs end with an operator who does only what the status advises.
+_ADVISED = 0.5
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,11 @@ class Schedule:
     kind: Kind
     rollback: int | None
     restore: bool
+
+    @property
+    def is_advised(self) -> bool:
+        """Whether the operator does at the end only what the status advises."""
+        return random.Random(f"advised {self.seed}").random() < _ADVISED
 
     @property
     def least_admissions(self) -> int:

@@ -248,3 +248,15 @@ def test_an_error_of_several_lines_is_reported_once_and_shown_as_one(run: Runner
     first, again = run([failed, failed])
     assert (first["changed"], again["changed"]) == (True, False)
     assert first["record"]["error"] == again["record"]["error"] == "it failed E: no ?[31mspace  left"
+
+
+@pytest.mark.thorough
+def test_a_report_of_the_controller_starts_no_process_of_its_own(run: Runner, consul: RawKV) -> None:
+    task = playbook.report("compute7", "2", "upgraded")
+    for more, is_process in (({}, False), ({"delegate_to": "localhost"}, False), ({"environment": {"A": "b"}}, True)):
+        done = run.start([{**task, **more}], verbosity=3).end(90)
+        assert not done[0].get("failed")
+        assert ("EXEC" in done.stdout) == is_process
+    # Another Python may not have what a module needs, so the module says so.
+    other = run.start([{**task, "delegate_to": "localhost"}], python="/usr/bin/false").end(90)
+    assert other[0]["failed"]

@@ -51,7 +51,7 @@ _WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py",
 _STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
 _SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
-_HOLD = "_rollout/_commands/hold.py"
+_HOLD, _NEEDS = "_rollout/_commands/hold.py", "_observe/operator_needs.py"
 _JOBS, _SNAPSHOT = "job_night", "_state/snapshot.py"
 _JOB_RUN = "agent/convoy_node/jobs/job_run.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
@@ -244,6 +244,18 @@ MUTATIONS = (
         "    if True or",
         _JOBS,
     ),
+    Mutation(
+        "an earlier job takes no slot of a job for other hosts",
+        _STATES,
+        "        if other is None and not is_target:\n",
+        "        if False:\n",
+        _JOBS,
+    ),
+    Mutation("a needed approval is not named", _NEEDS, "if plan.needs_approval and plan.stage:", "if False:"),
+    Mutation(
+        "only hosts that failed are named, not lost ones", _NEEDS, "one.state in BROKEN and", "one.state == FAILED and"
+    ),
+    Mutation("the status does not say that it is paused", _NEEDS, "if code == PAUSE:", "if False:"),
 )
 
 

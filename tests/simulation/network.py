@@ -35,15 +35,18 @@ _OLD = 0.15
 
 
 class Told(Reading):
-    """What a process was told, without the JSON of it."""
+    """What a process was told, without the JSON of it.
+
+    :param found: the keys of that moment.
+    """
 
     def __init__(self, number: int, at: float, found: State) -> None:
         super().__init__(number, at, b"")
-        self._found = found
+        self.state = found
 
     def entries(self) -> dict[str, tuple[str, int]]:
         """Return key -> value and ModifyIndex."""
-        return {key: (one.value, one.index) for key, one in self._found.items()}
+        return {key: (one.value, one.index) for key, one in self.state.items()}
 
 
 @dataclass

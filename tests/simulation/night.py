@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from .consul.server import Server
 from .faults import KINDS, Faults
 from .network import Adapter, HTTPClient, Network, networks
 from .notified import Hook, be_notifier
+from .status import StatusReader
 from .story import story
 from .world import Process, Thread, World
 
@@ -45,6 +47,8 @@ _SECONDS = 150.0
 _UNTIL_TOLD = 60.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
+# The same of a reader of the status.
+_WITH_READER = 0.3
 # So many planners keep the fleet in memory.
 _STANDING = 0.7
 _PLANNERS, _NODES, _PUSH_RUNS, _NOTIFIERS = (1, 2, 2, 3, 4), 3, 2, 2
@@ -82,6 +86,7 @@ PARTS = (
     "holder",
     "push2",
     "push",
+    "reader",
     "notifier2",
     "notifier1",
     "planner4",
@@ -155,6 +160,7 @@ class Night:
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
         self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
         self._is_told_of = world.chance.random() < _WITH_NOTIFIERS
+        self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
         self._hook = Hook(world)
         # Host -> the thread of a push run that works on it.
         self._working: dict[str, Thread] = {}
@@ -168,6 +174,8 @@ class Night:
             *(["honest"] if self._is_honest else []),
             *(["push"] if self._is_pushed else []),
             *(["notifiers"] if self._is_told_of else []),
+            *(["reader"] if self._is_read else []),
+            *(["advised"] if plan.is_advised else []),
         ]
         result = Result(plan.seed, ", ".join([plan.name, *more]))
         planners, others = self._start()
@@ -232,6 +240,9 @@ class Night:
             for n in range(1, _PUSH_RUNS + 1):
                 if f"push{n}" not in self._without:
                     others.append(self._actor(f"push{n}", self._be_push, plan, n))
+        if self._is_read:
+            reader = StatusReader(self._network, self._rules_of, self._say_now)
+            others.append(self._actor("reader", reader.work, plan.seed))
         for n in range(1, _NOTIFIERS + 1):
             if self._is_told_of and f"notifier{n}" not in self._without:
                 others.append(self._actor(f"notifier{n}", be_notifier, self._hook, self._world))
@@ -267,6 +278,9 @@ class Night:
             return []
         every = not any("notifier" in one for one in faults.killed)
         return [*self._hook.problems(self._network.now, every=every)]
+
+    def _say_now(self, sentence: str) -> None:
+        self._findings.at(self._network.server.index)(sentence)
 
     def _is_told(self) -> bool:
         return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.was_told_of_the_end

@@ -26,6 +26,7 @@ from .controller_action import ROLES, fleet_options
 
 # auto, auto_silent and the like: Ansible looks for a Python.
 _AUTO = "auto"
+_LOCALHOST = "localhost"
 # How much of a module's errors a message shows (characters).
 _MOST_OUTPUT = 500
 
@@ -137,8 +138,13 @@ class ModuleAction(ActionBase):
 
     def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:
         task = self._task
-        if self._connection.transport != "local" or self._play_context.become or task.delegate_to or task.async_val:
+        if self._connection.transport != "local" or self._play_context.become or task.async_val:
             return False
+        if task.delegate_to:
+            # Ansible passes the variables of the host that it delegates to among those of the task.
+            task_vars = (task_vars.get("ansible_delegated_vars") or {}).get(_LOCALHOST)
+            if task.delegate_to != _LOCALHOST or task_vars is None:
+                return False
         # Variables of the environment are for the process of the module.
         return not any(task.environment or ()) and self._interpreter(task_vars) in (sys.executable, _AUTO)
 
