@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import SPEC, act
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
@@ -33,7 +34,7 @@ class ActionModule(ModuleAction):
 
     def text(self, found: Mapping[str, Any]) -> list[str]:
         """Return the lines for people."""
-        return host_lines(found["host"]) if "host" in found else status_lines(found)
+        return host_lines(found["host"], of_job=is_job(found["version"])) if "host" in found else status_lines(found)
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the state of the fleet."""

@@ -251,7 +251,8 @@ def test_an_error_of_several_lines_is_reported_once_and_shown_as_one(run: Runner
 
 
 @pytest.mark.thorough
-def test_a_report_of_the_controller_starts_no_process_of_its_own(run: Runner, consul: RawKV) -> None:
+@pytest.mark.usefixtures("consul")
+def test_a_report_of_the_controller_starts_no_process_of_its_own(run: Runner) -> None:
     task = playbook.report("compute7", "2", "upgraded")
     for more, is_process in (({}, False), ({"delegate_to": "localhost"}, False), ({"environment": {"A": "b"}}, True)):
         done = run.start([{**task, **more}], verbosity=3).end(90)

@@ -208,14 +208,15 @@ def some_hosts(found: Mapping[str, Any], most: int = _MOST_HOSTS) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def host_lines(host: Mapping[str, Any]) -> list[str]:
+def host_lines(host: Mapping[str, Any], *, of_job: bool = False) -> list[str]:
     """Return the explanation and the history of one host.
 
     :param host: the ``host`` of a result of ``consul_upgrade_info``.
+    :param of_job: whether its state is that in a job.
     """
     group = f", group {host['group']}" if host["group"] else ""
     lines = [
-        f"{host['name']} (role {host['role']}{group}): {host['state']}",
+        f"{host['name']} (role {host['role']}{group}): {_OF_JOB.get(host['state'], host['state']) if of_job else host['state']}",
         *(f"  {sentence}" for sentence in host["explanation"]),
     ]
     record = host["record"] or {}

@@ -146,6 +146,7 @@ def test_the_history_of_a_host_is_ordered_by_time_then_by_cause(group: str | Non
     }
     lines = status_text.host_lines(host)
     assert lines[:4] == [f"c1 {shown}: upgraded", "  c1 runs v2.", "  It is done.", ""]
+    assert status_text.host_lines(host, of_job=True)[0] == f"c1 {shown}: done"
     assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
         "open v2: a slot was free (epoch 2)",
