@@ -42,7 +42,7 @@ _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _SAID = control.Command("under fire", fleet=FLEET)
 # A command in the story of a host, and those that the operator gives.
 _COMMAND = re.compile(r"\b(\w+)\.yml((?: -e [\w=,.-]*[\w=-])*)")
-_COMMANDS = ("retry", "unhold", "resume", "approve", "upgrade")
+_COMMANDS = ("retry", "unhold", "approve", "upgrade")
 
 
 @contextlib.contextmanager
@@ -264,7 +264,8 @@ class Operator:
                 continue
             story = read_fleet(self._store, fleet=FLEET, name=need.variables["host"]).story
             assert story is not None
-            found = [one for one in _COMMAND.finditer(" ".join(story["explanation"])) if one[1] in _COMMANDS]
+            # Without its variables, it is a hint and no command.
+            found = [one for one in _COMMAND.finditer(" ".join(story["explanation"])) if one[1] in _COMMANDS and one[2]]
             for one in found[:1]:
                 self._give(one[1], dict(word.split("=", 1) for word in one[2].split(" -e ")[1:]))
 

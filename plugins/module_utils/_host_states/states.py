@@ -76,7 +76,8 @@ class HostState:
     @property
     def can_finish(self) -> bool:
         """Whether it is upgrading and can be expected to finish. A host that is held before it started can not."""
-        return self.state == UPGRADING and (self.has_started or self.hold is None) and not self.is_unadmitted
+        goes_on = self.has_started or self.is_soaking or self.hold is None
+        return self.state == UPGRADING and goes_on and not self.is_unadmitted
 
     @property
     def needs_its_gate(self) -> bool:

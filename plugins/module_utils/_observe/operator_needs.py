@@ -20,7 +20,7 @@ from .._planner.plan import Plan
 from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
-BROKEN_HOSTS, STUCK, POST_UPGRADE = "broken_hosts", "stuck", "post_upgrade"
+BROKEN_HOSTS, UNADMITTED, STUCK, POST_UPGRADE = "broken_hosts", "unadmitted", "stuck", "post_upgrade"
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -30,7 +30,7 @@ _MOST_IN_TEXT = 3
 class OperatorNeed:
     """Something that only an operator can do.
 
-    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``stuck`` or ``post_upgrade``.
+    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``stuck`` or ``post_upgrade``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -83,6 +83,9 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     if broken:
         found.append(_of_broken(broken, budget=code == BUDGET, is_job=ledger.is_job))
+    unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted]
+    if unadmitted:
+        found.append(_of_unadmitted(unadmitted))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
@@ -103,6 +106,15 @@ def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> Op
     return OperatorNeed(
         BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "abort" if is_job else "rollback", since
     )
+
+
+def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
+    text = (
+        f"{plural(len(names), 'host')} began to upgrade without an admission: {listing(names, _MOST_IN_TEXT)}. Make sure that no upgrade runs "
+        "there, then retry."
+    )
+    # Without names, only broken hosts are retried.
+    return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})
 
 
 def _failed_at(record: HostRecord | None) -> float:

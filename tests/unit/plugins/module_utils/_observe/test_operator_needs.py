@@ -62,6 +62,20 @@ def test_failed_hosts_are_retried_by_name_and_an_exhausted_budget_says_so() -> N
     assert "The failure budget is exhausted, so no more hosts are admitted. Fix them, then retry." in budget.text
 
 
+def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_runs_there() -> None:
+    site = rollout().gated("False", "global").started("compute2").opened("compute1")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("unadmitted", "retry", {"host": "compute2"})
+    assert found.text == (
+        "1 host began to upgrade without an admission: compute2. Make sure that no upgrade runs there, then retry."
+    )
+
+
+def test_hosts_that_soak_behind_a_hold_need_no_one() -> None:
+    rules = {"rolling_rules": {"roles": {"compute": 3}}, "health": {"soak": 60}}
+    assert needs(rollout(rules).upgraded("compute1", "compute2", "compute3").held("global")) == []
+
+
 def test_more_hosts_than_fit_into_a_command_are_retried_together() -> None:
     site = fleet(compute=12).failed(*(f"compute{number}" for number in range(1, 13)))
     site.ledger = Ledger(3, NEW, OLD, instructions=UNLIMITED)
