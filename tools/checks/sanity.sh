@@ -25,11 +25,11 @@ cd "$tree"
 # pslint needs PowerShell, and the collection has no PowerShell code.
 sanity() { "$root/.venv/bin/ansible-test" sanity --local --requirements --python "$python" --skip-test pslint --color no "$@"; }
 
-if ! sanity --test ansible-doc >"$work/log" 2>&1; then
-    script=$(sed -n 's/.*downloaded and saved to: //p' "$work/log" | head -n 1)
-    [ -n "$script" ] || { cat "$work/log"; exit 1; }
-    version=$(basename "$script" .py | sed 's/^get_pip_//; s/_/./g')
-    cat >"$script" <<EOF
+if sanity >"$work/log" 2>&1; then exit; fi
+script=$(sed -n 's/.*downloaded and saved to: //p' "$work/log" | head -n 1)
+[ -n "$script" ] || { cat "$work/log"; exit 1; }
+version=$(basename "$script" .py | sed 's/^get_pip_//; s/_/./g')
+cat >"$script" <<EOF
 import subprocess
 import sys
 
@@ -37,5 +37,4 @@ import sys
 subprocess.run([sys.executable, "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
 subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "pip==$version"], check=True)
 EOF
-fi
 sanity
