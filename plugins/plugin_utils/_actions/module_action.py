@@ -140,13 +140,15 @@ class ModuleAction(ActionBase):
         task = self._task
         if self._connection.transport != "local" or self._play_context.become or task.async_val:
             return False
+        variables: Mapping[str, Any] | None = task_vars
         if task.delegate_to:
             # Ansible passes the variables of the host that it delegates to among those of the task.
-            task_vars = (task_vars.get("ansible_delegated_vars") or {}).get(_LOCALHOST)
-            if task.delegate_to != _LOCALHOST or task_vars is None:
-                return False
+            delegated = task_vars.get("ansible_delegated_vars") or {}
+            variables = delegated.get(_LOCALHOST) if task.delegate_to == _LOCALHOST else None
+        if variables is None:
+            return False
         # Variables of the environment are for the process of the module.
-        return not any(task.environment or ()) and self._interpreter(task_vars) in (sys.executable, _AUTO)
+        return not any(task.environment or ()) and self._interpreter(variables) in (sys.executable, _AUTO)
 
     def _interpreter(self, task_vars: Mapping[str, Any]) -> str:
         """Return the Python that is set for modules; ``auto`` if Ansible would look for one.
