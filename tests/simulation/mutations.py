@@ -252,9 +252,6 @@ MUTATIONS = (
         _JOBS,
     ),
     Mutation("a needed approval is not named", _NEEDS, "if plan.needs_approval and plan.stage:", "if False:"),
-    Mutation(
-        "only hosts that failed are named, not lost ones", _NEEDS, "one.state in BROKEN and", "one.state == FAILED and"
-    ),
     Mutation("the status does not say that it is paused", _NEEDS, "if code == PAUSE:", "if False:"),
 )
 
