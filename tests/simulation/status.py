@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Somebody who reads the status at random moments of a simulated night, and compares it with the keys of the same moment.
+"""A reader of the status in a simulated night.
 
-The keys are read without the code of the collection, as the judge does.
+Each answer is compared with the keys from which it was made. These are interpreted without code of the collection, as the judge does.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
 
-# States in words of a job, where they are others.
-_STATES_OF_JOB = {state_names.UPGRADED: "done", state_names.UPGRADING: "running"}
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
 _CHANGES: Mapping[str, str] = {
@@ -125,7 +123,7 @@ def _since(host: str, view: HostView, snapshot: Snapshot) -> str:
     if _is_left_out(host, view, snapshot):
         return ""
     found = _beginning(host, view, snapshot)
-    state = _STATES_OF_JOB.get(view.state, view.state) if snapshot.is_job else view.state
+    state = state_names.state_text(view.state, of_job=snapshot.is_job)
     if found is None:
         return f"It is {state}."
     at, what = found

@@ -83,7 +83,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     if broken:
         found.append(_of_broken(broken, budget=code == BUDGET, is_job=ledger.is_job))
-    unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted]
+    # Lost ones are among the broken hosts.
+    unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
         found.append(_of_unadmitted(unadmitted))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
@@ -110,8 +111,8 @@ def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> Op
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
     text = (
-        f"{plural(len(names), 'host')} began to upgrade without an admission: {listing(names, _MOST_IN_TEXT)}. Make sure that no upgrade runs "
-        "there, then retry."
+        f"{plural(len(names), 'host')} reported a start and {'was' if len(names) == 1 else 'were'} not admitted: "
+        f"{listing(names, _MOST_IN_TEXT)}. Make sure that nothing runs there, then retry."
     )
     # Without names, only broken hosts are retried.
     return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})

@@ -12,7 +12,7 @@ from typing import Any
 from .._common.names import is_job
 from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE
-from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING
+from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING, state_text
 from .._planner.blocker_codes import BUDGET
 from .._planner.plan import HostView, Plan
 from .operator_needs import OperatorNeed, operator_needs
@@ -177,7 +177,7 @@ def _flight(host: str, view: HostView, record: HostRecord | None, since: float |
     step = (record.step if record is not None and has_reported else None) or ""
     if view.soaking:
         return HostProgress(host, view.role, "", "", view.reason, since)
-    at_work = "running" if record is not None and is_job(record.version) else "upgrading"
+    at_work = state_text(UPGRADING, of_job=record is not None and is_job(record.version))
     doing = at_work if has_reported else "admitted"
     return HostProgress(host, view.role, service, step, doing, since)
 

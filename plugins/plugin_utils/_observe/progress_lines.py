@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils._common.names import is_job, target_text
-from ...module_utils._host_states.state_names import UPGRADING
+from ...module_utils._host_states.state_names import UPGRADING, state_text
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.plan import HostView
 
 _WAITING = ("pending", "held")
 _STUCK = ("failed", "lost")
 _DONE = "upgraded"
-# How a job calls states of hosts.
-_OF_JOB = {_DONE: "done", UPGRADING: "running"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,10 @@ class PassProgress:
             before = self._states.get(host)
             if before == after or (before is None and after in (*_WAITING, _DONE)):
                 continue
-            words = _OF_JOB if is_job(now.version) else {}
-            new = words.get(after, after)
-            change = f"{host} {words.get(before, before)} -> {new}" if before else f"{host} is {new}"
+            new = state_text(after, of_job=is_job(now.version))
+            change = (
+                f"{host} {state_text(before, of_job=is_job(now.version))} -> {new}" if before else f"{host} is {new}"
+            )
             if after == _DONE:
                 ended.append(change)
             else:
@@ -101,7 +100,7 @@ def running_count(now: FleetStates) -> str:
     roles = ", ".join(f"{role} {done[role]}/{count}" for role, count in total.items())
     stuck = sum(states[state] for state in _STUCK)
     waiting = sum(states[state] for state in _WAITING)
-    counts = [f"{states[UPGRADING]} {'running' if is_job(now.version) else 'upgrading'}", f"{waiting} waiting"] + (
+    counts = [f"{states[UPGRADING]} {state_text(UPGRADING, of_job=is_job(now.version))}", f"{waiting} waiting"] + (
         [f"{stuck} failed"] if stuck else []
     )
     return f"-- {target_text(now.version)}: {roles or 'no hosts'}; {', '.join(counts)}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from ...module_utils._common.names import is_job
+from ...module_utils._host_states.state_names import UPGRADING, state_text
 from ...module_utils._observe.operator_needs import OperatorNeed
 from ...module_utils._observe.progress import HostProgress, RoleProgress, RolloutProgress, segments
 from ...module_utils._observe.stages import APPROVAL, CURRENT, DONE, SOAK, WAITING
@@ -105,7 +106,7 @@ def drawing(
     if progress.stages:
         parts.append(_stages(progress))
     bars, hidden = _most_important(progress.bars, max(2, rows * 2 // 3 if progress.flights else rows))
-    at_work = "running" if is_job(progress.version) else "upgrading"
+    at_work = state_text(UPGRADING, of_job=is_job(progress.version))
     parts.append(_bars(bars, width, signs, at_work))
     if hidden:
         parts.append(_line(f"and {hidden} more roles", "bright_black"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...module_utils._common.names import in_order, is_job, job_id, listing, plural, target_text
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
-from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._rules.instructions import FORWARD
 
 # The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
@@ -20,8 +20,6 @@ _OF_BUDGETS = "no more hosts are admitted: "
 
 _MOST_HOSTS = 8
 
-# How a job calls states of hosts.
-_OF_JOB = {UPGRADED: "done", UPGRADING: "running"}
 _COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
 
 # The order of events with the same time, which has seconds.
@@ -159,7 +157,7 @@ def headline(info: Mapping[str, Any]) -> str:
 
 
 def _by_role(roles: Mapping[str, Mapping[str, Any]], *, of_job: bool) -> list[str]:
-    columns = [_OF_JOB.get(state, state) for state in _COLUMNS] if of_job else [*_COLUMNS, "versions"]
+    columns = [*(state_text(state, of_job=of_job) for state in _COLUMNS), *([] if of_job else ["versions"])]
     rows = [["role", "hosts", *columns]]
     for role in in_order(roles):
         rows.append([role, *_numbers([roles[role]])])
@@ -193,7 +191,7 @@ def reason_lines(reasons: Iterable[Mapping[str, Any]], *, of_job: bool = False) 
     for one in reasons:
         if one["state"] != state:
             state = one["state"]
-            lines += ["", f"{_OF_JOB.get(state, state) if of_job else state}:"]
+            lines += ["", f"{state_text(state, of_job=of_job)}:"]
         lines.append(f"  {some_hosts(one)}: {one['reason']}")
     return lines
 
@@ -216,7 +214,7 @@ def host_lines(host: Mapping[str, Any], *, of_job: bool = False) -> list[str]:
     """
     group = f", group {host['group']}" if host["group"] else ""
     lines = [
-        f"{host['name']} (role {host['role']}{group}): {_OF_JOB.get(host['state'], host['state']) if of_job else host['state']}",
+        f"{host['name']} (role {host['role']}{group}): {state_text(host['state'], of_job=of_job)}",
         *(f"  {sentence}" for sentence in host["explanation"]),
     ]
     record = host["record"] or {}
@@ -242,7 +240,7 @@ def host_lines(host: Mapping[str, Any], *, of_job: bool = False) -> list[str]:
 
 
 def _state(state: str, record: Mapping[str, Any]) -> str:
-    return _OF_JOB.get(state, state) if is_job(record["version"]) else state
+    return state_text(state, of_job=is_job(record["version"]))
 
 
 def _of_jobs(jobs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,10 +15,9 @@ from typing import Any
 
 from ...module_utils._common.durations import duration_in_words
 from ...module_utils._common.names import is_job
+from ...module_utils._host_states.state_names import state_text
 from ...module_utils._rollout_report.host import BROKE, DONE, OPEN, PHASES, WAITS, WORKS
 
-# Phases that have another name in the report of a job.
-_OF_JOBS = {WORKS: "running", DONE: "done"}
 _CLASSES = {WAITS: "w", OPEN: "o", WORKS: "k", BROKE: "f", DONE: "d"}
 # Textures repeat what colours show.
 _TEXTURES = {OPEN: "po", BROKE: "pf"}
@@ -163,7 +162,7 @@ def timeline(report: Mapping[str, Any], only: Collection[str] | None = None) -> 
 
     :param only: the hosts to draw; None for all.
     """
-    numbers = numbers_of(report)
+    numbers, of_job = numbers_of(report), is_job(report["version"])
     chosen = [one for one in report["hosts"] if only is None or one["host"] in only]
     hosts = sorted(chosen, key=lambda one: (one["role"], one["phases"][0][2], one["phase"] == WAITS))
     height = 18 if len(hosts) <= 60 else 7 if len(hosts) <= _MOST_TOOLTIPS else 2
@@ -174,7 +173,7 @@ def timeline(report: Mapping[str, Any], only: Collection[str] | None = None) -> 
         of_role.append(
             HostRow(
                 one["host"],
-                f"{one['host']}: {phase_name(report, one['phase'])}{error}",
+                f"{one['host']}: {state_text(one['phase'], of_job=of_job)}{error}",
                 height * len(of_role),
                 tuple(_bars(report, one, numbers, height, has_tooltips=len(hosts) <= _MOST_TOOLTIPS)),
             )
@@ -185,6 +184,7 @@ def timeline(report: Mapping[str, Any], only: Collection[str] | None = None) -> 
 def _bars(
     report: Mapping[str, Any], one: Mapping[str, Any], numbers: Mapping[str, int], height: int, *, has_tooltips: bool
 ) -> Iterator[Bar]:
+    of_job = is_job(report["version"])
     for phase, start, end, service, step in one["phases"]:
         left = _x(report, start)
         width = max(_x(report, end) - left, _LEAST_WIDTH)
@@ -194,7 +194,7 @@ def _bars(
             at = " ".join(filter(None, (service, step)))
             error = f": {one['error']}" if phase == BROKE and one["error"] else ""
             when = f"from {time_text(start)}, {duration_text(end - start)}"
-            tooltip = f"{one['host']}: {phase_name(report, phase)}{f', {at}' if at else ''}, {when}{error}"
+            tooltip = f"{one['host']}: {state_text(phase, of_job=of_job)}{f', {at}' if at else ''}, {when}{error}"
         # Thin bars have no room for a texture or a number.
         kind = _kind(phase, number)
         if height > 2 and phase in _TEXTURES:
@@ -203,18 +203,16 @@ def _bars(
         yield Bar(left, width, kind, tooltip, number if shows_number else 0)
 
 
-def phase_name(report: Mapping[str, Any], phase: str) -> str:
-    """Return the name of a phase for people: a host runs a job, and is upgraded to a version."""
-    return _OF_JOBS.get(phase, phase) if is_job(report["version"]) else phase
-
-
 def _kind(phase: str, number: int) -> str:
     return f"s{(number - 1) % STEP_COLOURS}" if number else _CLASSES[phase]
 
 
 def legend(report: Mapping[str, Any]) -> list[Swatch]:
     """Return the colours of the timeline: phases, then steps."""
-    phases = [Swatch(_TEXTURES.get(phase, _CLASSES[phase]), phase_name(report, phase)) for phase in PHASES]
+    phases = [
+        Swatch(_TEXTURES.get(phase, _CLASSES[phase]), state_text(phase, of_job=is_job(report["version"])))
+        for phase in PHASES
+    ]
     return phases + [Swatch(_kind(WORKS, number), f"{number} {name}") for name, number in numbers_of(report).items()]
 
 
@@ -294,7 +292,9 @@ def phases_over_time(report: Mapping[str, Any]) -> list[Area]:
         edge = [(100 * column / _COLUMNS, 100 - 100 * of / total) for column, of in enumerate(above)]
         floor = [(100 * column / _COLUMNS, 100 - 100 * of / total) for column, of in enumerate(below)]
         if above != below:
-            areas.append(Area(_CLASSES[phase], phase_name(report, phase), (*edge, *reversed(floor))))
+            areas.append(
+                Area(_CLASSES[phase], state_text(phase, of_job=is_job(report["version"])), (*edge, *reversed(floor)))
+            )
         below = above
     return areas
 

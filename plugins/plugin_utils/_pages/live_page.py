@@ -19,14 +19,16 @@ from markupsafe import Markup
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import is_job
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._fleet.ledger import BEGINNINGS
+from ...module_utils._host_states.state_names import state_text
 from ...module_utils._queries.follow import ProgressUpdate
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from ...module_utils._rollout_report.host import DONE, WAITS
 from ...module_utils._rollout_report.rollout import rollout_report
 from ...module_utils._state.store import Store
-from .charts import Swatch, axis, bands, curve, legend, phase_name, phases_over_time, timeline
+from .charts import Swatch, axis, bands, curve, legend, phases_over_time, timeline
 from .host_stories import ROW, HostStory, Part, events_by_host, parts_of, stories
 from .live_state import bars_of, command, live_state, only_time_differs
 from .page_folder import HOSTS, INDEX, PageFolder
@@ -183,7 +185,7 @@ class LivePage:
             rollouts=[{**one, "report": self._report_of(one)} for one in rollouts],
             report=self._report,
             bars=bars_of(rollout),
-            states=[Swatch(one.kind, phase_name(rollout, one.name)) for one in _STATES],
+            states=[Swatch(one.kind, state_text(one.name, of_job=is_job(rollout["version"]))) for one in _STATES],
             fleet=self._map(read),
             charts=self._charts,
             rules=rules_table(rollout["instructions"]),

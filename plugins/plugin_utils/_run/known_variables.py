@@ -14,7 +14,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._common.sanitize import sanitize, truncated_repr
-from .next_step import COMMAND, MOVES
+from .next_step import COMMAND, MOVES, OF_NEW_JOB
 
 # Lists variables of the operator's own services that look like one of these.
 OWN = "upgrade_own_variables"
@@ -116,8 +116,6 @@ _BOOLEANS = (
 )
 # Variables that name something. An empty one must not mean everything.
 _NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with", "run_tasks")
-# Variables of a new job. One that is continued would ignore them.
-_OF_NEW_JOBS = ("run", "args", "only", "expires", "sign_with")
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
@@ -211,7 +209,7 @@ def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
     """
     if playbook != COMMAND:
         return
-    ignored = [name for name in _OF_NEW_JOBS if name in given] if "job" in given else []
+    ignored = [name for name in OF_NEW_JOB if name in given] if "job" in given else []
     if ignored:
         raise UpgradeError(
             "bad_options",

@@ -11,24 +11,15 @@ from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
+from ...module_utils._observe.operator_needs import UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
-# The playbook that begins jobs, and its variables that a command which continues the job leaves out.
+# The playbook that begins jobs, its variables that only a new job has, and those that a command which continues the job leaves out.
 COMMAND = "command"
-_OF_JOB = (
-    "run",
-    "args",
-    "only",
-    "expires",
-    "sign_with",
-    "reason",
-    "by",
-    "wait_for_other",
-    "instructions",
-    "instructions_file",
-)
+OF_NEW_JOB = ("run", "args", "only", "expires", "sign_with")
+_LEFT_OUT = (*OF_NEW_JOB, "reason", "by", "wait_for_other", "instructions", "instructions_file")
 # Failures of a rollout itself, not of its options or rules.
 _STOPPED = ("stuck", "paused", "aborted", "expired", "failure_budget", "hours", "approval", "role_budget")
 _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_under_way")
@@ -94,6 +85,9 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         names = [host for one in broken for host in one["hosts"]]
         are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
+    unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]
+    if unadmitted:
+        return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _MAY_GO for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.
@@ -116,8 +110,8 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
         return NextStep()
     continues = {"job": job_id(target)}
     if not step.playbook:
-        return NextStep(variables=continues, without=_OF_JOB)
-    return replace(step, without=_OF_JOB, then_with=continues)
+        return NextStep(variables=continues, without=_LEFT_OUT)
+    return replace(step, without=_LEFT_OUT, then_with=continues)
 
 
 def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> NextStep | None:

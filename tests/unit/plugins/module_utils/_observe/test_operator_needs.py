@@ -66,8 +66,9 @@ def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_
     site = rollout().gated("False", "global").started("compute2").opened("compute1")
     (found,) = needs(site)
     assert (found.code, found.playbook, found.variables) == ("unadmitted", "retry", {"host": "compute2"})
-    assert found.text == (
-        "1 host began to upgrade without an admission: compute2. Make sure that no upgrade runs there, then retry."
+    assert (
+        found.text
+        == "1 host reported a start and was not admitted: compute2. Make sure that nothing runs there, then retry."
     )
 
 

@@ -56,6 +56,11 @@ MAY_GO = reasons(web1=("pending", "may_go"))
         ("stuck", {"reasons": FAILED}, NextStep("retry", {"host": "web1"}, True)),
         ("stuck", {"reasons": LOST}, NextStep("retry", {}, True)),
         ("stuck", {"reasons": HELD}, NextStep("status", {"host": "web2"}, True)),
+        (
+            "stuck",
+            {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
+            NextStep("retry", {"host": "web3"}, True),
+        ),
         # As in a run of one plane, after which the other can be upgraded.
         ("stuck", {"reasons": MAY_GO}, AGAIN),
         ("overtaken", {}, NextStep("status")),
