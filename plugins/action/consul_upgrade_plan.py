@@ -73,6 +73,7 @@ class ActionModule(ModuleAction):
             return {**result, "changed": False, **error.as_result()}
         deadline = began + _seconds(options.get("wait_timeout"))
         waits = boolean(options.get("wait_for_other") or False, strict=False)
+        shown = ""
         while True:
             try:
                 wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
@@ -81,7 +82,9 @@ class ActionModule(ModuleAction):
                 passes.close()
             if not (waits and _came_second(waited) and runtime.monotonic() + _PAUSE < deadline):
                 break
-            self._say([f"{waited['failure']['message'].partition('. So ')[0]}. This run waits for its end."])
+            line = f"{waited['failure']['message'].partition('. So ')[0]}. This run waits for its end."
+            self._say([line] if line != shown else [])
+            shown = line
             runtime.sleep(_PAUSE)
             try:
                 passes = self._passes(options, params, task_vars)

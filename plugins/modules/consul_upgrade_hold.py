@@ -115,7 +115,7 @@ holds:
       description: When it was set.
       type: str
 told:
-  description: One sentence for each hold that was set or existed before. Empty with O(state=absent).
+  description: One sentence for each hold that was set or existed before, or was ended.
   returned: success
   type: list
   elements: str
@@ -170,11 +170,24 @@ def held_from_now_on(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
     written = {one.key for one in held.changes}
     lines = []
     for hold in held.holds:
-        scope, _slash, name = hold.key[len(keys.holds) :].partition("/")
-        what = f"{scope} {name}" if name else "everything"
         is_new = ("would be held" if dry else "held from now on") if hold.key in written else "already held"
-        lines.append(f"{what}: {is_new}, by {hold.by}: {hold.reason}")
+        lines.append(f"{_what(keys, hold.key)}: {is_new}, by {hold.by}: {hold.reason}")
     return lines
+
+
+def no_longer_held(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
+    """Return a sentence for each hold that was ended.
+
+    :param dry: whether nothing was written.
+    """
+    ended = [one.key for one in held.changes if one.key.startswith(keys.holds) and one.after is None]
+    return [f"{_what(keys, key)}: {'would no longer be held' if dry else 'no longer held'}" for key in ended]
+
+
+def _what(keys: Keys, key: str) -> str:
+    """Return what the key of a hold holds."""
+    scope, _slash, name = key[len(keys.holds) :].partition("/")
+    return f"{scope} {name}" if name else "everything"
 
 
 SPEC: dict[str, dict[str, Any]] = {
@@ -206,7 +219,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     else:
         held = end_holds(store, whom, options["by"], dry=dry)
     holds = [asdict(one) for one in held.holds]
-    told = held_from_now_on(store.keys, held, dry=dry)
+    told = held_from_now_on(store.keys, held, dry=dry) or no_longer_held(store.keys, held, dry=dry)
     return {"holds": holds, "told": told, "remarks": held.remarks, **changed(held.changes)}
 
 

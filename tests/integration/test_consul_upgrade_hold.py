@@ -66,6 +66,8 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
 
     ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
     assert (ended["changed"], twice["changed"], ended["holds"]) == (True, False, [])
+    assert sorted(ended["told"]) == ["host compute1: no longer held", "role web: no longer held"]
+    assert (twice["told"], twice["remarks"]) == ([], ["There was no hold on host compute1."])
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
     assert [event["what"] for event in history(consul) if "hold" in event["what"]] == ["hold", "hold", "unhold"]
 

@@ -35,6 +35,8 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     aborted, again = run([control("abort", reason="enough"), control("abort")])
     assert (aborted["changed"], again["changed"], aborted["state"]) == (True, False, "aborted")
     assert aborted["hosts"] == ["compute3"]
+    assert aborted["remarks"] == []
+    assert re.fullmatch(r"It was aborted before by \S+ at .*: enough, and nothing is changed\.", again["remarks"][0])
     assert gates(consul) == {
         "global": "False",
         "role/web": "False",

@@ -189,8 +189,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
         if snapshot.is_job and snapshot.current_version:
             return text.replace("upgrade.yml", f"command.yml -e job={job_id(snapshot.current_version)}")
         return text
+    if view.unadmitted:
+        return f"An operator can change this: make sure that nothing runs there, then retry.yml -e host={host}."
     hold = _hold(host, view, snapshot)
-    if hold is not None and view.state != state_names.UPGRADED:
+    # A soak goes on behind a hold.
+    if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
         return f"An operator can change this: unhold.yml{_held_by(hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
         return f"An operator can change this: fix the host, then retry.yml -e host={host}."
@@ -216,7 +219,9 @@ def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
         return "It is done."
     if view.state == state_names.UPGRADING:
         if view.soaking:
-            return f"Next: once that is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
+            return f"Next: once the soak is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
+        if view.unadmitted:
+            return "Next: nothing until then. It keeps its slot."
         if view.held and not view.started:
             return "Next: nothing until then. It keeps its slot, because it was admitted."
         if job:

@@ -215,8 +215,7 @@ def _refuse_unknown_job(request: PassRequest, keys: Keys) -> None:
     if request.job is None or request.job.target != request.version:
         raise UpgradeError(
             "unknown_job",
-            f"{request.version} is not the job of {keys.ledger}, and a job that is over does not begin again. Begin a new one with command.yml -e "
-            "run=NAME.",
+            f"{request.version} is not the job of {keys.ledger}: it is over or never began. Begin a new one with command.yml -e run=NAME.",
         )
 
 

@@ -124,8 +124,9 @@ class PlaybookRun:
             return
         code = self._code if self._is_over else ""
         if self._job and not self._is_over and not self._info:
-            # It has probably begun. A second one must not begin, and if it has not, the next command says so.
+            # It has probably begun, and a second one must not begin.
             self._info = {"version": self._job}
+            self._say(f"If the next command says unknown_job, the job had not begun: {self._command.again()}")
         if code and self._without:
             # Names of variables, or long options.
             names = dict.fromkeys(self._without, "")

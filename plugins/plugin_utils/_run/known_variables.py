@@ -201,7 +201,9 @@ def refuse_bad_booleans(given: Mapping[str, Any]) -> None:
 
 
 def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
-    """Raise an error for arguments that are no mapping, and for variables of a new job beside the ID of one to continue.
+    """Raise an error for arguments that are no mapping, and for variables that can't be given together.
+
+    Those of a new job can't beside the ID of one to continue, nor can a run both wait for another one and not wait.
 
     :param playbook: the playbook's name, such as ``command``.
     :param given: the extra variables as Ansible reads them.
@@ -217,6 +219,14 @@ def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
             f"{'it' if len(ignored) == 1 else 'them'} out, or leave job out to begin another job.",
             renamed=dict.fromkeys(ignored, ""),
         )
+    waits = boolean(given.get("wait_for_other", False), strict=False)
+    for name, value in (("once", True), ("wait", False)):
+        if waits and name in given and boolean(given[name], strict=False) is value:
+            raise UpgradeError(
+                "bad_options",
+                f"wait_for_other can't be given with {name}={str(value).lower()}, which does not wait. Nothing was done: leave one of them out.",
+                renamed={name: ""},
+            )
     args = given.get("args", {})
     if not isinstance(args, Mapping) and not (isinstance(args, str) and "{{" in args):
         raise UpgradeError(

@@ -68,6 +68,9 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep()
     if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
         return NextStep("status")
+    unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]
+    if code == "timeout" and unadmitted:
+        return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
     if code not in _STOPPED:
         return NextStep()
     blocker = (info.get("blocker") or {}).get("code") or code
@@ -85,7 +88,6 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         names = [host for one in broken for host in one["hosts"]]
         are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
-    unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _MAY_GO for host in one["hosts"]]

@@ -18,6 +18,7 @@ from ..._fleet.fleet import Snapshot
 from ..._fleet.gates import CLOSED, OPEN, GateValue
 from ..._fleet.ledger import ABORTED, PAUSED, RUNNING, Ledger
 from ..._host_states import state_names, states
+from ..._planner.blockers import command_text
 from ..._state.keys import Keys
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.store import Store
@@ -39,8 +40,10 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
     # Over all tries: a try that ends in a conflict may have closed some gates.
     closed: set[str] = set()
     conflicts: Counter[str] = Counter()
+    is_aborted_here = False
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
+        nonlocal is_aborted_here
         # Everything that can fail on bad input runs before the first write.
         members = members_of(snapshot, ledger, command.fleet)
         keys = writer.store.keys
@@ -48,7 +51,7 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         exposed = _admitted_by_shared_gates(snapshot, members)
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
-            given = command.plain()
+            given, is_aborted_here = command.plain(), True
             ledger = replace(ledger, state=ABORTED, command=given)
             writer.write(ledger, {"what": "abort", **command_fields(given)})
         for piece in _close_in_turn(keys, gates, writer.places):
@@ -70,7 +73,9 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
                 conflicts.update(conflict.details.get("keys", ()))
                 raise
             closed.update(hosts)
-        return CommandResult(writer.ledger or ledger, hosts=in_order(closed))
+        is_repeated = not (is_aborted_here or closed)
+        remarks = [f"It was aborted before{command_text(ledger)}, and nothing is changed."] if is_repeated else []
+        return CommandResult(writer.ledger or ledger, hosts=in_order(closed), remarks=remarks)
 
     return write_command(store, act, dry=dry)
 

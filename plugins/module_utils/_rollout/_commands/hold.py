@@ -129,7 +129,7 @@ def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bo
                     found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
         left = [one for one in scopes if one not in were_held]
         _refuse_unknown(snapshot, whom, left)
-        held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left)]
+        held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left, scopes)]
         return found
 
     return _write(
@@ -274,14 +274,20 @@ def _refuse_unknown(snapshot: Snapshot, whom: HoldTargets, scopes: Sequence[tupl
     return texts
 
 
-def _not_held(snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Return remarks on holds that do not exist."""
+def _not_held(
+    snapshot: Snapshot, scopes: Sequence[tuple[str, str | None]], asked: Sequence[tuple[str, str | None]]
+) -> list[str]:
+    """Return remarks on holds that do not exist.
+
+    :param asked: all holds that are ended. None of them is suggested for another.
+    """
     holds = snapshot.holds
     remarks = ["There was no hold on everything."] if ("global", None) in scopes else []
     named = [(scope, name) for scope, name in scopes if name is not None]
     for scope, name in named[:_MOST_REMARKS]:
         known = holds.roles if scope == "role" else holds.hosts
-        remarks.append(f"There was no hold on {scope} {name}{did_you_mean(name, known) or '.'}")
+        others = [one for one in known if (scope, one) not in asked]
+        remarks.append(f"There was no hold on {scope} {name}{did_you_mean(name, others) or '.'}")
     if len(named) > _MOST_REMARKS:
         remarks.append(f"Nor on {listing([name for _scope, name in named[_MOST_REMARKS:]])}.")
     return remarks

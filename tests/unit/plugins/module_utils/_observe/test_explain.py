@@ -221,6 +221,21 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
     assert told(one, "compute1")[-1] == "Next: it reports the end of its upgrade. Until then it keeps its slot."
 
 
+def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
+    sentences = told(under(fleet(compute=2).gated("False", "global").started("compute1"), {}), "compute1")
+    assert sentences[-2:] == [
+        "An operator can change this: make sure that nothing runs there, then retry.yml -e host=compute1.",
+        "Next: nothing until then. It keeps its slot.",
+    ]
+
+
+def test_the_soak_of_a_host_goes_on_behind_a_hold() -> None:
+    one = under(fleet(compute=1).upgraded("compute1").held("host/compute1"), {"health": {"soak": 60}})
+    sentences = told(one, "compute1")
+    assert not [text for text in sentences if "unhold" in text]
+    assert sentences[-1] == "Next: once the soak is over, it counts as upgraded, and its slot is free."
+
+
 def test_a_host_that_soaks_and_one_that_is_done() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {"health": {"soak": 60}})
     one.records["compute1"] = HostRecord(NEW, UPGRADED, times={UPGRADED: 9_999})
@@ -229,7 +244,7 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
     assert (
         sentences[1] == "It has been upgrading since 1970-01-01 02:46:39 (1 second ago), when it reported the version."
     )
-    assert sentences[-1] == "Next: once that is over, it counts as upgraded, and its slot is free."
+    assert sentences[-1] == "Next: once the soak is over, it counts as upgraded, and its slot is free."
     assert told(under(one, {}), "compute1") == [
         "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the target version.",
         "It has been upgraded since 1970-01-01 02:46:39 (1 second ago), when it reported the version.",

@@ -68,7 +68,9 @@ def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
         run.remember({"failure": {"code": "bad_instructions", "message": "", "details": {}}})
         run.end(has_succeeded=False)
     run._say_next(os.getpid())
-    assert lines == [f"Next: ansible-playbook convoy.upgrade.command {next_step}"]
+    assert lines[-1] == f"Next: ansible-playbook convoy.upgrade.command {next_step}"
+    # The command for a job that had not begun.
+    assert [one.endswith("convoy.upgrade.command -e run=restart") for one in lines[:-1]] == [True] * is_interrupted
 
 
 @pytest.mark.parametrize(("swallowed", "seconds", "code"), [(0, 30, 7), (1, 3, 7), (9, 0.3, 99)])

@@ -175,3 +175,11 @@ def test_arguments_that_are_no_mapping_are_refused_with_their_form(args: Any) ->
 @pytest.mark.parametrize("args", [{"grace": 30}, {}, "{{ arguments }}"])
 def test_mappings_and_templates_are_arguments(args: Any) -> None:
     refuse_bad_job("command", {"run": "restart", "args": args})
+
+
+@pytest.mark.parametrize(("name", "value"), [("once", "true"), ("once", True), ("wait", "no"), ("wait", False)])
+def test_a_run_that_does_not_wait_can_not_wait_for_another_one(name: str, value: Any) -> None:
+    with pytest.raises(UpgradeError, match=f"wait_for_other can't be given with {name}=") as caught:
+        refuse_bad_job("command", {"run": "restart", "wait_for_other": "true", name: value})
+    assert caught.value.details["renamed"] == {name: ""}
+    refuse_bad_job("command", {"run": "restart", "wait_for_other": "false", name: value})

@@ -61,6 +61,11 @@ MAY_GO = reasons(web1=("pending", "may_go"))
             {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
             NextStep("retry", {"host": "web3"}, True),
         ),
+        (
+            "timeout",
+            {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
+            NextStep("retry", {"host": "web3"}, True),
+        ),
         # As in a run of one plane, after which the other can be upgraded.
         ("stuck", {"reasons": MAY_GO}, AGAIN),
         ("overtaken", {}, NextStep("status")),
