@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ansible-runner, which AWX and ansible-navigator use too, runs the playbooks as docs/platforms.md shows."""
+"""ansible-runner, which AWX and ansible-navigator use too, runs the playbooks as docs/operating.md shows."""
 
 from __future__ import annotations
 
