@@ -39,6 +39,7 @@ PLAYBOOK = """\
         mode: "0644"
 """
 _SECONDS = 120
+_COLLECTIONS = Path(next(iter(ansible_collections.convoy.upgrade.__path__))).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +54,10 @@ def program() -> str:
 @contextmanager
 def rulebook(program: str, folder: Path) -> Iterator[Callable[[], str]]:
     """Run the rulebook of a folder; give what it has printed so far."""
-    collections = Path(next(iter(ansible_collections.convoy.upgrade.__path__))).parents[2]
     environ = {
         **os.environ,
         "PATH": f"{Path(program).parent}:{os.environ['PATH']}",
-        "ANSIBLE_COLLECTIONS_PATH": str(collections),
+        "ANSIBLE_COLLECTIONS_PATH": str(_COLLECTIONS),
         "ANSIBLE_HOME": str(folder / "home"),
     }
     with (folder / "log").open("w") as log:
@@ -70,7 +70,7 @@ def rulebook(program: str, folder: Path) -> Iterator[Callable[[], str]]:
             start_new_session=True,
         )
     try:
-        yield lambda: (folder / "log").read_text()
+        yield (folder / "log").read_text
     finally:
         stop(process)
 

@@ -38,10 +38,10 @@ HOSTS = names(web=6)
 MASTER = "d6b1a0d5-0000-4000-8000-00000000beef"
 
 
-def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] = ONE) -> None:
+def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] | None = None) -> None:
     """Begin a rollout as an operator does, and hand it over."""
     seed(consul, HOSTS)
-    made = make_pass(store, PassRequest("2", rules, limit=limit))
+    made = make_pass(store, PassRequest("2", rules or ONE, limit=limit))
     assert made.ledger is not None
     hand_over(store, made.ledger, limit, dry=False)
 

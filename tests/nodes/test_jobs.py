@@ -47,9 +47,9 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     return fleet
 
 
-def install(node: Node, name: str, script: str, schema: dict[str, Any] = SCHEMA, mode: int = 0o755) -> None:
+def install(node: Node, name: str, script: str, schema: dict[str, Any] | None = None, mode: int = 0o755) -> None:
     node.write(f"{COMMANDS}/{name}", script, mode)
-    node.write(f"{COMMANDS}/{name}.json", json.dumps(schema), 0o644)
+    node.write(f"{COMMANDS}/{name}.json", json.dumps(SCHEMA if schema is None else schema), 0o644)
 
 
 def command(fleet: Fleet, *, code: int = 0, **variables: Any) -> str:

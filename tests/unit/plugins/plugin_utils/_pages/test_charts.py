@@ -67,7 +67,7 @@ def test_hosts_run_a_job_and_are_upgraded_to_a_version(version: str, names: list
     found = report(host("web1", ("upgrading", 0, 600), ("upgraded", 600, 1200)), version=version)
     assert [one.name for one in legend(found)] == names
     row = timeline(found)[0].hosts[0]
-    assert [bar.tooltip.split(",")[0] for bar in row.bars] == [f"web1: {names[2]}", f"web1: {names[4]}"]
+    assert [one.tooltip.split(",")[0] for one in row.bars] == [f"web1: {names[2]}", f"web1: {names[4]}"]
     assert row.title == f"web1: {names[4]}"
     assert [one.name for one in phases_over_time(found)] == [names[4], names[2]]
 
