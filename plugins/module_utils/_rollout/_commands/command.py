@@ -104,7 +104,7 @@ def ledger_of(keys: Keys, snapshot: Snapshot) -> Ledger:
     if snapshot.ledger is None:
         raise UpgradeError(
             "no_rollout",
-            f"There is no rollout to a version{' besides the job, which is over' if snapshot.job is not None else f': {keys.ledger} does not exist'}. "
+            f"There is no rollout{' to a version besides the job, which is over' if snapshot.job is not None else f': {keys.ledger} does not exist'}. "
             "Begin one with upgrade.yml.",
         )
     return snapshot.ledger
