@@ -81,6 +81,10 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
         "puppet_gate_role": settings.role,
         "puppet_gate_release": release.name,
     }
+    inventory = _variables_of_services(settings, path)
+    if inventory:
+        # The file may still have a former name of the host.
+        facts["upgrade_nodes"] = settings.host
     if release.home is not None:
         facts["puppet_gate_home"] = str(release.home)
     if settings.token_file:
@@ -91,6 +95,7 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
         "-m",
         "ansible",
         "playbook",
+        *inventory,
         "-i",
         f"{settings.host},",
         "-e",
@@ -99,6 +104,12 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
         json.dumps(facts),
     ]
     return [*words, PLAYBOOK, *more]
+
+
+def _variables_of_services(settings: Settings, path: str) -> list[str]:
+    """Return the option for the inventory with the variables of services, which comes with the settings; none if there are no services."""
+    file = Path(path).with_name("services.yml")
+    return ["-i", str(file)] if settings.services and file.is_file() else []
 
 
 def lock_file(settings: Settings) -> Path:

@@ -16,7 +16,7 @@ from .gate import Answer
 from .settings import Settings
 
 # Why an agent run is started.
-UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "puppet", "hold", "doubt", "job"
+UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "hold", "doubt", "job"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,13 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         return Decision(None, answer.reason, settings.interval)
     if answer.version is not None and answer.version != facts.version and not settings.noop:
         return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
+    if settings.services and answer.version and answer.post_upgrade == answer.version and not settings.noop:
+        return _run(
+            settings,
+            facts,
+            f"{POST_UPGRADE} of {answer.version}",
+            "the node is admitted to the tasks after the upgrade",
+        )
     return _puppet(settings, facts, answer.reason)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import Any, Optional
 
 from .consul import Entry
 from .errors import printable
@@ -125,6 +125,7 @@ class Answer:
     :param version: the version that the fleet should run; None if there is none.
     :param is_pending: whether it is closed only because a rollout has not admitted it yet.
     :param held: the host's own hold in its record; None if there is none.
+    :param post_upgrade: the version after whose upgrade the host may run the tasks of its services; None for none.
     """
 
     is_open: Optional[bool]
@@ -132,6 +133,7 @@ class Answer:
     version: Optional[str] = None
     is_pending: bool = False
     held: Optional[str] = None
+    post_upgrade: Optional[str] = None
 
 
 def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answer:
@@ -142,8 +144,8 @@ def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answe
     """
     version, problem = _version(keys, entries)
     problem = problem or _newer_schema(keys, entries)
-    held = _own_hold(entries.get(keys.record))
-    facts = Answer(None, problem, version, held=held)
+    record = _record(entries.get(keys.record))
+    facts = Answer(None, problem, version, held=_text(record, "held"), post_upgrade=_post_upgrade(record))
     if problem:
         return facts
     for key in keys.holds:
@@ -232,11 +234,20 @@ def _is_open(entry: Entry, version: Optional[str]) -> Optional[bool]:
     return False if looks_like_version else None
 
 
-def _own_hold(entry: Optional[Entry]) -> Optional[str]:
-    """Return ``held`` of the host's record; None if it is missing or can't be read."""
+def _record(entry: Optional[Entry]) -> Mapping[str, Any]:
+    """Return the host's record; empty if it is missing or can't be read."""
     try:
         data = json.loads(entry.value) if entry is not None else {}
     except (ValueError, RecursionError):
-        return None
-    held = data.get("held") if isinstance(data, dict) else None
-    return held if isinstance(held, str) else None
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _text(record: Mapping[str, Any], name: str) -> Optional[str]:
+    found = record.get(name)
+    return found if isinstance(found, str) else None
+
+
+def _post_upgrade(record: Mapping[str, Any]) -> Optional[str]:
+    """Return the version of a record whose host is admitted to the tasks after the upgrade, or has begun them."""
+    return _text(record, "version") if record.get("post") in ("open", "started") else None

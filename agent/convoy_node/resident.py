@@ -119,6 +119,8 @@ class Look:
     def woken(self) -> None:
         """Note that a planner has written for this node, so that what failed lately may be tried again."""
         self._facts = replace(self._facts, not_before=0.0)
+        # Planners admit a host to the tasks after the upgrade in its record.
+        self._has_record = self._has_record and not self.settings.services
 
     def ended(self, what: str) -> None:
         """Note that an agent run has ended."""
@@ -155,8 +157,12 @@ class Look:
             self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
 
     def _read_record(self, facts: NodeFacts) -> dict[str, Entry]:
-        """Return the host's record, if it matters: only the host itself sets a hold there, while its Puppet is disabled."""
-        if self.answer is not None and self.answer.held is None and self._has_record and facts.disabled is None:
+        """Return the host's record, if it matters.
+
+        The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to the tasks after the upgrade, and wake it.
+        """
+        has_news = self.answer is None or self.answer.held is not None or self.answer.post_upgrade is not None
+        if self._has_record and not has_news and facts.disabled is None:
             return {}
         entry = self.consul.get(self.keys.record)
         self._has_record = True

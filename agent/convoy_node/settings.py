@@ -45,6 +45,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_repositories": _ITEMS,
     "puppet_gate_sources": _TEXT,
     "puppet_gate_upgrade_packages": _FLAG,
+    "puppet_gate_services": _TEXT,
     "puppet_gate_packages": _TEXTS,
     "puppet_gate_package_timeout": _SECONDS,
     "puppet_gate_package_lock_timeout": _WHOLE,
@@ -95,7 +96,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "puppet_gate_reboot": ("never", "file", "kernel"),
     "upgrade_consul_scheme": ("http", "https"),
 }
-_PATHS = ("puppet_gate_commands_dir", "puppet_gate_allowed_signers")
+_PATHS = ("puppet_gate_commands_dir", "puppet_gate_allowed_signers", "puppet_gate_services")
 _EXAMPLES = {
     _TEXT: 'text in quotes, such as "apply"',
     _FLAG: "true or false",
@@ -120,6 +121,7 @@ class Settings:
     :param data: all settings as they are in the file.
     :param interval: seconds after which the gate is read again in any case.
     :param puppet_interval: seconds between two runs of Puppet; None if something else runs it.
+    :param services: the folder with the tasks of the services of the node, in which ``{version}`` may stand for a version; empty for none.
     :param commands_dir: the folder of the commands that jobs may run.
     :param allowed_signers: the file with the keys that may sign jobs.
     :param require_signed_jobs: whether jobs without such a signature are refused.
@@ -142,6 +144,7 @@ class Settings:
     health_critical: bool = False
     health_ttl: int = 3600
     token_file: Optional[str] = None
+    services: str = ""
     commands_dir: str = "/etc/convoy/commands.d"
     allowed_signers: str = "/etc/convoy/allowed_signers"
     require_signed_jobs: bool = False
@@ -193,6 +196,7 @@ def read_settings(path: str = FILE) -> Settings:
         health_critical=data.get("puppet_gate_health_critical", False),
         health_ttl=data.get("puppet_gate_health_ttl", 3600),
         token_file=token_file,
+        services=data.get("puppet_gate_services", ""),
         commands_dir=data.get("puppet_gate_commands_dir") or "/etc/convoy/commands.d",
         allowed_signers=data.get("puppet_gate_allowed_signers") or "/etc/convoy/allowed_signers",
         require_signed_jobs=data.get("puppet_gate_require_signed_jobs", False),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of, plain
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
     Difference,
     compare,
@@ -55,7 +55,7 @@ class ActionModule(ControllerAction):
         if run_folder is not None:
             write_new(run_folder, files)
         return {
-            **composition.plain(),
+            **plain(composition, files),
             "run_folder": str(run_folder or ""),
             "changed": bool(differences),
             "folder": str(folder),

@@ -29,6 +29,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "kind": {"type": "str", "choices": list(KINDS), "required": True},
     "name": {"type": "str", "default": ""},
     "publishes_health": {"type": "bool", "default": False},
+    "runs_services": {"type": "bool", "default": False},
     "token_file": {"type": "path"},
     "token_file_owner": {"type": "str"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -48,7 +49,7 @@ class ActionModule(ControllerAction):
             name = str(task_vars.get("inventory_hostname"))
         dry = bool(self._task.check_mode)
         store = Store(read_settings(options.get, os.environ))
-        part = TokenKind(options["kind"], name, options["publishes_health"])
+        part = TokenKind(options["kind"], name, options["publishes_health"], options["runs_services"])
         granted = (grant if options["state"] == "present" else revoke)(store, part, dry=dry)
         facts = {"policy": granted.policy, "accessor_id": granted.accessor, **changed(granted.changes)}
         if not options["token_file"]:

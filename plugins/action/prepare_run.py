@@ -28,10 +28,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     RunRequest,
     check_moves,
+    check_services,
     prepare_run,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import forks_lines, resumed_lines
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
+    forks_lines,
+    resumed_lines,
+    roles_with_post_upgrade,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -68,21 +73,21 @@ class ActionModule(ControllerAction):
         self._vars = task_vars
         roles = options["upgrade_roles"]
         check_roles(roles)
-        pushes = bool(pushed_roles(roles))
-        _refuse_variables(task_vars, options, pushes=pushes)
+        has_services = any((what or {}).get("services") for what in roles.values())
+        _refuse_variables(task_vars, options, pushes=bool(pushed_roles(roles)))
         try:
             if options["state"] == "checked":
-                return self._check(options) if pushes else {"pushes": False}
-            return self._prepare(options, pushes=pushes)
+                return self._check(options) if has_services else {"pushes": False}
+            return self._prepare(options, has_services=has_services)
         except ActionFailed as failed:
             return failed.result
 
-    def _prepare(self, options: Mapping[str, Any], *, pushes: bool) -> dict[str, Any]:
+    def _prepare(self, options: Mapping[str, Any], *, has_services: bool) -> dict[str, Any]:
         if not options["version"]:
             raise UpgradeError("missing_option", "version is not given. Add -e version=X.")
-        composition = self._compose(options, for_run=True) if pushes else {}
+        composition = self._compose(options, for_run=True) if has_services else {}
         more = {name: options[name] for name in _PLAN if options[name]}
-        if pushes:
+        if has_services:
             more |= {"role_order": composition["role_order"], "hosts": [ALL]}
         plan = self._run_action(
             "consul_upgrade_plan", {"version": options["version"], "show": True, **more}, options, check=True
@@ -93,11 +98,18 @@ class ActionModule(ControllerAction):
                 "There is no host to upgrade: none has reported to Consul, and no role in upgrade_roles is a group with hosts in the inventory. "
                 "Check upgrade_consul_kv_prefix, and give the inventory with -i.",
             )
-        if not pushes:
+        if not has_services:
             return {"pushes": False}
         if self._task.check_mode:
             self._say(composition_lines(composition))
-        kept = self._keep(self._request(options, plan, composition), composition)
+        request = self._request(options, plan, composition)
+        check_services(request)
+        if options["once"] or not options["wait"]:
+            # All hosts upgrade themselves, as once and wait=false are refused otherwise.
+            check_moves(request)
+            after = roles_with_post_upgrade(composition)
+            return {"pushes": False, "role_order": composition["role_order"], "roles_with_post_upgrade": sorted(after)}
+        kept = self._keep(request, composition)
         return {**kept, "changed": composition["changed"], "diff": composition["diff"]}
 
     def _keep(self, request: RunRequest, composition: Mapping[str, Any]) -> dict[str, Any]:

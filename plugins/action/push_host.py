@@ -68,8 +68,8 @@ class ActionModule(ControllerAction):
 
     def _fail(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
         error = str(options["error"] or "it failed without a message")
-        ask(FailHost(host, error))
-        return {"error": error}
+        service, step = ask(FailHost(host, error))
+        return {"error": error, "service": service, "step": step}
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:
         for host, one in admissions.items():

@@ -34,7 +34,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import POST_UPGRADE, with_post_upgrade
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
+    CONTROL,
+    DATA,
+    FIRST,
+    roles_with_post_upgrade,
+)
 
 _STATES = ("validated", "started", "asked_again", "settled", "finished", "stopped")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -116,7 +121,7 @@ class ActionModule(ControllerAction):
         run = with_post_upgrade(run, plan)
         ask(KeepRun(run))
         if run.post_upgrade:
-            self._push(options, AFTER, tuple(run.post_upgrade))
+            self._push(options, AFTER, run.hosts_of(POST_UPGRADE))
         return run.as_result()
 
     def _push(
@@ -144,6 +149,9 @@ class ActionModule(ControllerAction):
             wait_timeout=options["wait_timeout"],
             forks=self.forks,
             command=run.job.command if run.job is not None else "",
+            pull_roles=roles_with_post_upgrade(run.composition) - run.task_groups.keys()
+            if run.job is None
+            else frozenset(),
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))

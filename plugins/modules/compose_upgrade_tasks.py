@@ -20,6 +20,7 @@ description:
   - C(upgrade_path) there lists checkpoints, or maps them to files. A host whose upgrade passes a checkpoint runs
     C(tasks/upgrade_to/<version>.yml) before the service's own tasks of the same step.
   - C(provider) there marks something that is no host but has a version, such as a cloud. One host at a time upgrades it from its own version.
+  - C(needs_controller) there marks a service that acts on other hosts. Roles with C(pull) can't have it.
   - Tasks that would be lost or run at the wrong time are refused, with file and line. Other errors are an unknown step, a task with no
     step or two, a missing service, services that require each other, and a C(once) step without a host.
 author: The convoy.upgrade authors (@convoy-upgrade)
@@ -36,7 +37,7 @@ attributes:
 options:
   upgrade_roles:
     description:
-      - Maps each role to a dictionary with its C(plane) and C(services).
+      - Maps each role to a dictionary with its C(plane) and C(services). With C(pull), its hosts run the tasks themselves.
       - A service is the name of an Ansible role, or a dictionary with C(service) (the Ansible role), C(name) (the name of the service here)
         and C(vars) (variables for its tasks). One Ansible role can serve several services of a host.
       - The dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade). They override C(meta/upgrade.yml) of the service.
@@ -128,6 +129,10 @@ roles:
           tags: [step3, upgrade, nginx]
           tasks: 2
       dropped: []
+pull_roles:
+  description: The same for roles whose hosts run the tasks themselves (C(pull)). Each also has a C(tasks_id), which changes with its tasks.
+  returned: success
+  type: dict
 role_order:
   description: Maps each role to the roles that go before it, from planes and C(requires).
   returned: success

@@ -54,6 +54,13 @@ options:
         deregister the node. It gives no access to other hosts or to keys.
     type: bool
     default: false
+  runs_services:
+    description:
+      - Whether a node runs the tasks of services, as hosts of roles with C(pull) do.
+      - It adds C(write) on the tasks that one host runs for all, on providers and on the host's own lease, and sessions of the host's own node. With
+        it, the host could also claim that it ran such a task, or that a provider is upgraded.
+    type: bool
+    default: false
   token_file:
     description:
       - File on the host of the task for the secret, readable only by its owner. Without it, only the policy and the token are created.
@@ -91,6 +98,7 @@ EXAMPLES = r"""
     kind: node
     name: compute7
     publishes_health: true
+    runs_services: true
 
 - name: Create a policy and a token for a migration
   convoy.upgrade.consul_upgrade_acl:

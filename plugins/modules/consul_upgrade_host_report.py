@@ -103,6 +103,12 @@ options:
       - Release of the node agent that reports. The record keeps it, and the status counts the releases. Omit it if something else reports.
     type: str
     version_added: 0.1.0
+  services:
+    description:
+      - ID of the tasks of services that the host has, as M(convoy.upgrade.node_services) returns it. Empty if it has none. The record keeps it, and
+        a rollout does not begin while it differs from those of the role.
+    type: str
+    version_added: 0.1.0
 seealso:
   - module: convoy.upgrade.consul_upgrade_plan
 """
@@ -212,6 +218,9 @@ record:
     role:
       description: Role by which the host read its gate when it last started, or null.
       type: str
+    services:
+      description: ID of the tasks of services that the host has, or null.
+      type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure
@@ -256,6 +265,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "reason": {"type": "str"},
     "machine": {"type": "str"},
     "release": {"type": "str"},
+    "services": {"type": "str"},
     "admitted": {"type": "bool", "default": True},
     "role": {"type": "str"},
     "role_pattern": {"type": "str", "default": DEFAULT_ROLE_PATTERN},
@@ -273,7 +283,12 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         options["name"],
         *(options[name] for name in ("version", "state", "service", "step", "error", "reason")),
     )
-    report = replace(report, machine=options["machine"] or None, release=options["release"] or None)
+    report = replace(
+        report,
+        machine=options["machine"] or None,
+        release=options["release"] or None,
+        services=options["services"],
+    )
     if report.state == STARTED and options["admitted"]:
         # Before the role, so that an invalid name is reported as such, and not as a name without a role.
         check_name("host", report.host, "name")

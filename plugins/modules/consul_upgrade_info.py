@@ -207,6 +207,9 @@ hosts:
     held:
       description: Whether a hold covers the host, in any state.
       type: bool
+    services:
+      description: ID of the tasks of services that a pull host has, or null.
+      type: str
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str

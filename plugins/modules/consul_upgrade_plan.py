@@ -78,6 +78,11 @@ options:
       - Order that is added to C(role_order) of the instructions, in the same form. Use it for order from another source, such as the planes in
         C(upgrade_roles).
     type: dict
+  roles_with_post_upgrade:
+    description:
+      - Roles whose hosts have tasks after the upgrade. They stay a part of the rollout, and all gates are opened only after them.
+    type: list
+    elements: str
   role_pattern:
     description:
       - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list. The ledger
@@ -467,6 +472,9 @@ hosts:
     held:
       description: Whether a hold covers the host, in any state.
       type: bool
+    services:
+      description: ID of the tasks of services that a pull host has, or null.
+      type: str
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
@@ -727,6 +735,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "instructions": {"type": "dict"},
     "instructions_file": {"type": "path"},
     "role_order": {"type": "dict"},
+    "roles_with_post_upgrade": {"type": "list", "elements": "str"},
     "role_pattern": {"type": "str"},
     "limit": {"type": "list", "elements": "str"},
     "converge": {"type": "bool", "default": False},
@@ -830,6 +839,7 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         job=job,
         rules=rules,
         role_order=options["role_order"],
+        post_upgrade=options["roles_with_post_upgrade"],
         fleet=options["fleet"],
         role_pattern=options["role_pattern"],
         limit=options["limit"],

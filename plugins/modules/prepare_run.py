@@ -148,8 +148,13 @@ pushes:
   type: bool
 role_order:
   description: Order of the roles, from planes and from what services require.
-  returned: if RV(pushes) is true
+  returned: if a role has services
   type: dict
+roles_with_post_upgrade:
+  description: Roles whose hosts have tasks after the upgrade.
+  returned: if a role has services, and RV(pushes) is false
+  type: list
+  elements: str
 version:
   description: Version that the fleet moves to.
   returned: if RV(pushes) is true

@@ -109,6 +109,14 @@ error:
   description: The reported error.
   returned: with O(state=failed) and O(state=invalid)
   type: str
+service:
+  description: The service whose tasks failed. Empty if the host has run none.
+  returned: with O(state=failed)
+  type: str
+step:
+  description: The step that failed. Empty if the host has run none.
+  returned: with O(state=failed)
+  type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure

@@ -75,7 +75,15 @@ def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, co
     assert outcome.plan.hosts["compute3"].reason == "was upgraded, and now its check nova is critical"
     assert consul.tree() == before
     check(consul, "compute3", "passing")
+    for host in FLEET:
+        assert consul.delete(f"upgrade/wake/{host}")
     assert opened(go(done)) == ["compute1", "compute2"]
+    # Pull hosts wait for that.
+    assert [consul.get(f"upgrade/wake/{host}") is not None for host in ("compute1", "compute2", "compute4")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_it_is_well(

@@ -20,6 +20,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.once_for_all import begin_once, end_once
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
@@ -124,6 +126,26 @@ def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path,
     assert chat.names == ["approved", "end"]
     assert token not in json.dumps(chat.posted)
     assert f"{PREFIX}upgrade/notified" in kv.tree(PREFIX)
+
+
+def test_a_node_that_runs_tasks_of_services_records_them_and_only_takes_its_own_lease(
+    guarded: Agent, kv: RawKV
+) -> None:
+    # Its sessions belong to its node in the catalog, which has the name of the host.
+    host = json.loads(kv.call("GET", "agent/self")[2])["Config"]["NodeName"]
+    node = part(guarded, "node", host, False, True)
+    session = open_session(node)
+    assert acquire(node, session, host) is None
+    assert begin_once(node, session, "2", "prepare/schema", host, 0)
+    end_once(node, session, "2", "prepare/schema", host)
+    assert json.loads(kv.get(f"{PREFIX}upgrade/once/2/prepare/schema") or b"")["state"] == "done"
+    assert read_provider(node, "2", "cloud").provider.version == ""
+    with pytest.raises(UpgradeError) as caught:
+        acquire(node, session, "compute2")
+    assert caught.value.code == "denied"
+    with pytest.raises(UpgradeError) as caught:
+        open_session(part(guarded, "node", "compute1"))
+    assert caught.value.code == "denied"
 
 
 FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [

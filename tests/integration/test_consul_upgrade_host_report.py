@@ -54,6 +54,7 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
         "times": started["record"]["times"], "reported": None, "done": [], "post": None, "origin": None,
         "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]], "former": [], "held": None,
         "failures": [], "machine": None, "other_machine": None, "release": None, "role": None,
+        "services": None,
     }  # fmt: skip
     assert begun <= started["record"]["times"]["started"] <= time.time()
     assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")
@@ -261,3 +262,14 @@ def test_a_report_of_the_controller_starts_no_process_of_its_own(run: Runner) ->
     # Another Python may not have what a module needs, so the module says so.
     other = run.start([{**task, "delegate_to": "localhost"}], python="/usr/bin/false").end(90)
     assert other[0]["failed"]
+
+
+def test_the_record_keeps_which_tasks_of_services_a_host_has(run: Runner) -> None:
+    played = run(
+        [
+            playbook.report("compute1", "1", "upgraded", services="1f0c2a7be5d94b1c"),
+            playbook.report("compute1", "1", "failed", step="puppet"),
+            playbook.report("compute1", "1", "upgraded", services=""),
+        ]
+    )
+    assert [one["record"]["services"] for one in played] == ["1f0c2a7be5d94b1c", "1f0c2a7be5d94b1c", None]

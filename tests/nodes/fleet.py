@@ -96,6 +96,8 @@ class Fleet:
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("CONSUL_", "ANSIBLE_"))}
         environ |= {"ANSIBLE_HOME": str(self.folder / "home"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORKS": "10"}
         environ |= {"ANSIBLE_PIPELINING": "true", "ANSIBLE_DEPRECATION_WARNINGS": "false", **self.lab.environ}
+        # As a shell would set it, for the folder of composed tasks.
+        environ["PWD"] = str(self.folder)
         process = start(
             command,
             env=environ,

@@ -27,7 +27,19 @@ _MOST_UNITS = 2500
 # In bytes. The size of a record as planners write it, and the size up to which a host's value can't exceed that.
 _MOST_RECORD = 100_000
 _SMALL_RECORD = 25_000
-_TEXTS = ("service", "step", "error", "reported", "origin", "held", "machine", "other_machine", "release", "role")
+_TEXTS = (
+    "service",
+    "step",
+    "error",
+    "reported",
+    "origin",
+    "held",
+    "machine",
+    "other_machine",
+    "release",
+    "role",
+    "services",
+)
 
 
 def decode_record(key: str, value: bytes) -> HostRecord:
@@ -88,6 +100,7 @@ def _record(data: Any) -> HostRecord:
         _bounded(texts["other_machine"], LONGEST_NAME),
         _bounded(texts["release"], LONGEST_NAME),
         _bounded(texts["role"], LONGEST_NAME),
+        _bounded(texts["services"], LONGEST_NAME),
     )
 
 

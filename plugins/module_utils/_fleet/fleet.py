@@ -94,6 +94,7 @@ class HostRecord:
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
     :param release: the release of the node agent that reported last; None if none did.
     :param role: the role by which the host read its gate when it last started; None if it gave none.
+    :param services: the ID of the tasks of services that a pull host has; None if it has none.
     :param readable: False if the record exists and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul; 0 if the record is not from a snapshot.
     """
@@ -117,6 +118,7 @@ class HostRecord:
     other_machine: str | None = None
     release: str | None = None
     role: str | None = None
+    services: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 

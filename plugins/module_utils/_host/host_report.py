@@ -40,6 +40,7 @@ class HostReport:
     :param reason: why the host holds itself.
     :param machine: the ID of the machine that reports; None if it is not known.
     :param release: the release of the node agent that reports; None if something else does.
+    :param services: the ID of the tasks of services that the host has; empty if it has none any more, None if the caller does not know.
     :param role: the host's role. With it, a start is refused unless the host is admitted at that moment.
     :param default: whether the host may start if no gate is set.
     """
@@ -53,6 +54,7 @@ class HostReport:
     reason: str | None = None
     machine: str | None = None
     release: str | None = None
+    services: str | None = None
     role: str | None = None
     default: bool = True
 
@@ -238,10 +240,14 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
     release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
     role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
+    services = before.services if before is not None else None
+    if report.services is not None:
+        services = truncate_middle(sanitize(report.services), LONGEST_NAME) or None
     after = replace(
         after,
         release=release or (before.release if before is not None else None),
         role=role or (before.role if before is not None else None),
+        services=services,
     )
     at_step = (service, step) if report.state == STARTED else (None, None)
     if before is None or not before.readable:

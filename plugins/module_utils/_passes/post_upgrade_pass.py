@@ -13,7 +13,7 @@ from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import Operation
-from .._consul.operations import Change, compare_and_put, net_changes
+from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, find_members
 from .._fleet.former_rollouts import with_former_rollout
@@ -22,12 +22,12 @@ from .._host_states.states import read_states
 from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
-from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
+from .._rollout.admission import MOST_ADMISSIONS, MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .._rollout.host_health_notes import with_checks
 from .._rollout.host_writes import HostWrite, left_out_warning, write_hosts
 from .._rules.instructions import parse
 from .._state.layout import refuse_to_plan
-from .._state.ledger_writer import MOST_GATES, LedgerWriter
+from .._state.ledger_writer import LedgerWriter
 from .._state.store import Store, current_user
 from .planner_pass import PassRequest, PassResult
 from .restored_consul import RepeatedRead
@@ -102,7 +102,7 @@ def _try_once(
         outcome.admissions += [by_host[host] for host in hosts]
         opened.extend(by_host[host] for host in hosts)
 
-    left_out = write_hosts(store.keys, by_host, MOST_GATES, make, write)
+    left_out = write_hosts(store.keys, by_host, MOST_ADMISSIONS, make, write)
     if left_out:
         outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
     outcome.changes = net_changes(writer.changes)
@@ -135,8 +135,10 @@ def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, Host
             former = with_former_rollout(before) if before is not None and before.readable else ()
             before = HostRecord(version, UPGRADED, reported=version, former=former)
         text = encode_record(replace(before, post=POST_OPEN))
+        # A pull host runs these tasks when it is woken.
+        wake = put(store.keys.wake(host), str(int(runtime.now())))
         found[host] = HostWrite(
-            [compare_and_put(key, text, entry.modify_index if entry is not None else 0)],
+            [compare_and_put(key, text, entry.modify_index if entry is not None else 0), wake],
             [Change(key, text_of(entry.value) if entry is not None else None, text)],
         )
     return found

@@ -266,4 +266,5 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         busy=one.is_busy,
         stage=stage,
         blocks=one.blocks_others,
+        services=record.services if record is not None else None,
     )

@@ -37,6 +37,7 @@ class HostView:
         only those of checkpoints, such as ``upgrade/nginx@2.4``.
     :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
     :param busy: whether it has started other work than the rollout's, and not ended it: a job, or an upgrade while the rollout is a job.
+    :param services: the ID of the tasks of services that it has; None if it has none.
     :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
     :param blocks: whether other roles and later stages wait for it.
     """
@@ -58,6 +59,7 @@ class HostView:
     busy: bool = False
     stage: int = 0
     blocks: bool = False
+    services: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

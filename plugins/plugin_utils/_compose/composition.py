@@ -34,6 +34,7 @@ class ComposedRole:
     :param stops_together: whether all services are stopped before any of them is upgraded. Otherwise each one is stopped, upgraded and
         started before the next.
     :param dropped: sentences on tasks that are left out, because another service of the role has the same task.
+    :param pull: whether its hosts run the tasks themselves.
     """
 
     name: str
@@ -42,6 +43,22 @@ class ComposedRole:
     task_groups: tuple[TaskGroup, ...]
     dropped: tuple[str, ...]
     stops_together: bool = False
+    pull: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, without the tasks themselves."""
+        return {
+            "plane": self.plane,
+            "services": {entry.name: service.role for entry, service in self.services},
+            "paths": {
+                entry.name: _path(entry, service)
+                for entry, service in self.services
+                if service.checkpoints or service.meta.provider
+            },
+            "version_rules": {entry.name: version_rules_of(entry, service).plain() for entry, service in self.services},
+            "task_groups": [group.plain() for group in self.task_groups],
+            "dropped": list(self.dropped),
+        }
 
     def of_file(self, step: str) -> list[TaskGroup]:
         """Return the task groups in the file of a step. If services do not stop together, that of the step upgrade has three steps."""
@@ -68,23 +85,8 @@ class Composition:
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, without the tasks themselves."""
         return {
-            "roles": {
-                role.name: {
-                    "plane": role.plane,
-                    "services": {entry.name: service.role for entry, service in role.services},
-                    "paths": {
-                        entry.name: _path(entry, service)
-                        for entry, service in role.services
-                        if service.checkpoints or service.meta.provider
-                    },
-                    "version_rules": {
-                        entry.name: version_rules_of(entry, service).plain() for entry, service in role.services
-                    },
-                    "task_groups": [group.plain() for group in role.task_groups],
-                    "dropped": list(role.dropped),
-                }
-                for role in self.roles.values()
-            },
+            "roles": {role.name: role.plain() for role in self.roles.values() if not role.pull},
+            "pull_roles": {role.name: role.plain() for role in self.roles.values() if role.pull},
             "role_order": {role: list(firsts) for role, firsts in self.among.order.items()},
             "reasons": {
                 role: {first: why for first, why in found.items() if first in self.among.order.get(role, ())}
@@ -124,17 +126,20 @@ def compose(
     for role, what in upgrade_roles.items():
         listed[role] = _listed(role, (what or {}).get("services") or (), find, places, found)
         _refuse_two_planes(role, (what or {}).get("plane"), listed[role])
+        if _is_pull(what):
+            _refuse_on_pull_hosts(role, listed[role])
     requires = _requires(listed, find, places)
     warnings = list(requires.warnings)
     needs = {
         role: RoleNeeds(
-            (upgrade_roles[role] or {}).get("plane"), [entry.name for entry, _service in services], requires.by_use
+            (upgrade_roles[role] or {}).get("plane"),
+            [entry.name for entry, _service in services],
+            requires.by_use,
+            _is_pull(upgrade_roles[role]),
         )
         for role, services in listed.items()
     }
-    composed = {
-        role: _role(role, needs[role].plane, services, requires.by_use) for role, services in listed.items() if services
-    }
+    composed = {role: _role(role, needs[role], services) for role, services in listed.items() if services}
     for one in composed.values():
         if not any(group.step in STEPS[1:] for group in one.task_groups):
             names = ", ".join(entry.name for entry, _service in one.services)
@@ -180,6 +185,21 @@ def _refuse_two_planes(role: str, plane: str | None, services: Sequence[tuple[Se
                 f"{entry.name} belongs to the plane {own}, and the role to {plane}. A host is upgraded as a whole, in one of the planes. "
                 f"Move {entry.name} to a role of its plane, or accept that it goes with {plane}: "
                 f"{{service: {entry.role}, plane: {plane}}}.",
+            )
+
+
+def _is_pull(what: Mapping[str, Any] | None) -> bool:
+    return bool((what or {}).get("pull"))
+
+
+def _refuse_on_pull_hosts(role: str, services: Sequence[tuple[ServiceEntry, Service]]) -> None:
+    """Refuse services that a host can't run by itself."""
+    for number, (entry, service) in enumerate(services):
+        if service.meta.needs_controller:
+            raise refusal(
+                f"upgrade_roles.{role}.services[{number}]",
+                f"{entry.name} needs a controller ({service.meta.at('needs_controller')}), but the hosts of {role} run their tasks themselves "
+                f"(pull: true). Remove {entry.name}, or pull.",
             )
 
 
@@ -229,14 +249,9 @@ def _requires(
     return _Requires(by_use, list(warnings))
 
 
-def _role(
-    name: str,
-    plane: str | None,
-    services: Sequence[tuple[ServiceEntry, Service]],
-    requires: Mapping[str, Sequence[str]],
-) -> ComposedRole:
+def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Service]]) -> ComposedRole:
     by_use = {entry.name: (entry, service) for entry, service in services}
-    ordered = [by_use[one] for one in order_within_role(list(by_use), requires)]
+    ordered = [by_use[one] for one in order_within_role(list(by_use), needs.requires)]
     groups: list[TaskGroup] = []
     dropped: list[str] = []
     orders = {entry.name: version_rules_of(entry, service).order() for entry, service in ordered if service.checkpoints}
@@ -277,7 +292,7 @@ def _role(
     stops_together = any(service.meta.stop_together or service.checkpoints for _entry, service in ordered)
     if not stops_together:
         groups = _by_service(groups, [entry.name for entry, _service in ordered])
-    return ComposedRole(name, plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together)
+    return ComposedRole(name, needs.plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together, needs.pull)
 
 
 def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[TaskGroup]:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,23 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
         for entry, service in role.services:
             files |= _service_files(role, entry, service)
     # The list of files shows the next composition which files it may delete.
-    sign = {**composition.plain(), "files": sorted((*files, SIGN))}
+    sign = {**plain(composition, files), "files": sorted((*files, SIGN))}
     files[SIGN] = _text(json.dumps(sign, indent=2, sort_keys=True) + "\n")
     return dict(sorted(files.items()))
+
+
+def plain(composition: Composition, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return a composition as plain data, without the tasks themselves. Roles of pull hosts have the ID of their tasks.
+
+    :param files: path -> content.
+    """
+    found = composition.plain()
+    for name, role in found["pull_roles"].items():
+        digest = hashlib.sha256()
+        for path in sorted(path for path in files if path.startswith(f"{name}/")):
+            digest.update(f"{path} {len(files[path])}\n".encode() + files[path])
+        role["tasks_id"] = digest.hexdigest()[:16]
+    return found
 
 
 def _playbook(role: ComposedRole, folder: str) -> str:

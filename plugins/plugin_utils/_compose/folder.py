@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,25 @@ def read_composition(folder: Path) -> dict[str, Any]:
             f"composed: {folder / SIGN} can't be read ({error}), so {folder} holds no composition. Give the folder that compose.yml wrote.",
         ) from error
     return {**found, "changed": False, "folder": str(folder), "run_folder": str(folder), "diff": []}
+
+
+def refuse_untrusted(folder: Path) -> None:
+    """Refuse a composition that another user than root, or the one who runs this, could change.
+
+    :raises UpgradeError: ``untrusted_services``.
+    """
+    owners = (0, os.geteuid())
+    for path in (*reversed(folder.parents), folder, *sorted(folder.rglob("*"))):
+        facts = path.lstat()
+        is_shared = path in folder.parents and bool(facts.st_mode & stat.S_ISVTX)
+        is_writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (stat.S_ISLNK(facts.st_mode) or is_shared)
+        if facts.st_uid not in owners or is_writable:
+            mode = f"user {facts.st_uid}, mode {stat.S_IMODE(facts.st_mode):04o}"
+            raise UpgradeError(
+                "untrusted_services",
+                f"{path} can be changed by others than root ({mode}), so no task in {folder} runs. Run chown -R root: {folder}; chmod -R go-w {folder}.",
+                path=str(path),
+            )
 
 
 def compare(folder: Path, files: Mapping[str, bytes]) -> list[Difference]:

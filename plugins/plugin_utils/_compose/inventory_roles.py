@@ -12,7 +12,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean, in_order, listing
 from .._services.planes import CONTROL_PLANE, DATA_PLANE, PLANES
 
-_KEYS = ("plane", "services")
+_KEYS = ("plane", "services", "pull")
 
 
 def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -66,12 +66,14 @@ def roles_of_plane(upgrade_roles: Mapping[str, Any], plane: str) -> list[str]:
 
 
 def pushed_roles(upgrade_roles: Mapping[str, Any]) -> list[str]:
-    """Return the roles whose hosts Ansible upgrades: those with services. ``upgrade_roles`` has to be checked already."""
-    return [name for name, what in upgrade_roles.items() if (what or {}).get("services")]
+    """Return the roles whose hosts Ansible upgrades: those with services and without ``pull``. ``upgrade_roles`` has to be checked already."""
+    return [
+        name for name, what in upgrade_roles.items() if (what or {}).get("services") and not (what or {}).get("pull")
+    ]
 
 
 def check_roles(upgrade_roles: object) -> None:
-    """Check that ``upgrade_roles`` maps roles to their plane and services.
+    """Check that ``upgrade_roles`` maps roles to their plane, their services, and whether their hosts run these themselves.
 
     :raises UpgradeError: ``bad_upgrade_roles``.
     """
@@ -95,3 +97,6 @@ def check_roles(upgrade_roles: object) -> None:
                 "bad_upgrade_roles",
                 f"{where}.plane: {plane!r} is not a plane{did_you_mean(str(plane), PLANES) or '.'} Planes are: {', '.join(PLANES)}.",
             )
+        pull = (what or {}).get("pull")
+        if pull is not None and not isinstance(pull, bool):
+            raise UpgradeError("bad_upgrade_roles", f"{where}.pull: {pull!r} is neither true nor false.")

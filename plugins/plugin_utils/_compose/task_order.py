@@ -20,11 +20,13 @@ class RoleNeeds:
     :param plane: ``controlplane``, ``dataplane`` or None.
     :param services: the names of its services, in the order of ``upgrade_roles``.
     :param requires: service -> the services that have to be upgraded before it.
+    :param pull: whether its hosts run the tasks themselves, each when it is admitted.
     """
 
     plane: str | None
     services: Sequence[str]
     requires: Mapping[str, Sequence[str]]
+    pull: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
 
     A role waits for other roles only for services that it does not have itself.
 
-    :raises UpgradeError: ``bad_service`` for a cycle with a role that is not in the control plane.
+    :raises UpgradeError: ``bad_service`` for a cycle with a role that is not in the control plane, or of pull hosts.
     """
     reasons: dict[str, dict[str, str]] = {role: {} for role in roles}
     for role, what in roles.items():
@@ -113,7 +115,7 @@ def order_among_roles(roles: Mapping[str, RoleNeeds]) -> RoleOrdering:
     groups = _connected_roles({role: list(found) for role, found in reasons.items()})
     lockstep = [group for group in groups if len(group) > 1]
     for group in lockstep:
-        if any(roles[role].plane != PLANES[0] for role in group):
+        if any(roles[role].plane != PLANES[0] or roles[role].pull for role in group):
             raise _cycle_error(group, reasons)
     together = {role: group for group in lockstep for role in group}
     order: dict[str, list[str]] = {}
@@ -141,8 +143,8 @@ def _cycle_error(group: Iterable[str], reasons: Mapping[str, Mapping[str, str]])
     why = "; ".join(reasons[role][first] for role, first in pairwise(path))
     return UpgradeError(
         "bad_service",
-        f"upgrade_roles: roles wait for each other, {' -> '.join(path)}: {why}. Only roles of the control plane can be upgraded "
-        "together. Move the services of these roles into one role, or remove a requirement.",
+        f"upgrade_roles: roles wait for each other, {' -> '.join(path)}: {why}. Only roles of the control plane without pull can be "
+        "upgraded together. Move the services of these roles into one role, or remove a requirement.",
         cycle=path,
     )
 

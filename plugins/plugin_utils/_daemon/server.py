@@ -47,7 +47,7 @@ from .._push.messages import (
     Validation,
 )
 from .._push.prepared_run import PreparedRun
-from .._push.service import PushService
+from .._push.service import HostService, PushService
 from .progress_feed import ProgressFeed
 
 
@@ -65,23 +65,23 @@ class RunDaemon:
         self._feed = ProgressFeed(self._queries_of)
         self._run: PreparedRun | None = None
         self._validation: dict[str, Validation] = {}
-        self._push: PushService | None = None
+        self._push: HostService | None = None
         self._notifier: Notifier | None = None
         self._answers: dict[type[Message[Any]], Callable[[Any], Any]] = {
             Admit: lambda message: self._push_service().admit(message),
             AdmitWave: lambda message: self._push_service().admit_wave(message),
-            BeginTaskGroup: lambda message: self._push_service().begin_task_group(message),
-            EndHost: lambda message: self._push_service().end_host(message),
+            BeginTaskGroup: lambda message: self._host_service().begin_task_group(message),
+            EndHost: lambda message: self._host_service().end_host(message),
             EndRun: lambda _message: self.end(),
-            FailHost: lambda message: self._push_service().fail_host(message),
-            FinishTaskGroup: lambda message: self._push_service().finish_task_group(message),
+            FailHost: lambda message: self._host_service().fail_host(message),
+            FinishTaskGroup: lambda message: self._host_service().finish_task_group(message),
             FollowProgress: self._feed.follow,
             GetHostsThatGaveWay: lambda _message: self._push_service().hosts_that_gave_way(),
             GetRun: lambda _message: self._prepared(),
             GetValidation: lambda _message: dict(self._validation),
             IsShown: lambda _message: self._feed.is_shown(),
             KeepRun: self._keep_run,
-            RefuseStop: lambda message: self._push_service().refuse_stop(message),
+            RefuseStop: lambda message: self._host_service().refuse_stop(message),
             ReportValidation: self._keep_validation,
             Settle: lambda message: self._push_service().settle(message, is_shown=self._feed.is_shown()),
             StartNotifier: self._start_notifier,
@@ -133,14 +133,31 @@ class RunDaemon:
     def _keep_validation(self, message: ReportValidation) -> None:
         self._validation[message.host] = message.validation
 
-    def _push_service(self) -> PushService:
+    def _host_service(self) -> HostService:
         if self._push is None:
             raise UpgradeError("no_push", "The push service has not started. Run push_run with state: started first.")
         return self._push
 
+    def _push_service(self) -> PushService:
+        service = self._host_service()
+        if not isinstance(service, PushService):
+            raise UpgradeError(
+                "no_push", "On a pull host, no other host is admitted. Run the playbook on a controller."
+            )
+        return service
+
     def _start_push(self, message: StartPush) -> None:
         self._stop_push()
-        self._push = PushService(message.run, self._queries_of(message.run.settings))
+        if not message.run.on_host:
+            self._push = PushService(message.run, self._queries_of(message.run.settings))
+            return
+        service = HostService(message.run)
+        try:
+            service.begin_on_host()
+        except UpgradeError:
+            service.close()
+            raise
+        self._push = service
 
     def _stop_push(self) -> None:
         push, self._push = self._push, None

@@ -264,9 +264,10 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
     :param result: a result of ``compose_upgrade_tasks``.
     """
     lines = [f"Composed in {result['folder']}:"] if result.get("folder") else []
-    for role, what in result["roles"].items():
+    pull_roles = result.get("pull_roles", {})
+    for role, what in {**result["roles"], **pull_roles}.items():
         plane = f" ({what['plane']})" if what["plane"] else ""
-        lines.append(f"{role}{plane}:")
+        lines.append(f"{role}{plane}{', run by the hosts themselves' if role in pull_roles else ''}:")
         # In the order in which they run: a step comes again for the next service.
         steps: list[tuple[str, list[str]]] = []
         for one in what["task_groups"]:

@@ -80,7 +80,7 @@ class HostRuns:
     def begin(self, host: str, *, in_wave: bool = False) -> HostRun:
         """Begin or resume the upgrade of an admitted host.
 
-        An upgrade starts only while the host is still admitted. Tasks after the upgrade have no gate.
+        An upgrade starts only while the host is still admitted. Tasks after the upgrade have no gate. A pull host has reported its start.
 
         :raises UpgradeError: ``not_admitted``.
         """
@@ -102,7 +102,7 @@ class HostRuns:
             found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
             host_run.record, host_run.index = found.record, found.index
 
-        self._pool.with_retries(read if self._run.phase == AFTER else start_upgrade)
+        self._pool.with_retries(read if self._run.phase == AFTER or self._run.on_host else start_upgrade)
         with self._lock:
             self._host_runs[host] = host_run
         return host_run
@@ -183,7 +183,7 @@ class HostRuns:
             host_run.running_once = None
 
     def end(self, host: str) -> tuple[str, ...]:
-        """Report that a host is upgraded and release its lease.
+        """Report that a host is upgraded and release its lease. A pull host still has other steps before it is upgraded.
 
         :returns: the steps that tags on the command line left out; none if it is upgraded.
         :raises UpgradeError: as :meth:`begin_task_group` does, and what :meth:`Providers.leave` raises.
@@ -194,7 +194,7 @@ class HostRuns:
         self._providers.leave(host, host_run.done)
         missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
-        if missing:
+        if missing or (self._run.on_host and self._run.phase != AFTER):
             self._write(host_run)
             self._release(host)
             return tuple(missing)
@@ -207,20 +207,24 @@ class HostRuns:
         self._release(host)
         return ()
 
-    def fail(self, host: str, error: str) -> None:
+    def fail(self, host: str, error: str) -> tuple[str, str]:
         """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.
 
+        A pull host reports the failure of its upgrade itself.
+
+        :returns: the service and the step that failed, empty if the host is not active or has run nothing.
         :raises UpgradeError: for what can't be recorded. Everything else is recorded, and the lease is released.
         """
         host_run = self._host_runs.get(host)
         if host_run is None:
-            return
+            return "", ""
         # Callbacks run in reverse order, each also if another one fails.
         with contextlib.ExitStack() as stack:
             stack.callback(self._release, host)
             stack.callback(self._write_failed, host_run, error)
             stack.callback(self._providers.fail, host, error)
             stack.callback(self._fail_once, host_run, error)
+        return host_run.service or "", host_run.step or ""
 
     def _active(self, host: str) -> HostRun:
         host_run = self._host_runs.get(host)
@@ -243,7 +247,7 @@ class HostRuns:
     def _write_failed(self, host_run: HostRun, error: str) -> None:
         if self._run.phase == AFTER:
             self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
-        else:
+        elif not self._run.on_host:
             self._report(HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error))
 
     def _report(self, report: HostReport) -> None:
@@ -322,15 +326,23 @@ class HostRuns:
             if found is None:
                 raise UpgradeError(
                     "once_gone",
-                    f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. Run the same command "
-                    "again: a host of that run runs it as a whole.",
+                    f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. "
+                    + (
+                        "The next host that tries again runs it as a whole."
+                        if self._run.on_host
+                        else "Run the same command again: a host of that run runs it as a whole."
+                    ),
                 )
             if found.state == once_for_all.FAILED:
                 error = (found.error or "no error was recorded").rstrip(". ")
                 raise UpgradeError(
                     "once_failed",
-                    f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, and run the same command with "
-                    "-e retry_failed=true.",
+                    f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
+                    + (
+                        f"then retry.yml -e host={found.host},{host_run.host}."
+                        if self._run.on_host
+                        else "and run the same command with -e retry_failed=true."
+                    ),
                 )
             host_run.left_to_others.pop(0)
             host_run.done[name] = None

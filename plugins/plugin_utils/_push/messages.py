@@ -104,7 +104,7 @@ class GetValidation(Message[dict[str, Validation]]):
 
 @dataclass(frozen=True, slots=True)
 class StartPush(Message[None]):
-    """Open a Consul session and admit the hosts of a run from now on."""
+    """Open a Consul session and admit the hosts of a run from now on. In a run on a pull host, that host begins."""
 
     run: PushRun
 
@@ -179,8 +179,8 @@ class EndHost(Message[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class FailHost(Message[None]):
-    """Report that a host failed."""
+class FailHost(Message["tuple[str, str]"]):
+    """Report that a host failed. The answer is the service and the step that failed, both empty if it has run nothing."""
 
     host: str
     error: str

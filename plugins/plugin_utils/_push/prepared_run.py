@@ -11,7 +11,7 @@ from typing import Any
 
 from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import plural
+from ...module_utils._common.names import listing, plural
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, post_upgrade_hosts, run_scope
 from .._upgrade_path.allowed_moves import ForbiddenMoves, forbidden_moves
@@ -19,6 +19,8 @@ from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
 
 POST_UPGRADE = "post_upgrade"
+# What a host reports in place of an ID if its tasks come with the version.
+WITH_VERSION = "{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class PreparedRun:
     :param task_groups: role -> its task groups, for the roles that have services.
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
     :param post_upgrade: host -> the version that it reported, for hosts with tasks after the upgrade; empty before every host is upgraded.
+        Pull hosts are among them.
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
@@ -85,7 +88,8 @@ class PreparedRun:
 
     def as_result(self) -> dict[str, Any]:
         """Return what the playbooks need, as plain data."""
-        hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.post_upgrade))
+        pushed_after = [host for host in self.post_upgrade if self.fleet[host] in self.task_groups]
+        hosts = dict.fromkeys((*self.scope.pushed_hosts, *pushed_after))
         return {
             "pushes": True,
             "role_order": self.composition.get("role_order", {}),
@@ -95,7 +99,7 @@ class PreparedRun:
             "waves": list(self.scope.waves),
             "validate": list(self.scope.validate),
             "resumed": list(self.scope.resumed),
-            POST_UPGRADE: list(self.post_upgrade),
+            POST_UPGRADE: pushed_after,
             "plays": [play for play in (*self.scope.plays, POST_UPGRADE) if self.hosts_of(play)],
             "complete": self.complete,
             "task_timeout": self.task_timeout,
@@ -131,6 +135,29 @@ def check_moves(request: RunRequest) -> ForbiddenMoves:
             hosts=list(forbidden.hosts),
         )
     return forbidden
+
+
+def check_services(request: RunRequest) -> None:
+    """Check that pull hosts have the tasks of their services as they are now. Hosts that never reported and held hosts are not checked.
+
+    :raises UpgradeError: ``other_services``.
+    """
+    roles: Mapping[str, Any] = request.composition.get("pull_roles", {})
+    other = [
+        host
+        for host, view in request.plan["hosts"].items()
+        if view["role"] in roles
+        and view["version"]
+        and not view["held"]
+        and view["services"] not in (roles[view["role"]]["tasks_id"], WITH_VERSION)
+    ]
+    if other:
+        raise UpgradeError(
+            "other_services",
+            f"Nothing was touched: {plural(len(other), 'pull host')} {'has' if len(other) == 1 else 'have'} no tasks of services, or other ones than "
+            f"upgrade_roles has now: {listing(other, 20)}. Deliver them: enroll.yml --limit {','.join(other[:20])}.",
+            hosts=other,
+        )
 
 
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:

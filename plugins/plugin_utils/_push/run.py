@@ -51,6 +51,8 @@ class PushRun:
     :param last: hosts that go after the other hosts of their roles.
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     :param command: the name of the tasks if the run is a job; empty for an upgrade. ``version`` is the target of the job then.
+    :param pull_roles: the roles of pull hosts that have tasks after the upgrade.
+    :param on_host: whether this is a run on a pull host, which is admitted already and runs its own task groups.
     """
 
     settings: Settings
@@ -68,6 +70,8 @@ class PushRun:
     plays: tuple[tuple[str, ...], ...] = ()
     last: frozenset[str] = frozenset()
     command: str = ""
+    pull_roles: frozenset[str] = frozenset()
+    on_host: bool = False
 
     @property
     def is_job(self) -> bool:
@@ -98,22 +102,27 @@ class PushRun:
         return any(one.name == task_group and one.checkpoint for one in self._role_task_groups(host))
 
     @property
-    def roles_with_post_upgrade(self) -> set[str]:
-        """Return the roles that have tasks after the upgrade."""
-        return {
+    def roles_with_post_upgrade(self) -> frozenset[str]:
+        """Return the roles that have tasks after the upgrade, those of pull hosts too."""
+        return self.pull_roles.union(
             role for role, groups in self.task_groups.items() if any(one.step == _POST_UPGRADE_STEP for one in groups)
-        }
+        )
 
     def _role_task_groups(self, host: str) -> tuple[RunTaskGroup, ...]:
         return self.task_groups.get(self.fleet.get(host, ""), ())
 
 
 def task_groups_from(composition: Mapping[str, Any]) -> dict[str, tuple[RunTaskGroup, ...]]:
-    """Return role -> task groups from a composition as data, without the step ``validate``, which is not recorded."""
-    return {
-        role: tuple(_task_group(one) for one in role_data["task_groups"] if one["step"] != "validate")
-        for role, role_data in composition["roles"].items()
-    }
+    """Return role -> task groups from a composition as data, for the roles that Ansible upgrades.
+
+    The step ``validate`` is left out, because it is not recorded.
+    """
+    return {role: task_groups_of_role(role_data) for role, role_data in composition["roles"].items()}
+
+
+def task_groups_of_role(role_data: Mapping[str, Any]) -> tuple[RunTaskGroup, ...]:
+    """Return the task groups of a role of a composition as data, without the step ``validate``."""
+    return tuple(_task_group(one) for one in role_data["task_groups"] if one["step"] != "validate")
 
 
 def _task_group(data: Mapping[str, Any]) -> RunTaskGroup:

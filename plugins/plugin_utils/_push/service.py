@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The push service of a run's daemon: admits the hosts that Ansible upgrades, and records their progress in Consul."""
+"""The push service of a run's daemon: admits the hosts that Ansible upgrades, and records their progress in Consul.
+
+On a pull host, which is admitted already, the host service only records.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,66 @@ from .run import PushRun
 from .session import RunSession
 
 
-class PushService:
+class HostService:
+    """Answers the messages about the task groups of hosts."""
+
+    def __init__(self, run: PushRun) -> None:
+        """Open the Consul session.
+
+        :raises UpgradeError: what :meth:`RunSession` raises.
+        """
+        self._run = run
+        self._pool = StorePool(run.settings, is_job=run.is_job)
+        self.session = RunSession(self._pool, self._active_hosts)
+        self._host_runs = HostRuns(run, self._pool, self.session)
+
+    def close(self) -> None:
+        """End the Consul session."""
+        self.session.close()
+
+    def begin_on_host(self) -> None:
+        """Begin the only host of a run on a pull host.
+
+        :raises UpgradeError: ``taken``, and what :meth:`HostRuns.begin` raises.
+        """
+        host = self._run.hosts[0]
+        holder = self.session.acquire(host)
+        if holder is not None:
+            raise UpgradeError(
+                "taken",
+                f"The tasks of {host} don't begin, because its lease belongs to {holder}, which upgrades the host from outside. Remove pull from "
+                "its role in upgrade_roles, or let only the host run its tasks.",
+            )
+        self._host_runs.begin(host)
+
+    def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
+        """Answer :class:`BeginTaskGroup`."""
+        run, why = self._host_runs.begin_task_group(
+            message.host, message.task_group, chosen=message.chosen, whole=message.whole, skipped=message.skipped
+        )
+        return TaskGroupStart(run, why)
+
+    def refuse_stop(self, message: RefuseStop) -> float:
+        """Answer :class:`RefuseStop`."""
+        return self._host_runs.refuse_stop(message.host, message.task_group, message.error, message.patience)
+
+    def finish_task_group(self, message: FinishTaskGroup) -> None:
+        """Answer :class:`FinishTaskGroup`."""
+        self._host_runs.finish_task_group(message.host, message.task_group)
+
+    def end_host(self, message: EndHost) -> str:
+        """Answer :class:`EndHost`."""
+        return "partial" if self._host_runs.end(message.host) else "upgraded"
+
+    def fail_host(self, message: FailHost) -> tuple[str, str]:
+        """Answer :class:`FailHost`."""
+        return self._host_runs.fail(message.host, message.error)
+
+    def _active_hosts(self) -> list[str]:
+        return self._host_runs.active_hosts()
+
+
+class PushService(HostService):
     """Answers the messages of one push run."""
 
     def __init__(self, run: PushRun, queries: BlockingQueries | None = None) -> None:
@@ -43,12 +105,9 @@ class PushService:
         :param queries: the blocking queries of this process; None for queries of its own.
         :raises UpgradeError: what :func:`take_back` and :meth:`RunSession` raise.
         """
-        self._run = run
-        self._pool = StorePool(run.settings, is_job=run.is_job)
-        with self._pool.store() as store:
+        with StorePool(run.settings, is_job=run.is_job).store() as store:
             take_back(store)
-        self.session = RunSession(self._pool, self._active_hosts)
-        self._host_runs = HostRuns(run, self._pool, self.session)
+        super().__init__(run)
         self._admission = RunAdmission(run, self._pool, self.session.acquire, queries)
         self._progress = PassProgress()
         self._partial: dict[str, tuple[str, ...]] = {}
@@ -56,7 +115,7 @@ class PushService:
     def close(self) -> None:
         """End the Consul session, and stop watching keys."""
         self._admission.close()
-        self.session.close()
+        super().close()
 
     def admit(self, message: Admit) -> HostAdmission:
         """Answer :class:`Admit`."""
@@ -84,21 +143,6 @@ class PushService:
                 raise
         return begun
 
-    def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
-        """Answer :class:`BeginTaskGroup`."""
-        run, why = self._host_runs.begin_task_group(
-            message.host, message.task_group, chosen=message.chosen, whole=message.whole, skipped=message.skipped
-        )
-        return TaskGroupStart(run, why)
-
-    def refuse_stop(self, message: RefuseStop) -> float:
-        """Answer :class:`RefuseStop`."""
-        return self._host_runs.refuse_stop(message.host, message.task_group, message.error, message.patience)
-
-    def finish_task_group(self, message: FinishTaskGroup) -> None:
-        """Answer :class:`FinishTaskGroup`."""
-        self._host_runs.finish_task_group(message.host, message.task_group)
-
     def end_host(self, message: EndHost) -> str:
         """Answer :class:`EndHost`."""
         left = self._host_runs.end(message.host)
@@ -107,10 +151,10 @@ class PushService:
         self._admission.ended(message.host)
         return "partial" if left else "upgraded"
 
-    def fail_host(self, message: FailHost) -> None:
+    def fail_host(self, message: FailHost) -> tuple[str, str]:
         """Answer :class:`FailHost`."""
         try:
-            self._host_runs.fail(message.host, message.error)
+            return self._host_runs.fail(message.host, message.error)
         finally:
             # A failure that can't be recorded must not keep other hosts waiting for this one.
             self._admission.ended(message.host)
@@ -172,6 +216,3 @@ class PushService:
             if not decision.asks_again:
                 self._admission.ended(host)
         return HostAdmission(decision.admitted, decision.state, decision.reason, done, decision.asks_again)
-
-    def _active_hosts(self) -> list[str]:
-        return self._host_runs.active_hosts()

@@ -306,14 +306,21 @@ def _without_blocked(
 def post_upgrade_hosts(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the hosts that have tasks after the upgrade, ordered by plane."""
+    """Return the hosts that have tasks after the upgrade, ordered by plane. Those of pull roles run them themselves."""
     control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == CONTROL_PLANE}
-    roles = {
-        name for name, data in composition["roles"].items() if any(one["step"] == POST for one in data["task_groups"])
-    }
+    roles = roles_with_post_upgrade(composition)
     with_tasks = [host for host, view in plan["hosts"].items() if view["role"] in roles]
     is_reversed = plan.get("rollback_order") == REVERSED
     return tuple(sorted(with_tasks, key=lambda host: (plan["hosts"][host]["role"] in control) == is_reversed))
+
+
+def roles_with_post_upgrade(composition: Mapping[str, Any]) -> frozenset[str]:
+    """Return the roles that have tasks after the upgrade, those of pull hosts too.
+
+    :param composition: a result of ``compose_upgrade_tasks``.
+    """
+    roles = {**composition["roles"], **composition.get("pull_roles", {})}
+    return frozenset(name for name, data in roles.items() if any(one["step"] == POST for one in data["task_groups"]))
 
 
 def _is_in_part(view: Mapping[str, Any], control: Collection[str], part: str, role: str) -> bool:

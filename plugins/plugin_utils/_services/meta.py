@@ -20,7 +20,7 @@ from .refusal import refusal
 from .steps import POST, STEPS, step_of_tag
 from .version_keys import WAY_KEYS, read_version_rules
 
-KEYS = ("requires", "once", "stop_together", "plane", "upgrade_path", "provider", *WAY_KEYS)
+KEYS = ("requires", "once", "stop_together", "plane", "upgrade_path", "provider", "needs_controller", *WAY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class ServiceMeta:
     :param upgrade_path: version -> file below the folder ``tasks`` that upgrades a host to it, in any order.
     :param provider: whether it upgrades something shared with a version of its own, such as a database, which one host upgrades.
     :param version_rules: which versions may be upgraded to which.
+    :param needs_controller: whether it acts on other hosts or needs a connection from another machine, so that pull hosts can't run it.
     """
 
     file: str
@@ -47,6 +48,7 @@ class ServiceMeta:
     upgrade_path: Mapping[str, str] = field(default_factory=dict)
     provider: bool = False
     version_rules: VersionRules = field(default_factory=VersionRules)
+    needs_controller: bool = False
 
     def at(self, key: str) -> str:
         """Return file and line of a key, for messages."""
@@ -85,6 +87,7 @@ def read_meta(path: Path) -> ServiceMeta:
         upgrade_path=read_versions(data.get("upgrade_path"), where.at("upgrade_path")),
         provider=_bool(data.get("provider"), where.at("provider"), "provider"),
         version_rules=read_version_rules(data, where.at, where.file),
+        needs_controller=_bool(data.get("needs_controller"), where.at("needs_controller"), "needs_controller"),
     )
 
 

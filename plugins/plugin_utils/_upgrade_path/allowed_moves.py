@@ -41,7 +41,7 @@ def forbidden_moves(
     """Return all hosts of the fleet that may not go to a version, and why.
 
     - If a host has an unfinished upgrade, both its origin and the target of that upgrade must be allowed.
-    - Held hosts, and hosts that upgrade themselves, are not checked.
+    - Held hosts are not checked, nor are pull hosts that never reported a version.
     - A host whose version can't be compared is left out, and the others go. If no other host goes, all these hosts are forbidden.
 
     :param progress: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
@@ -49,9 +49,10 @@ def forbidden_moves(
     :param declared: host -> the version that an operator declares, for hosts that reported none.
     :param providers: the same for providers.
     """
+    pull_roles: Mapping[str, Any] = composition.get("pull_roles", {})
     roles = {
         role: {name: (rules, rules.order()) for name, rules in _version_rules(data) if not _is_provider(data, name)}
-        for role, data in composition["roles"].items()
+        for role, data in {**composition["roles"], **pull_roles}.items()
     }
     declared_hosts = declared_versions(declared or {})
     found: dict[tuple[str, str | None, str], tuple[dict[str, None], dict[str, None]]] = {}
@@ -63,6 +64,8 @@ def forbidden_moves(
         if view["held"] or role not in roles:
             continue
         origin = origin_of(view, declared_hosts.get(host)) or None
+        if origin is None and role in pull_roles:
+            continue
         starts = list(dict.fromkeys((origin, *([view["begun"]] if view["begun"] else ()))))
         for start in starts:
             if (role, start) not in known:
@@ -116,7 +119,7 @@ def _of_providers(
     """
     roles_that_go = {view["role"] for view in progress["hosts"].values() if not view["held"]}
     found: dict[tuple[str, str | None, str], dict[str, None]] = {}
-    for role, data in composition["roles"].items():
+    for role, data in {**composition["roles"], **composition.get("pull_roles", {})}.items():
         for name, rules in _version_rules(data):
             if role not in roles_that_go or not _is_provider(data, name):
                 continue

@@ -16,7 +16,16 @@ from .._observe.progress_lines import states_of_result
 from .passes import Passes, PassFailed, PatientPasses, WaitedPass
 
 # Options of the first call only. Then the ledger has the rules, and later calls must not undo an operator's commands.
-_FIRST_ONLY = ("instructions", "instructions_file", "role_order", "restart", "replace", "rollback", "job")
+_FIRST_ONLY = (
+    "instructions",
+    "instructions_file",
+    "role_order",
+    "roles_with_post_upgrade",
+    "restart",
+    "replace",
+    "rollback",
+    "job",
+)
 # What a result has only if all hosts are asked for.
 _OF_HOSTS = ("hosts", "status", "waves", "wave_seconds")
 

@@ -35,6 +35,20 @@ def test_an_open_gate_starts_an_upgrade_if_the_node_has_another_version() -> Non
     assert run(OPEN, replace(FACTS, version="v1"), noop=True) is None
 
 
+def test_a_node_with_services_runs_its_post_upgrade_tasks_once_it_is_admitted() -> None:
+    admitted = replace(OPEN, post_upgrade="v2")
+    assert run(admitted, services="/etc/convoy/services") == "post-upgrade of v2"
+    assert run(admitted) is None
+    for answer in (
+        replace(CLOSED, post_upgrade="v2"),
+        replace(OPEN, post_upgrade="v1"),
+        replace(OPEN, version=None, post_upgrade="v2"),
+    ):
+        assert run(answer, services="/etc/convoy/services") is None
+    assert run(admitted, replace(FACTS, version="v1"), services="/etc/convoy/services") == "upgrade to v2"
+    assert run(admitted, services="/etc/convoy/services", noop=True) is None
+
+
 def test_a_closed_gate_starts_nothing_even_if_puppet_is_due() -> None:
     for answer in (CLOSED, PENDING):
         assert run(answer, replace(FACTS, version="v1", now=1e6)) is None

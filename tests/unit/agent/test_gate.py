@@ -99,3 +99,12 @@ def test_a_node_is_pending_only_if_a_rollout_closed_the_global_gate(value: bytes
 
 def test_it_knows_the_layout_of_the_collection() -> None:
     assert NEWEST == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("post", "version"), [("open", "v2"), ("started", "v2"), ("failed", None), ("done", None), (None, None)]
+)
+def test_the_record_admits_the_host_to_the_tasks_after_the_upgrade(post: str | None, version: str | None) -> None:
+    record = json.dumps({"version": "v2", "state": "upgraded", "post": post}).encode()
+    assert answer(NODE, {NODE.record: Entry(record, 5, 0)}, True).post_upgrade == version
+    assert answer(NODE, {NODE.record: Entry(b"[1]", 5, 0)}, True).post_upgrade is None

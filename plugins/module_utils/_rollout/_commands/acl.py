@@ -44,11 +44,13 @@ class TokenKind:
     :param name: the host, for a node. For other kinds, a name to have several tokens; may be empty.
     :param publishes_health: whether a node may write its own checks to Consul's catalog. That also lets it register and deregister its
         own node there.
+    :param runs_services: whether a node runs tasks of services. That lets it claim that it ran what one host runs for all, and write providers.
     """
 
     kind: str
     name: str = ""
     publishes_health: bool = False
+    runs_services: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a name that can't be part of a key.
@@ -94,6 +96,13 @@ class TokenKind:
             ]
             if self.publishes_health:
                 grants.append(("node", self.name, "write"))
+            if self.runs_services:
+                grants += [
+                    *(("key_prefix", f"{keys.upgrade}{folder}/", "write") for folder in ("once", "providers")),
+                    ("key_prefix", keys.leases, "read"),
+                    ("key", keys.lease(self.name), "write"),
+                    ("session", self.name, "write"),
+                ]
         elif self.kind == MIGRATOR:
             grants = [
                 ("key", keys.current_version, "write"),

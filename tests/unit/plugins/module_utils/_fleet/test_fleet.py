@@ -131,6 +131,7 @@ def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
         "other_machine": None,
         "release": None,
         "role": None,
+        "services": None,
     }
 
 

@@ -226,12 +226,40 @@ def test_control_roles_that_need_each_other_go_together(roles: Roles) -> None:
     assert (found["lockstep"], found["role_order"], found["reasons"]) == ([["x", "y"]], {}, {"x": {}, "y": {}})
 
 
+def test_roles_of_pull_hosts_are_apart_and_never_go_together_with_others(roles: Roles) -> None:
+    roles.simple("web", "stop", requires="db")
+    roles.simple("db", "stop")
+    fleet: dict[str, Any] = {
+        "front": {"plane": "controlplane", "services": ["web"]},
+        "back": {"plane": "controlplane", "pull": True, "services": ["db"]},
+    }
+    plain = roles.compose(fleet).plain()
+    assert (list(plain["roles"]), list(plain["pull_roles"])) == (["front"], ["back"])
+    assert plain["role_order"] == {"front": ["back"]}
+    roles.simple("db", "stop", requires="web2")
+    roles.simple("web2", "stop")
+    fleet["front"]["services"] = ["web", "web2"]
+    with pytest.raises(UpgradeError, match="Only roles of the control plane without pull can be upgraded together"):
+        roles.compose(fleet)
+
+
+def test_a_service_that_needs_a_controller_is_refused_on_pull_hosts(roles: Roles) -> None:
+    roles.add("web", {TASKS: "- command: x\n  tags: stop\n", META: "needs_controller: true\n"})
+    roles.compose({"node": {"services": ["web"]}})
+    with pytest.raises(UpgradeError) as caught:
+        roles.compose({"node": {"pull": True, "services": ["web"]}})
+    assert caught.value.message.replace(str(roles.folder), "R") == (
+        "upgrade_roles.node.services[0]: web needs a controller (R/web/meta/upgrade.yml:1), but the hosts of node run their tasks themselves "
+        "(pull: true). Remove web, or pull."
+    )
+
+
 def test_data_roles_that_need_each_other_are_refused(roles: Roles) -> None:
     for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
         roles.simple(name, "stop", requires=requires)
     assert refused(roles, {"x": ["a", "d"], "y": ["b", "c"]}) == (
         "upgrade_roles: roles wait for each other, x -> y -> x: a requires b, which y has; c requires d, which x has. "
-        "Only roles of the control plane can be upgraded together. Move the services of these roles into one role, or remove a requirement."
+        "Only roles of the control plane without pull can be upgraded together. Move the services of these roles into one role, or remove a requirement."
     )
 
 
@@ -331,11 +359,11 @@ def test_what_every_host_runs_does_not(roles: Roles) -> None:
     ("meta", "message"),
     [
         ("require: [db]\n", "R/web/meta/upgrade.yml:1: unknown key 'require'; did you mean 'requires'? Known are: requires, "
-         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+         "once, stop_together, plane, upgrade_path, provider, needs_controller, versions, allowed_from, allow_downgrade."),
         ("---\n\n1: x\n", "R/web/meta/upgrade.yml:3: unknown key 1. Known are: requires, "
-         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from, allow_downgrade."),
+         "once, stop_together, plane, upgrade_path, provider, needs_controller, versions, allowed_from, allow_downgrade."),
         ("[db]\n", "R/web/meta/upgrade.yml:1: ['db'] is not a mapping with requires, "
-         "once, stop_together, plane, upgrade_path, provider, versions, allowed_from and "),
+         "once, stop_together, plane, upgrade_path, provider, needs_controller, versions, allowed_from and "),
         ("once: x\nrequires: {a: b}\n", "R/web/meta/upgrade.yml:2: requires: {'a': 'b'} is not a list of names."),
         ("requires: [1]\n", "R/web/meta/upgrade.yml:1: requires: [1] is not a list of names."),
         ("requires: []\nonce: [upgrad]\n", "R/web/meta/upgrade.yml:2: once: 'upgrad' is not a step; did you mean 'upgrade'? Steps are: "),

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of, plain
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
     Difference,
     compare,
+    refuse_untrusted,
     write,
     write_new,
 )
@@ -177,3 +179,40 @@ def test_a_folder_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "run/old").write_text("x")
     write_new(tmp_path / "run", {"a/b": b"1"})
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["run/a/b"]
+
+
+def test_the_tasks_of_pull_hosts_have_an_id_that_changes_with_them(roles: Roles) -> None:
+    def ids(folder: str) -> dict[str, str]:
+        fleet = {"cache": {"pull": True, "services": ["db"]}, "web": {"services": ["web"]}}
+        composition = roles.compose(fleet)
+        return {
+            name: role["tasks_id"]
+            for name, role in plain(composition, files_of(composition, folder))["pull_roles"].items()
+        }
+
+    roles.simple("web", "stop")
+    roles.simple("db", "stop")
+    first = ids("/a")
+    roles.simple("web", "stop", "start")
+    assert ids("/b") == first
+    roles.simple("db", "stop", "start")
+    assert ids("/a").keys() == first.keys() == {"cache"}
+    assert ids("/a") != first
+
+
+def test_tasks_that_others_could_change_are_not_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "services"
+    (folder / "web").mkdir(parents=True)
+    file = folder / "web/upgrade.yml"
+    file.write_text("[]\n")
+    refuse_untrusted(folder)
+    for path, mode in ((file, 0o666), (folder / "web", 0o775), (tmp_path, 0o777)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        with pytest.raises(UpgradeError) as caught:
+            refuse_untrusted(folder)
+        assert caught.value.message.startswith(
+            f"{path} can be changed by others than root (user {os.geteuid()}, mode {mode:04o}), so no task in"
+        )
+        path.chmod(before)
+    refuse_untrusted(folder)

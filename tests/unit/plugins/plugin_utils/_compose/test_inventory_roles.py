@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, plane_order
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import (
+    fleet_of,
+    plane_order,
+    pushed_roles,
+)
 
 ROLES: dict[str, Any] = {
     "controller": {"plane": "controlplane", "services": ["haproxy"]},
@@ -29,6 +33,10 @@ def test_without_roles_there_is_no_fleet_and_no_order() -> None:
     assert plane_order({}) == {}
 
 
+def test_ansible_upgrades_the_hosts_of_roles_with_services_that_do_not_pull() -> None:
+    assert pushed_roles({**ROLES, "cache": {"pull": True, "services": ["redis"]}}) == ["controller"]
+
+
 def test_the_data_plane_waits_for_the_whole_control_plane() -> None:
     assert plane_order(ROLES) == {"compute": ["controller", "database"]}
 
@@ -44,8 +52,9 @@ def test_a_data_plane_alone_waits_for_nobody() -> None:
         ({"compute": "dataplane"}, "upgrade_roles.compute: 'dataplane' is not a mapping with a plane and services."),
         (
             {"compute": {"plne": 1}},
-            "upgrade_roles.compute.plne: unknown key; did you mean 'plane'? Known are: plane, services.",
+            "upgrade_roles.compute.plne: unknown key; did you mean 'plane'? Known are: plane, services, pull.",
         ),
+        ({"compute": {"pull": "yes"}}, "upgrade_roles.compute.pull: 'yes' is neither true nor false."),
         (
             {"compute": {"plane": "dataplan"}},
             "upgrade_roles.compute.plane: 'dataplan' is not a plane; did you mean 'dataplane'? Planes are: controlplane, dataplane.",

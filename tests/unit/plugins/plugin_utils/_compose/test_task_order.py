@@ -119,7 +119,7 @@ def test_the_control_plane_can_not_wait_for_the_data_plane() -> None:
     assert caught.value.code == "bad_service"
     assert caught.value.message.startswith(
         "upgrade_roles: roles wait for each other, control -> data -> control: a requires b, which data has; data is in "
-        "the data plane, and control in the control plane. Only roles of the control plane can be upgraded together."
+        "the data plane, and control in the control plane. Only roles of the control plane without pull can be upgraded together."
     )
     assert caught.value.details["cycle"] == ["control", "data", "control"]
 

@@ -137,3 +137,9 @@ def test_a_provider_whose_hosts_are_all_held_is_not_checked() -> None:
     assert only.endswith("or hold all hosts of api.")
     (both,) = reasons(web1=host("2.4"), api1=host("2.4", "api"), web2=host("2.4", held=True))
     assert both.endswith("or hold all hosts of web, api.")
+
+
+def test_pull_hosts_with_services_are_checked_once_they_have_reported() -> None:
+    composition = {"roles": {}, "pull_roles": COMPOSITION["roles"]}
+    found = forbidden_moves(progress(web1=host("2.2"), web2=host(None), web3=host("2.8")), composition, "2.10")
+    assert found.hosts == ("web1",)

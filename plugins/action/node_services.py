@@ -1,0 +1,199 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tasks of services on pull hosts: what a host needs of them, its upgrade path, and the start of its tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
+    POST_OPEN,
+    POST_STARTED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import read_composition, refuse_untrusted
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import StartPush
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
+    AFTER,
+    UPGRADE,
+    PushRun,
+    task_groups_of_role,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_moves import forbidden_moves
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import (
+    HOST_VARIABLE,
+    PROVIDER_VARIABLE,
+    declared_versions,
+    routes_of,
+)
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **ACTION_CONNECTION_OPTIONS,
+    "state": {"type": "str", "choices": ["delivered", "prepared", "begun", "begun_post_upgrade"], "required": True},
+    "folder": {"type": "path", "required": True},
+    "upgrade_roles": {"type": "dict", "default": {}},
+    "role": {"type": "str", "default": ""},
+    "version": {"type": "str", "default": ""},
+    "version_before": {"type": "str", "default": ""},
+    "prepared": {"type": "dict", "default": {}},
+}
+
+
+class ActionModule(ControllerAction):
+    """The action behind the module of the same name."""
+
+    OPTIONS = _OPTIONS
+
+    def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Do what the option ``state`` asks for."""
+        self._host = str(task_vars.get("inventory_hostname"))
+        if options["state"] == "delivered":
+            return self._deliver(options, task_vars)
+        if str(getattr(self._connection, "transport", "local")) not in ("local", "ansible.builtin.local"):
+            raise UpgradeError(
+                "not_on_host",
+                f"{self._host} has tasks of services, which run only in an agent run on the host itself. Run there: convoy-node run.",
+            )
+        store = Store(read_settings(options.get, os.environ))
+        if options["state"] == "prepared":
+            return self._prepare(store, options, task_vars)
+        if options["state"] == "begun":
+            return self._begin(options, UPGRADE, options["prepared"])
+        entry = store.client.get(store.keys.record(self._host))
+        record = decode_record(entry.key, entry.value) if entry is not None else None
+        is_open = (
+            record is not None and record.version == options["version"] and record.post in (POST_OPEN, POST_STARTED)
+        )
+        return self._begin(options, AFTER, {}) if is_open else {"go": False}
+
+    def _deliver(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a host needs: the folder of its role, and its variables."""
+        roles = options["upgrade_roles"]
+        role = fleet_of(roles, task_vars.get("groups") or {}).get(self._host, "") if roles else ""
+        what = roles.get(role) or {}
+        if not (what.get("pull") and what.get("services")):
+            return {"role": "", "inventory": "", "tasks_id": ""}
+        data = read_composition(Path(options["folder"]))["pull_roles"][role]
+        folder = Path(options["folder"]) / role / "services"
+        inventory = inventory_of(self._host, folder, data["services"], task_vars, self._templar)
+        return {"role": role, "inventory": inventory, "tasks_id": data["tasks_id"]}
+
+    def _prepare(self, store: Store, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
+        """Check that the services may go to the version, and return the upgrade path of the host. Nothing is written."""
+        folder, role, version = Path(options["folder"]).resolve(), options["role"], options["version"]
+        data = _role_data(folder, role)
+        composition = {"roles": {role: data}}
+        entry = store.client.get(store.keys.record(self._host))
+        record = decode_record(entry.key, entry.value) if entry is not None else None
+        declared = declared_versions({self._host: task_vars.get(HOST_VARIABLE)})
+        plan = {
+            "hosts": {self._host: _view(record, role, options["version_before"])},
+            "providers": {
+                name: read_provider(store, version, name).provider.plain()
+                for name, path in data["paths"].items()
+                if path["provider"]
+            },
+        }
+        providers = task_vars.get(PROVIDER_VARIABLE) or {}
+        forbidden = forbidden_moves(plan, composition, version, declared, providers)
+        if forbidden.reasons:
+            raise UpgradeError(
+                "forbidden_move",
+                f"Nothing was touched: {self._host} may not go to {version}. {' '.join(forbidden.reasons)} Go to another version first, hold this "
+                "host (hold.yml), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
+                hosts=[self._host],
+            )
+        routes = routes_of(plan, [self._host], composition, version, declared, providers)
+        return {
+            "version": version,
+            "tasks_id": data["tasks_id"],
+            "tasks_folder": f"{folder}/{role}",
+            "version_before": routes.origins[self._host],
+            "checkpoints": list(routes.checkpoints.get(self._host, ())),
+            "validate": list(routes.ahead.get(self._host, ())),
+            "providers": dict(routes.providers),
+        }
+
+    def _begin(self, options: Mapping[str, Any], phase: str, prepared: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the daemon of this run record the task groups of the host from now on."""
+        folder, role = Path(options["folder"]).resolve(), options["role"]
+        groups = task_groups_of_role(_role_data(folder, role))
+        if self._task.check_mode:
+            return {"go": False}
+        require_watch()
+        ensure_daemon()
+        run = PushRun(
+            settings=read_settings(options.get, os.environ),
+            version=options["version"],
+            phase=phase,
+            fleet={self._host: role},
+            task_groups={role: groups},
+            hosts=(self._host,),
+            checkpoints={self._host: tuple(prepared.get("checkpoints", ()))},
+            origins={self._host: prepared.get("version_before", "")},
+            providers=dict(prepared.get("providers", {})),
+            on_host=True,
+        )
+        ask(StartPush(run))
+        return {"changed": True, "go": True, "version": options["version"], "tasks_folder": f"{folder}/{role}"}
+
+
+def _role_data(folder: Path, role: str) -> Mapping[str, Any]:
+    """Return a role of the composition in a folder.
+
+    :raises UpgradeError: ``bad_folder``, ``untrusted_services``, ``no_services``.
+    """
+    composition = read_composition(folder)
+    refuse_untrusted(folder)
+    found: Mapping[str, Any] | None = composition.get("pull_roles", {}).get(role)
+    if found is None:
+        raise UpgradeError(
+            "no_services",
+            f"{folder} has no tasks for the role {role!r} with pull: true. Correct puppet_gate_role or puppet_gate_services, or enroll the host again.",
+        )
+    return found
+
+
+def _view(record: HostRecord | None, role: str, before: str) -> dict[str, Any]:
+    """Return a host as a plan has it: where it comes from, and what it has begun.
+
+    :param before: the version in the host's version file; empty during an upgrade.
+    """
+    view: dict[str, Any] = {
+        "role": role,
+        "held": False,
+        "version": before or None,
+        "origin": None,
+        "begun": None,
+        "done": [],
+    }
+    if record is None or not record.readable:
+        return view
+    # If an upgrade ended before its first task, only the last upgrade that came to its end tells where the host comes from.
+    ended = (one.version for one in reversed((*record.former, record)) if one.state == UPGRADED)
+    return {
+        **view,
+        "version": before or record.origin or next(ended, record.reported),
+        "origin": record.origin,
+        "begun": record.version if record.state in (STARTED, FAILED) else None,
+        "done": list(record.done),
+    }

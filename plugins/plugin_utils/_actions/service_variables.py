@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables of services for a pull host, as an inventory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleUndefinedVariable
+
+# Variables of the collection that the tasks of all services use.
+_COMMON = ("upgrade_gather_subset", "upgrade_may_stop_timeout", "upgrade_provider_versions", "upgrade_version_from")
+# Options of the agent, which begin like the variables of a service named puppet.
+_NOT = "puppet_gate_"
+
+
+class _Unsafe(str):
+    """Text that is no template, although it looks like one."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes inventories."""
+
+
+_Dumper.add_representer(_Unsafe, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
+
+
+def inventory_of(
+    host: str, folder: Path, services: Mapping[str, str], task_vars: Mapping[str, Any], templar: Any
+) -> str:
+    """Return an inventory with one host and the variables of its services.
+
+    Templates are resolved, except for those that need variables of an upgrade, such as ``upgrade_version``. A service's variables are those that
+    begin with the name of its role or of its use, that its defaults have, or that it documents.
+
+    :param folder: the composed services of a role.
+    :param services: name of the use -> name of the Ansible role.
+    :param task_vars: the variables of a host, as Ansible gives them to an action.
+    :param templar: Ansible's templar, with the same variables.
+    """
+    shorts = {role.rpartition(".")[2] for role in services.values()} | services.keys()
+    prefixes = tuple(f"{name.replace('-', '_')}_" for name in shorts)
+    documented = {one for name in services for one in _documented(folder / name)}
+    found = {
+        _plain(name, str): _resolved(task_vars[name], templar)
+        for name in sorted(task_vars)
+        if name in _COMMON or name in documented or (name.startswith(prefixes) and not name.startswith(_NOT))
+    }
+    return yaml.dump({"all": {"hosts": {host: found}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True)
+
+
+def _documented(service: Path) -> Iterable[str]:
+    """Return the variables in a service's defaults, and the options of its argument specs."""
+    defaults = _read(service / "defaults/main.yml")
+    yield from defaults
+    for spec in (_read(service / "meta/argument_specs.yml").get("argument_specs") or {}).values():
+        yield from (spec or {}).get("options") or {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _resolved(value: Any, templar: Any) -> Any:
+    """Return a value with its templates resolved, or as it is if they need what only an upgrade has."""
+    try:
+        return _plain(templar.template(value), _Unsafe)
+    except AnsibleUndefinedVariable:
+        return _plain(value, str)
+
+
+def _plain(value: Any, text: type[str]) -> Any:
+    """Return a value without Ansible's own types.
+
+    :param text: the type for texts that look like templates.
+    """
+    if isinstance(value, Mapping):
+        return {_plain(key, str): _plain(one, text) for key, one in value.items()}
+    if isinstance(value, str):
+        # Ansible's texts have types of their own, which this removes.
+        plain = value.encode().decode()
+        return text(plain) if "{{" in plain or "{%" in plain or "{#" in plain else plain
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) else int(value)
+    return [_plain(one, text) for one in value] if isinstance(value, Iterable) else str(value)

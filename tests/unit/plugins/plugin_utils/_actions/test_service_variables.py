@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables that a pull host gets for its services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleUndefinedVariable
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
+
+SERVICES = {"redis": "convoy.upgrade.redis", "shop-eu": "shop"}
+VARIABLES = {
+    "redis_password": "{{ vault_redis }}",
+    "shop_ports": [80, {"tls": True}],
+    "shop_eu_url": "http://{{ upgrade_version }}",
+    "limit_of_shop": 1.5,
+    "own": None,
+    "puppet_gate_role": "cache",
+    "other": "x",
+    "upgrade_version_from": "1",
+}
+
+
+class Templar:
+    """Resolves what an enrollment knows."""
+
+    def template(self, value: Any) -> Any:
+        if isinstance(value, str) and "upgrade_version" in value:
+            raise AnsibleUndefinedVariable("upgrade_version is undefined")
+        return "a{{b" if value == "{{ vault_redis }}" else value
+
+
+def test_a_host_gets_the_variables_of_its_services_and_no_others(tmp_path: Path) -> None:
+    for file, text in (
+        ("defaults/main.yml", "limit_of_shop: 1\n"),
+        ("meta/argument_specs.yml", "argument_specs: {main: {options: {own: {}}}}\n"),
+    ):
+        (tmp_path / "shop-eu" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shop-eu" / file).write_text(text)
+    text = inventory_of("cache1", tmp_path, SERVICES, VARIABLES, Templar())
+    # What looks like a template and is none is marked, so that it is not resolved again.
+    assert "redis_password: !unsafe 'a{{b'\n" in text
+    assert yaml.safe_load(text.replace("!unsafe ", "")) == {
+        "all": {
+            "hosts": {
+                "cache1": {
+                    "redis_password": "a{{b",
+                    "shop_ports": [80, {"tls": True}],
+                    "shop_eu_url": "http://{{ upgrade_version }}",
+                    "limit_of_shop": 1.5,
+                    "own": None,
+                    "upgrade_version_from": "1",
+                }
+            }
+        }
+    }
+
+
+def test_a_service_named_puppet_gets_no_options_of_the_agent(tmp_path: Path) -> None:
+    variables = {"puppet_kind": "apply", "puppet_gate_role": "cache"}
+    found = yaml.safe_load(inventory_of("cache1", tmp_path, {"puppet": "convoy.upgrade.puppet"}, variables, Templar()))
+    assert found["all"]["hosts"]["cache1"] == {"puppet_kind": "apply"}
