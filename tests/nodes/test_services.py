@@ -39,7 +39,7 @@ def _write_roles(folder: Path) -> None:
         (role / "tasks").mkdir(parents=True, exist_ok=True)
         (role / "meta").mkdir(exist_ok=True)
     (shop / "defaults").mkdir(exist_ok=True)
-    (shop / "defaults/main.yml").write_text("shop_name: nobody\nshop_file: /nowhere\n")
+    (shop / "defaults/main.yml").write_text("shop_name: unnamed\nshop_file: /srv/unnamed\n")
     (shop / "meta/upgrade.yml").write_text(
         'allowed_from: "*"\nallow_downgrade: true\nupgrade_path: ["v2"]\nrequires: [schema]\n'
     )

@@ -59,7 +59,8 @@ def plain(composition: Composition, files: Mapping[str, bytes]) -> dict[str, Any
     """
     found = composition.plain()
     for name, role in found["pull_roles"].items():
-        digest = hashlib.sha256()
+        # The data has what the host checks itself, such as allowed versions.
+        digest = hashlib.sha256(json.dumps(role, sort_keys=True).encode())
         for path in sorted(path for path in files if path.startswith(f"{name}/")):
             digest.update(f"{path} {len(files[path])}\n".encode() + files[path])
         role["tasks_id"] = digest.hexdigest()[:16]

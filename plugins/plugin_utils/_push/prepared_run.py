@@ -12,6 +12,7 @@ from typing import Any
 from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
+from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, post_upgrade_hosts, run_scope
 from .._upgrade_path.allowed_moves import ForbiddenMoves, forbidden_moves
@@ -138,26 +139,38 @@ def check_moves(request: RunRequest) -> ForbiddenMoves:
 
 
 def check_services(request: RunRequest) -> None:
-    """Check that pull hosts have the tasks of their services as they are now. Hosts that never reported and held hosts are not checked.
+    """Check that pull hosts that are still to be admitted have the tasks of their services as they are now. Held hosts are not checked.
 
     :raises UpgradeError: ``other_services``.
     """
     roles: Mapping[str, Any] = request.composition.get("pull_roles", {})
-    other = [
-        host
+    # In check mode, hosts that the plan would admit are upgrading.
+    fresh = {one["host"] for one in request.plan["transitions"] if one["from"] == PENDING}
+    other = {
+        host: view
         for host, view in request.plan["hosts"].items()
         if view["role"] in roles
-        and view["version"]
         and not view["held"]
+        and (view["state"] == PENDING or host in fresh)
         and view["services"] not in (roles[view["role"]]["tasks_id"], WITH_VERSION)
-    ]
-    if other:
-        raise UpgradeError(
-            "other_services",
-            f"Nothing was touched: {plural(len(other), 'pull host')} {'has' if len(other) == 1 else 'have'} no tasks of services, or other ones than "
-            f"upgrade_roles has now: {listing(other, 20)}. Deliver them: enroll.yml --limit {','.join(other[:20])}.",
-            hosts=other,
+    }
+    if not other:
+        return
+    # A host without a version reports nothing when it is enrolled.
+    unknown = [host for host, view in other.items() if not view["version"]]
+    known = [host for host in other if host not in unknown]
+    more = f" Deliver them: enroll.yml --limit {','.join(known[:20])}." if known else ""
+    if unknown:
+        more += (
+            f" {listing(unknown, 20)} never reported; give the version that it runs: enroll.yml --limit {','.join(unknown[:20])} "
+            "-e puppet_gate_version=VERSION."
         )
+    raise UpgradeError(
+        "other_services",
+        f"Nothing was touched: {plural(len(other), 'pull host')} {'has' if len(other) == 1 else 'have'} no tasks of services, or other ones than "
+        f"upgrade_roles has now: {listing([*other], 20)}.{more}",
+        hosts=[*other],
+    )
 
 
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:

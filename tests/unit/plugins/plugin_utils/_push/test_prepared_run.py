@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -12,28 +13,37 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import RunRequest, check_services
 
 
-def host(services: str | None, version: str | None = "1", role: str = "cache", *, held: bool = False) -> dict[str, Any]:
-    return {"role": role, "version": version, "held": held, "services": services}
+def host(
+    services: str | None, version: str | None = "1", role: str = "cache", state: str = "pending", *, held: bool = False
+) -> dict[str, Any]:
+    return {"role": role, "version": version, "state": state, "held": held, "services": services}
 
 
-def request(**hosts: dict[str, Any]) -> RunRequest:
-    return RunRequest("2", {}, {"hosts": hosts}, {"roles": {}, "pull_roles": {"cache": {"tasks_id": "a1"}}}, {})
+def request(admitted: Collection[str] = (), **hosts: dict[str, Any]) -> RunRequest:
+    plan = {"hosts": hosts, "transitions": [{"host": one, "from": "pending"} for one in admitted]}
+    return RunRequest("2", {}, plan, {"roles": {}, "pull_roles": {"cache": {"tasks_id": "a1"}}}, {})
 
 
-def test_pull_hosts_need_the_tasks_that_their_services_have_now() -> None:
+def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_services_have_now() -> None:
+    others = {state: host(None, state=state) for state in ("upgrading", "failed", "upgraded")}
     check_services(
         request(
-            new=host(None, None),
-            same=host("a1"),
-            own=host("{version}"),
-            held=host(None, held=True),
-            other=host(None, role="web"),
+            same=host("a1"), own=host("{version}"), held=host(None, held=True), web=host(None, role="web"), **others
         )
     )
     with pytest.raises(UpgradeError) as caught:
-        check_services(request(cache1=host("a0"), cache2=host("a1"), cache3=host(None)))
+        check_services(
+            request(
+                ["cache3"],
+                cache1=host("a0"),
+                cache2=host("a1"),
+                cache3=host(None, state="upgrading"),
+                cache4=host(None, None),
+            )
+        )
     assert caught.value.message == (
-        "Nothing was touched: 2 pull hosts have no tasks of services, or other ones than upgrade_roles has now: cache1, cache3. Deliver them: "
-        "enroll.yml --limit cache1,cache3."
+        "Nothing was touched: 3 pull hosts have no tasks of services, or other ones than upgrade_roles has now: cache1, cache3, cache4. Deliver "
+        "them: enroll.yml --limit cache1,cache3. cache4 never reported; give the version that it runs: enroll.yml --limit cache4 "
+        "-e puppet_gate_version=VERSION."
     )
-    assert caught.value.details == {"hosts": ["cache1", "cache3"]}
+    assert caught.value.details == {"hosts": ["cache1", "cache3", "cache4"]}
