@@ -15,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
+    POST_FAILED,
     POST_OPEN,
     POST_STARTED,
     STARTED,
@@ -25,7 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import HOST, inventory_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import read_composition, refuse_untrusted
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
@@ -51,6 +52,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["delivered", "prepared", "begun", "begun_post_upgrade"], "required": True},
     "folder": {"type": "path", "required": True},
     "upgrade_roles": {"type": "dict", "default": {}},
+    "host": {"type": "str", "default": ""},
     "role": {"type": "str", "default": ""},
     "version": {"type": "str", "default": ""},
     "version_before": {"type": "str", "default": ""},
@@ -81,7 +83,9 @@ class ActionModule(ControllerAction):
         entry = store.client.get(store.keys.record(self._host))
         record = decode_record(entry.key, entry.value) if entry is not None else None
         is_open = (
-            record is not None and record.version == options["version"] and record.post in (POST_OPEN, POST_STARTED)
+            record is not None
+            and record.version == options["version"]
+            and record.post in (POST_OPEN, POST_STARTED, POST_FAILED)
         )
         return self._begin(options, AFTER, {}) if is_open else {"go": False}
 
@@ -94,13 +98,20 @@ class ActionModule(ControllerAction):
             return {"role": "", "inventory": "", "tasks_id": ""}
         data = read_composition(Path(options["folder"]))["pull_roles"][role]
         folder = Path(options["folder"]) / role / "services"
-        inventory = inventory_of(self._host, folder, data["services"], task_vars, self._templar)
+        name = options["host"] or self._host
+        inventory = inventory_of(name, folder, data["services"], task_vars, self._templar)
         return {"role": role, "inventory": inventory, "tasks_id": data["tasks_id"]}
 
     def _prepare(self, store: Store, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         """Check that the services may go to the version, and return the upgrade path of the host. Nothing is written."""
         folder, role, version = Path(options["folder"]).resolve(), options["role"], options["version"]
         data = _role_data(folder, role)
+        if task_vars.get(HOST) != self._host:
+            raise UpgradeError(
+                "no_services",
+                f"{self._host} has not the variables of its services: services.yml, beside node.json in /etc/convoy, is missing or is that of another "
+                f"host ({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (enroll.yml --limit {self._host}).",
+            )
         composition = {"roles": {role: data}}
         entry = store.client.get(store.keys.record(self._host))
         record = decode_record(entry.key, entry.value) if entry is not None else None

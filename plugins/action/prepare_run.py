@@ -30,6 +30,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     check_moves,
     check_services,
     prepare_run,
+    services_of,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
@@ -88,7 +89,7 @@ class ActionModule(ControllerAction):
         composition = self._compose(options, for_run=True) if has_services else {}
         more = {name: options[name] for name in _PLAN if options[name]}
         if has_services:
-            more |= {"role_order": composition["role_order"], "hosts": [ALL]}
+            more |= {"role_order": composition["role_order"], "services": services_of(composition), "hosts": [ALL]}
         plan = self._run_action(
             "consul_upgrade_plan", {"version": options["version"], "show": True, **more}, options, check=True
         )
@@ -108,7 +109,12 @@ class ActionModule(ControllerAction):
             # All hosts upgrade themselves, as once and wait=false are refused otherwise.
             check_moves(request)
             after = roles_with_post_upgrade(composition)
-            return {"pushes": False, "role_order": composition["role_order"], "roles_with_post_upgrade": sorted(after)}
+            return {
+                "pushes": False,
+                "role_order": composition["role_order"],
+                "roles_with_post_upgrade": sorted(after),
+                "services": services_of(composition),
+            }
         kept = self._keep(request, composition)
         return {**kept, "changed": composition["changed"], "diff": composition["diff"]}
 

@@ -32,7 +32,11 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     StopPush,
     Validation,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import POST_UPGRADE, with_post_upgrade
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
+    POST_UPGRADE,
+    services_of,
+    with_post_upgrade,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     CONTROL,
@@ -152,6 +156,7 @@ class ActionModule(ControllerAction):
             pull_roles=roles_with_post_upgrade(run.composition) - run.task_groups.keys()
             if run.job is None
             else frozenset(),
+            services=services_of(run.composition) if run.job is None else {},
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))

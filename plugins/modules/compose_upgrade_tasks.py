@@ -130,7 +130,8 @@ roles:
           tasks: 2
       dropped: []
 pull_roles:
-  description: The same for roles whose hosts run the tasks themselves (C(pull)). Each also has a C(tasks_id), which changes with its tasks.
+  description: The same for roles whose hosts run the tasks themselves (C(pull)). Each also has a C(tasks_id), which changes with its tasks, with the
+    versions that its services allow, and with the role itself. Variables do not change it.
   returned: success
   type: dict
 role_order:

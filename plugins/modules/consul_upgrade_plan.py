@@ -83,6 +83,12 @@ options:
       - Roles whose hosts have tasks after the upgrade. They stay a part of the rollout, and all gates are opened only after them.
     type: list
     elements: str
+  services:
+    description:
+      - For roles whose hosts run the tasks of services themselves, the C(tasks_id) in C(pull_roles) of M(convoy.upgrade.compose_upgrade_tasks). A
+        host of such a role is admitted only if it has these tasks, as P(convoy.upgrade.puppet_gate#role) delivers them.
+      - The ledger stores them. Without this option, those in the ledger stay.
+    type: dict
   role_pattern:
     description:
       - Regular expression whose first group is the role. It is applied to the names of reported hosts that O(fleet) does not list. The ledger
@@ -490,7 +496,7 @@ hosts:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted), V(expired),
-          V(failure_budget), V(role_budget), V(hours), V(may_go), V(limit) and V(no_version).
+          V(failure_budget), V(role_budget), V(hours), V(other_services), V(may_go), V(limit) and V(no_version).
       type: str
     rule:
       description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.
@@ -736,6 +742,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "instructions_file": {"type": "path"},
     "role_order": {"type": "dict"},
     "roles_with_post_upgrade": {"type": "list", "elements": "str"},
+    "services": {"type": "dict"},
     "role_pattern": {"type": "str"},
     "limit": {"type": "list", "elements": "str"},
     "converge": {"type": "bool", "default": False},
@@ -840,6 +847,7 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         rules=rules,
         role_order=options["role_order"],
         post_upgrade=options["roles_with_post_upgrade"],
+        services=options["services"],
         fleet=options["fleet"],
         role_pattern=options["role_pattern"],
         limit=options["limit"],

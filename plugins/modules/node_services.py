@@ -33,7 +33,8 @@ options:
       - V(delivered) returns what the host needs, on the controller.
       - V(prepared) checks, on the host, whether its services may go to O(version), and returns its upgrade path.
       - V(begun) records the task groups of the host from now on. The host must have reported that its upgrade started.
-      - V(begun_post_upgrade) does the same for the tasks after the upgrade, if planners have admitted the host to them.
+      - V(begun_post_upgrade) does the same for the tasks after the upgrade, if planners have admitted the host to them and it has not
+        finished them.
     type: str
     choices: [delivered, prepared, begun, begun_post_upgrade]
     required: true
@@ -48,6 +49,11 @@ options:
       - Roles of the fleet, for O(state=delivered).
     type: dict
     default: {}
+  host:
+    description:
+      - Name of the host in Consul, for O(state=delivered). By default its name in the inventory.
+    type: str
+    default: ""
   role:
     description:
       - Role of the host. Required except for O(state=delivered).

@@ -155,6 +155,10 @@ roles_with_post_upgrade:
   returned: if a role has services, and RV(pushes) is false
   type: list
   elements: str
+services:
+  description: For roles whose hosts run the tasks of services themselves, the ID of these tasks.
+  returned: if a role has services, and RV(pushes) is false
+  type: dict
 version:
   description: Version that the fleet moves to.
   returned: if RV(pushes) is true

@@ -14,8 +14,8 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleet import ledger, seed
-from integration.support.playbook import Played, Runner, Task, report
+from integration.support.fleet import history, ledger, seed
+from integration.support.playbook import Played, Runner, Task, plan, report
 from integration.support.push import WATCHED, host_task, in_groups
 from integration.support.shipped import Shipped
 from written_services import META, POST, TASKS, Roles
@@ -76,7 +76,7 @@ class Node:
             "roles_path": [str(self.run.folder / "roles")],
         }
         before = [in_groups({HOST: "web"}), {"convoy.upgrade.compose_upgrade_tasks": compose}]
-        given = {"shop_name": "shop", **variables}
+        given = {"shop_name": "shop", "upgrade_variables_of": HOST, **variables}
         played = self.run([*before, *tasks], environ=WATCHED, extra_vars=given)
         assert not played[1]["failed"], played[1]
         return Played(played[2:], played.stdout, played.code)
@@ -130,7 +130,9 @@ def test_the_host_gets_its_role_and_the_variables_of_its_services(node: Node) ->
         shop_name=shop_name,
     )
     assert (found["role"], len(found["tasks_id"])) == ("web", 16)
-    assert yaml.safe_load(found["inventory"])["all"]["hosts"] == {HOST: {"shop_name": "shop of localhost"}}
+    assert yaml.safe_load(found["inventory"])["all"]["hosts"] == {
+        HOST: {"upgrade_variables_of": HOST, "shop_name": "shop of localhost"}
+    }
     assert (push["role"], push["inventory"], push["tasks_id"]) == ("", "", "")
 
 
@@ -184,12 +186,17 @@ def test_post_upgrade_tasks_run_once_planners_have_admitted_the_host(node: Node)
     node.consul.put(RECORD, json.dumps({"version": "2", "state": "upgraded", "reported": "2", "post": "open"}))
     assert after()[0]["go"] is True
     assert node.lines() == ["unpin"]
+    node.consul.put(RECORD, json.dumps({"version": "2", "state": "upgraded", "reported": "2", "post": "failed"}))
+    assert after()[0]["go"] is True, "the agent tries again, as it does with an upgrade"
+    assert node.lines() == ["unpin"]
     assert (node.record()["state"], node.record()["post"]) == ("upgraded", "done")
     assert after()[0]["go"] is False
 
 
 def test_what_can_not_run_is_refused_before_anything_begins(node: Node, tmp_path: Path) -> None:
     remote = {**node.services("prepared"), "vars": {"ansible_connection": "ansible.builtin.ssh"}}
+    missing = node(node.services("prepared", version_before="1"), upgrade_variables_of="former")[0]["failure"]
+    assert (missing["code"], "upgrade_variables_of is 'former'" in missing["message"]) == ("no_services", True)
     old, role, other, away = node(
         node.services("prepared", version_before="0.5"),
         node.services("prepared", role="db"),
@@ -225,4 +232,27 @@ def test_a_rollout_begins_only_if_pull_hosts_have_their_tasks(
     assert done.returncode == 0, done.stdout
     assert "1 admitted" in done.stdout
     # Another run admits the hosts to these tasks, when all are upgraded.
-    assert ledger(consul)["post_upgrade"] == ["web"]
+    assert (ledger(consul)["post_upgrade"], ledger(consul)["services"]) == (["web"], {"web": tasks_id})
+
+
+def test_a_host_that_loses_its_tasks_in_a_rollout_or_joins_without_them_is_not_admitted(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, {"web1": "web", "web2": "web"})
+    for host, services in (("web1", "a1"), ("web2", "a1")):
+        write_report(store, HostReport(host, "1", "upgraded", services=services))
+    rules = {"rolling_rules": {"global": 1}}
+    (begun,) = run([plan(version="2", instructions=rules, services={"web": "a1"})])
+    assert [one["host"] for one in begun["transitions"]] == ["web1"]
+    write_report(store, HostReport("web1", "2", "upgraded"))
+    # It is enrolled again without upgrade_roles by an older release, and web3 joins.
+    write_report(store, HostReport("web2", "1", "upgraded", services=""))
+    write_report(store, HostReport("web3", "1", "upgraded"))
+    (after,) = run([plan(version="2", hosts=["all"])])
+    assert after["transitions"] == []
+    assert {after["hosts"][host]["cause"] for host in ("web2", "web3")} == {"other_services"}
+    write_report(store, HostReport("web3", "1", "upgraded", services="a2"))
+    # The tasks are corrected, and delivered to one of them.
+    (corrected,) = run([plan(version="2", services={"web": "a2"})])
+    assert [one["host"] for one in corrected["transitions"]] == ["web3"]
+    assert history(consul)[-2]["reason"] == "the tasks of services changed"

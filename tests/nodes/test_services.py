@@ -137,3 +137,14 @@ def test_the_settings_name_where_the_tasks_are(fleet: Fleet) -> None:
     assert own["puppet_gate_services"] == "/etc/convoy/services"
     again = fleet.enroll("--limit", "compute")
     assert "changed=0" in again
+
+
+def test_enrolling_without_upgrade_roles_keeps_the_tasks_and_without_pull_removes_them(fleet: Fleet) -> None:
+    node, tasks = fleet.lab.nodes["compute1"], fleet.record("compute1")["services"]
+    kept = fleet.enroll("--limit", "compute1", upgrade_roles={})
+    assert "changed=0" in kept
+    assert fleet.record("compute1")["services"] == tasks != ""
+    fleet.enroll("--limit", "compute1", upgrade_roles={"compute": {}})
+    assert json.loads(node.read("/etc/convoy/node.json") or "")["puppet_gate_services"] == ""
+    assert node.read("/etc/convoy/services.yml") is None
+    assert not fleet.record("compute1").get("services")

@@ -40,6 +40,8 @@ MAY_START = "admitted"
 
 # The states of a host's tasks after the upgrade: admitted, started, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
+# What a host reports in place of the ID of its tasks of services if they come with the version.
+WITH_VERSION = "{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,10 @@ class HostRecord:
     def slim(self) -> dict[str, Any]:
         """Return the record as plain data without empty fields, as it is stored."""
         return {name: value for name, value in self.plain().items() if value not in (None, [])}
+
+    def has_services(self, tasks_id: str) -> bool:
+        """Return whether the host has the tasks of services with an ID, or gets them with the version."""
+        return self.readable and self.services in (tasks_id, WITH_VERSION)
 
     def where(self) -> str:
         """Return ``, service nova, step stop``, without the parts that are not known."""

@@ -53,6 +53,7 @@ class Ledger:
     :param begun_index: Consul's index when the rollout began, None if it was not stored. A host's report with a lower index is
         older than the rollout.
     :param post_upgrade: roles whose tasks after the upgrade are part of the rollout, until the gates of all are opened.
+    :param services: role -> the ID of the tasks of services that its hosts must have to be admitted, because they run these themselves.
     :param rollouts: the epochs at which the rollouts began that the history keeps, in ascending order; the last one is the current
         rollout. Entries before the first of these are removed.
     :param history_from: the oldest epoch of the history. Older entries have been removed.
@@ -81,6 +82,7 @@ class Ledger:
     begun_index: int | None = None
     admitted: Mapping[str, int] = field(default_factory=dict)
     post_upgrade: tuple[str, ...] = ()
+    services: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expires: int = 0
     by_ansible: bool = False
@@ -113,6 +115,8 @@ class Ledger:
             "stopped": _are_texts(self.stopped),
             "admitted": isinstance(self.admitted, Mapping) and all(map(is_count, self.admitted.values())),
             "post_upgrade": _are_texts(self.post_upgrade),
+            "services": isinstance(self.services, Mapping)
+            and all(isinstance(one, str) and one for one in self.services.values()),
             "targets": isinstance(self.targets, Mapping)
             and set(self.targets) <= {"roles", "hosts"}
             and all(map(_are_texts, self.targets.values())),

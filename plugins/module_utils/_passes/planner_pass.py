@@ -263,9 +263,13 @@ def _with_facts(old: Ledger, new: Ledger) -> Ledger:
 
 
 def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:
-    """Return fields of the history entry for rules that change during a rollout."""
+    """Return fields of the history entry for rules, or tasks of services, that change during a rollout."""
     found = changed_keys(old.instructions, new.instructions) if old is not None and old.version == new.version else {}
-    return {"changed": found, "reason": f"the instructions changed: {', '.join(found)}"} if found else {}
+    if found:
+        return {"changed": found, "reason": f"the instructions changed: {', '.join(found)}"}
+    if old is not None and old.version == new.version and old.services != new.services:
+        return {"reason": "the tasks of services changed"}
+    return {}
 
 
 def _refuse_unreadable(snapshot: Snapshot) -> None:

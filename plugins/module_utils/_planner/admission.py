@@ -75,7 +75,8 @@ def begin_stage(order: RoleOrder, stages: tuple[StageQueue, ...], slots: Slots) 
 def first_position(fleet: FleetState, blockers: Blockers, slots: Slots) -> Position:
     """Return the position before a pass admits any host. Takes time linear in hosts, and in stages times roles.
 
-    Hosts out of scope and hosts of roles with an exhausted failure budget are not in a queue. Other hosts still wait for them.
+    Hosts out of scope, hosts without their tasks of services and hosts of roles with an exhausted failure budget are not in a queue. Others still
+    wait for them.
     """
     return begin_stage(fleet.order, _stage_queues(fleet, blockers), slots)
 
@@ -129,8 +130,8 @@ def gates_to_open(
     """Return the roles and the hosts whose gates this pass opens.
 
     A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are
-    in scope, the last stage has begun, and no host of the role is held, busy with other work, or started without an admission. A host's own gate takes
-    precedence over the gate of its role, so it is opened too.
+    in scope, the last stage has begun, its hosts need no tasks of services, and none of them is held, busy with other work, or started without an
+    admission. A host's own gate takes precedence over the gate of its role, so it is opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
     own_gates = fleet.snapshot.gates.hosts
@@ -141,7 +142,7 @@ def gates_to_open(
 
 
 def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
-    if position.slots.limits[role] or not position.is_last_stage:
+    if position.slots.limits[role] or not position.is_last_stage or role in fleet.services:
         return False
     hosts = [one.host for one in fleet.by_role[role]]
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
@@ -178,7 +179,9 @@ def _stage_queues(fleet: FleetState, blockers: Blockers) -> tuple[StageQueue, ..
 
 
 def _queue(fleet: FleetState, hosts: Sequence[HostState]) -> tuple[str, ...]:
-    waiting = [one for one in hosts if one.state == PENDING and fleet.in_scope(one.host)]
+    waiting = [
+        one for one in hosts if one.state == PENDING and fleet.in_scope(one.host) and not fleet.lacks_services(one)
+    ]
     if waiting and waiting[0].in_rollback:
         return tuple(one.host for one in _latest_first(fleet.snapshot, waiting))
     return tuple(one.host for one in waiting)

@@ -20,6 +20,7 @@ from .plan import HostView
 
 # Codes for why a host waits. Rollout blockers and stages have codes of their own.
 NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
+OTHER_SERVICES = "other_services"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
 
 
@@ -85,6 +86,10 @@ def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Rea
     budget = blockers.budgets.by_role.get(one.role)
     if budget is not None:
         return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
+    if fleet.lacks_services(one):
+        # Hosts with the same text are listed together.
+        text = "it has no tasks of services, or not those of this rollout: enroll it again (enroll.yml --limit HOST)"
+        return Reason(text, OTHER_SERVICES)
     if not blockers.stages.is_due(one.host):
         return Reason(*blockers.stages.reason_of(one.host))
     return None

@@ -85,6 +85,16 @@ class FleetState:
             return ""
         return REVERSED if self.order.is_reversed else FORWARD
 
+    @property
+    def services(self) -> Mapping[str, str]:
+        """Role -> the ID of the tasks of services that its hosts must have to be admitted."""
+        return self.snapshot.ledger.services if self.snapshot.ledger is not None else {}
+
+    def lacks_services(self, one: HostState) -> bool:
+        """Return whether a host does not have the tasks of services that this rollout runs on it."""
+        tasks_id = self.services.get(one.role)
+        return tasks_id is not None and (one.record is None or not one.record.has_services(tasks_id))
+
     def in_scope(self, host: str) -> bool:
         """Return whether this pass may admit the host."""
         return self.scope is None or host in self.scope

@@ -52,6 +52,7 @@ class PassRequest:
     :param replace: target version of a rollout under way that this one may replace; None to replace none.
     :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
     :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
+    :param services: role -> the ID of the tasks of services that its hosts must have; None if the caller does not know.
     :param job: the job to begin; None to begin none. ``version`` is its target then.
     :param command: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
     """
@@ -73,6 +74,7 @@ class PassRequest:
     rolls_back: Ledger | None = None
     command: Mapping[str, Any] = field(default_factory=dict)
     post_upgrade: Sequence[str] | None = None
+    services: Mapping[str, str] | None = None
     job: Job | None = None
 
     @property
@@ -190,6 +192,7 @@ def desired_ledger(
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
         post_upgrade=() if snapshot.is_job else _post_upgrade(request, same),
+        services={} if snapshot.is_job else _services(request, same),
         targets=same.targets if same else request.job.targets() if request.job else {},
         expires=same.expires if same else request.job.expires if request.job else 0,
         by_ansible=same.by_ansible if same else request.job is not None and request.job.by_ansible,
@@ -278,6 +281,12 @@ def _post_upgrade(request: PassRequest, same: Ledger | None) -> tuple[str, ...]:
     if same is not None and (request.post_upgrade is None or same.state == COMPLETE):
         return same.post_upgrade
     return tuple(sorted(request.post_upgrade or ()))
+
+
+def _services(request: PassRequest, same: Ledger | None) -> Mapping[str, str]:
+    if same is not None and request.services is None:
+        return same.services
+    return dict(request.services or {})
 
 
 def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) -> None:

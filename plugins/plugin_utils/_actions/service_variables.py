@@ -11,9 +11,26 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleUndefinedVariable
+from jinja2 import Environment, TemplateSyntaxError, nodes
 
 # Variables of the collection that the tasks of all services use.
 _COMMON = ("upgrade_gather_subset", "upgrade_may_stop_timeout", "upgrade_provider_versions", "upgrade_version_from")
+# Variables that only an upgrade has.
+_OF_UPGRADE = frozenset(
+    (
+        "upgrade_version",
+        "upgrade_version_before",
+        "upgrade_providers",
+        "upgrade_prepared",
+        "upgrade_composed",
+        "upgrade_tasks_folder",
+        "upgrade_checkpoints",
+    )
+)
+# The variable with the name of the host, by which an agent run knows that it has the variables of its host.
+HOST = "upgrade_variables_of"
+# Variables of Ansible about other hosts, which have no variable of an upgrade.
+_LARGE = ("hostvars", "groups", "vars", "ansible_facts")
 # Options of the agent, which begin like the variables of a service named puppet.
 _NOT = "puppet_gate_"
 
@@ -36,9 +53,10 @@ def inventory_of(
 ) -> str:
     """Return an inventory with one host and the variables of its services.
 
-    Templates are resolved, except for those that need variables of an upgrade, such as ``upgrade_version``. A service's variables are those that
-    begin with the name of its role or of its use, that its defaults have, or that it documents.
+    Templates are resolved, except for those that use variables of an upgrade, such as ``upgrade_version``, and those with an undefined variable. A
+    service's variables are those that begin with the name of its role or of its use, that its defaults have, or that it documents.
 
+    :param host: its name in Consul.
     :param folder: the composed services of a role.
     :param services: name of the use -> name of the Ansible role.
     :param task_vars: the variables of a host, as Ansible gives them to an action.
@@ -48,11 +66,13 @@ def inventory_of(
     prefixes = tuple(f"{name.replace('-', '_')}_" for name in shorts)
     documented = {one for name in services for one in _documented(folder / name)}
     found = {
-        _plain(name, str): _resolved(task_vars[name], templar)
+        _plain(name, str): _resolved(task_vars[name], task_vars, templar)
         for name in sorted(task_vars)
         if name in _COMMON or name in documented or (name.startswith(prefixes) and not name.startswith(_NOT))
     }
-    return yaml.dump({"all": {"hosts": {host: found}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True)
+    return yaml.dump(
+        {"all": {"hosts": {host: {HOST: host, **found}}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True
+    )
 
 
 def _documented(service: Path) -> Iterable[str]:
@@ -71,12 +91,42 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _resolved(value: Any, templar: Any) -> Any:
+def _resolved(value: Any, task_vars: Mapping[str, Any], templar: Any) -> Any:
     """Return a value with its templates resolved, or as it is if they need what only an upgrade has."""
+    # A template may have a default for what is undefined now.
+    if _OF_UPGRADE & _used_names(value, task_vars):
+        return _plain(value, str)
     try:
         return _plain(templar.template(value), _Unsafe)
     except AnsibleUndefinedVariable:
         return _plain(value, str)
+
+
+def _used_names(value: Any, task_vars: Mapping[str, Any]) -> frozenset[str]:
+    """Return the variables that the templates in a value use, also through other variables."""
+    found: set[str] = set()
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, str):
+            new = _names_in(one) - found
+            found |= new
+            left += [task_vars[name] for name in new if name in task_vars and name not in _LARGE]
+        elif isinstance(one, (list, tuple, set)):
+            left += one
+    return frozenset(found)
+
+
+def _names_in(text: str) -> set[str]:
+    if "{{" not in text and "{%" not in text:
+        return set()
+    try:
+        return {one.name for one in Environment(autoescape=True).parse(text).find_all(nodes.Name)}
+    except TemplateSyntaxError:
+        # Ansible says more about it.
+        return set()
 
 
 def _plain(value: Any, text: type[str]) -> Any:

@@ -334,6 +334,9 @@ class RunAdmission:
             request = replace(request, epoch=self._ledger.epoch, commit=self._ledger.commit, began=self._ledger.since)
         if run.phase != AFTER:
             request = replace(request, post_upgrade=tuple(run.roles_with_post_upgrade))
+        if self._ledger is None and not run.is_job:
+            # Another run may deliver other tasks later, and then its services count.
+            request = replace(request, services=run.services)
 
         def act(store: Store) -> PassResult:
             if run.phase == AFTER:

@@ -12,6 +12,7 @@ from typing import Any
 from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
+from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, post_upgrade_hosts, run_scope
@@ -20,8 +21,6 @@ from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
 
 POST_UPGRADE = "post_upgrade"
-# What a host reports in place of an ID if its tasks come with the version.
-WITH_VERSION = "{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +137,27 @@ def check_moves(request: RunRequest) -> ForbiddenMoves:
     return forbidden
 
 
+def services_of(composition: Mapping[str, Any]) -> dict[str, str]:
+    """Return role -> the ID of the tasks of its services, for roles whose hosts run them themselves.
+
+    :param composition: a result of ``compose_upgrade_tasks``.
+    """
+    return {role: data["tasks_id"] for role, data in composition.get("pull_roles", {}).items()}
+
+
 def check_services(request: RunRequest) -> None:
     """Check that pull hosts that are still to be admitted have the tasks of their services as they are now. Held hosts are not checked.
 
     :raises UpgradeError: ``other_services``.
     """
-    roles: Mapping[str, Any] = request.composition.get("pull_roles", {})
-    # In check mode, hosts that the plan would admit are upgrading.
-    fresh = {one["host"] for one in request.plan["transitions"] if one["from"] == PENDING}
+    needed = services_of(request.composition)
     other = {
         host: view
         for host, view in request.plan["hosts"].items()
-        if view["role"] in roles
-        and not view["held"]
-        and (view["state"] == PENDING or host in fresh)
-        and view["services"] not in (roles[view["role"]]["tasks_id"], WITH_VERSION)
+        if view["role"] in needed
+        # Planners admit no such host, so it is still pending in the plan.
+        and view["state"] == PENDING
+        and view["services"] not in (needed[view["role"]], WITH_VERSION)
     }
     if not other:
         return

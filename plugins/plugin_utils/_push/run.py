@@ -52,6 +52,7 @@ class PushRun:
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     :param command: the name of the tasks if the run is a job; empty for an upgrade. ``version`` is the target of the job then.
     :param pull_roles: the roles of pull hosts that have tasks after the upgrade.
+    :param services: role -> the ID of the tasks of services that its hosts must have, for roles whose hosts run them themselves.
     :param on_host: whether this is a run on a pull host, which is admitted already and runs its own task groups.
     """
 
@@ -71,6 +72,7 @@ class PushRun:
     last: frozenset[str] = frozenset()
     command: str = ""
     pull_roles: frozenset[str] = frozenset()
+    services: Mapping[str, str] = field(default_factory=dict)
     on_host: bool = False
 
     @property

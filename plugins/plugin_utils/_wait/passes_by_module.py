@@ -21,6 +21,7 @@ _FIRST_ONLY = (
     "instructions_file",
     "role_order",
     "roles_with_post_upgrade",
+    "services",
     "restart",
     "replace",
     "rollback",

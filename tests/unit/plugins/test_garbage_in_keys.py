@@ -60,6 +60,7 @@ _LEDGER = {
     "commit": "c6",
     "members": {"web": 4, "db": 2},
     "begun_index": 3,
+    "services": {"web": "a1"},
     "rollouts": [1, 4],
     "history_from": 1,
     "broken": ["db1"],

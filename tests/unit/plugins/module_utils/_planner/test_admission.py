@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, WITH_VERSION, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import (
     Position,
     StageQueue,
@@ -23,7 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.forecast i
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Slots, fleet_slots, limits_by_role
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
-from fleets import NEW, UNLIMITED, Fleet, fleet
+from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
 
 def position(roles: dict[str, int], **rules: Any) -> Position:
@@ -159,3 +161,38 @@ def test_a_role_opens_by_its_gate_only_in_the_last_stage() -> None:
 
 def test_a_role_with_a_host_that_was_not_admitted_and_says_it_has_started_opens_host_by_host() -> None:
     assert gates(fleet(compute=2).started("compute2", version=NEW)) == ((), ("compute1",))
+
+
+def test_a_host_without_the_tasks_of_its_services_is_not_admitted_and_is_waited_for() -> None:
+    site = fleet(compute=5, web=1)
+    site.ledger = Ledger(1, NEW, services={"compute": "a1"})
+    for host, services in (("compute1", "a1"), ("compute2", "a0"), ("compute3", None), ("compute4", WITH_VERSION)):
+        site.records[host] = HostRecord(OLD, UPGRADED, services=services)
+    plan = site.plan({"role_order": {"web": "compute"}})
+
+    # compute5 never told which tasks it has.
+    assert [one.host for one in plan.admissions] == ["compute1", "compute4"]
+    # A role's gate would admit the others too.
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute4"))
+    assert {host: view.cause for host, view in plan.hosts.items()} == {
+        "compute1": "may_go",
+        "compute2": "other_services",
+        "compute3": "other_services",
+        "compute4": "may_go",
+        "compute5": "other_services",
+        "web1": "order",
+    }
+    assert plan.hosts["compute2"].reason == (
+        "it has no tasks of services, or not those of this rollout: enroll it again (enroll.yml --limit HOST)"
+    )
+    left = site.upgraded("compute1", "compute4").plan()
+    assert not left.complete
+    assert [one.host for one in left.admissions] == ["web1"]
+
+
+def test_a_host_that_has_started_goes_on_although_other_tasks_count_now() -> None:
+    site = fleet(compute=1).started("compute1").admitted("compute1")
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, services={"compute": "a1"})
+
+    assert [one.host for one in site.plan().admissions] == ["compute1"]

@@ -163,3 +163,14 @@ def test_names_are_those_of_the_fleet_that_is_given_too() -> None:
 
 def test_order_from_the_inventory_may_name_roles_without_hosts() -> None:
     assert wanted(fleet(None, OLD), NEW, UNLIMITED, role_order={"web": ["network", "db"]}).begins
+
+
+def test_the_tasks_of_services_stay_until_a_command_gives_others() -> None:
+    begun = wanted(fleet(None, OLD), NEW, UNLIMITED, services={"web": "a1"}).ledger
+    assert begun.services == {"web": "a1"}
+    there = fleet(begun)
+    assert wanted(there, NEW).ledger.services == {"web": "a1"}
+    assert wanted(there, NEW, services={"web": "a2"}).ledger.services == {"web": "a2"}
+    assert wanted(there, NEW, services={}).ledger.services == {}
+    # They are those of one rollout.
+    assert wanted(fleet(replace(begun, state=COMPLETE)), NEXT).ledger.services == {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from ansible.errors import AnsibleUndefinedVariable
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
@@ -48,6 +49,7 @@ def test_a_host_gets_the_variables_of_its_services_and_no_others(tmp_path: Path)
         "all": {
             "hosts": {
                 "cache1": {
+                    "upgrade_variables_of": "cache1",
                     "redis_password": "a{{b",
                     "shop_ports": [80, {"tls": True}],
                     "shop_eu_url": "http://{{ upgrade_version }}",
@@ -63,4 +65,32 @@ def test_a_host_gets_the_variables_of_its_services_and_no_others(tmp_path: Path)
 def test_a_service_named_puppet_gets_no_options_of_the_agent(tmp_path: Path) -> None:
     variables = {"puppet_kind": "apply", "puppet_gate_role": "cache"}
     found = yaml.safe_load(inventory_of("cache1", tmp_path, {"puppet": "convoy.upgrade.puppet"}, variables, Templar()))
-    assert found["all"]["hosts"]["cache1"] == {"puppet_kind": "apply"}
+    assert found["all"]["hosts"]["cache1"] == {"upgrade_variables_of": "cache1", "puppet_kind": "apply"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{{ upgrade_version | default('none') }}",
+        {"of": ["{% if upgrade_version_before is defined %}old{% endif %}"]},
+        "{{ own_url }}",
+        ["{{ other | default(own_url) }}"],
+    ],
+)
+def test_what_an_upgrade_may_change_is_not_resolved_before_it(value: Any, tmp_path: Path) -> None:
+    class Eager:
+        def template(self, value: Any) -> Any:
+            raise AssertionError(f"{value} is resolved too early")
+
+    variables = {
+        "shop_url": value,
+        "own_url": "http://{{ upgrade_version | default('any') }}",
+        "other": "{{ shop_url }}",
+    }
+    text = inventory_of("cache1", tmp_path, {"shop": "shop"}, variables, Eager())
+    assert yaml.safe_load(text)["all"]["hosts"]["cache1"]["shop_url"] == value
+
+
+def test_a_template_that_is_wrong_is_left_to_ansible(tmp_path: Path) -> None:
+    text = inventory_of("cache1", tmp_path, {"shop": "shop"}, {"shop_url": "{{ broken"}, Templar())
+    assert yaml.safe_load(text.replace("!unsafe ", ""))["all"]["hosts"]["cache1"]["shop_url"] == "{{ broken"

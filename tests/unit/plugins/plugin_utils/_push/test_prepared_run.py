@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -14,30 +13,25 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
 
 
 def host(
-    services: str | None, version: str | None = "1", role: str = "cache", state: str = "pending", *, held: bool = False
+    services: str | None, version: str | None = "1", role: str = "cache", state: str = "pending"
 ) -> dict[str, Any]:
-    return {"role": role, "version": version, "state": state, "held": held, "services": services}
+    return {"role": role, "version": version, "state": state, "services": services}
 
 
-def request(admitted: Collection[str] = (), **hosts: dict[str, Any]) -> RunRequest:
-    plan = {"hosts": hosts, "transitions": [{"host": one, "from": "pending"} for one in admitted]}
+def request(**hosts: dict[str, Any]) -> RunRequest:
+    plan = {"hosts": hosts, "transitions": []}
     return RunRequest("2", {}, plan, {"roles": {}, "pull_roles": {"cache": {"tasks_id": "a1"}}}, {})
 
 
 def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_services_have_now() -> None:
-    others = {state: host(None, state=state) for state in ("upgrading", "failed", "upgraded")}
-    check_services(
-        request(
-            same=host("a1"), own=host("{version}"), held=host(None, held=True), web=host(None, role="web"), **others
-        )
-    )
+    others = {state: host(None, state=state) for state in ("upgrading", "failed", "upgraded", "held")}
+    check_services(request(same=host("a1"), own=host("{version}"), web=host(None, role="web"), **others))
     with pytest.raises(UpgradeError) as caught:
         check_services(
             request(
-                ["cache3"],
                 cache1=host("a0"),
                 cache2=host("a1"),
-                cache3=host(None, state="upgrading"),
+                cache3=host(None),
                 cache4=host(None, None),
             )
         )
