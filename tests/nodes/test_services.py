@@ -141,8 +141,10 @@ def test_the_settings_name_where_the_tasks_are(fleet: Fleet) -> None:
 
 def test_enrolling_without_upgrade_roles_keeps_the_tasks_and_without_pull_removes_them(fleet: Fleet) -> None:
     node, tasks = fleet.lab.nodes["compute1"], fleet.record("compute1")["services"]
-    kept = fleet.enroll("--limit", "compute1", upgrade_roles={})
-    assert "changed=0" in kept
+    fleet.enroll("--limit", "compute1", upgrade_roles={})
+    own = json.loads(node.read("/etc/convoy/node.json") or "")
+    # The role is found in the name now.
+    assert (own["puppet_gate_role"], own["puppet_gate_services"]) == ("", "/etc/convoy/services")
     assert fleet.record("compute1")["services"] == tasks != ""
     fleet.enroll("--limit", "compute1", upgrade_roles={"compute": {}})
     assert json.loads(node.read("/etc/convoy/node.json") or "")["puppet_gate_services"] == ""

@@ -114,4 +114,8 @@ def post_upgrade_snapshot(
         elif record is not None and post == POST_FAILED:
             records[host] = replace(record, state=FAILED)
     closed = GateValue(global_gate, CLOSED)
-    return replace(snapshot, reports=reports, records=records, marks=marks, gates=Gates(closed, hosts=gates))
+    # These tasks are those that each host was upgraded with, also if a later command has others.
+    ledger = replace(snapshot.ledger, services={}) if snapshot.ledger is not None else None
+    return replace(
+        snapshot, ledger=ledger, reports=reports, records=records, marks=marks, gates=Gates(closed, hosts=gates)
+    )

@@ -70,8 +70,9 @@ def inventory_of(
         for name in sorted(task_vars)
         if name in _COMMON or name in documented or (name.startswith(prefixes) and not name.startswith(_NOT))
     }
+    name = _plain(host, str)
     return yaml.dump(
-        {"all": {"hosts": {host: {HOST: host, **found}}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True
+        {"all": {"hosts": {name: {HOST: name, **found}}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True
     )
 
 

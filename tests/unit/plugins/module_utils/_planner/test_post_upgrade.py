@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     roles_of_hosts,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgrade import (
     post_upgrade_snapshot,
@@ -125,3 +126,12 @@ def test_caps_and_order_count_as_in_the_upgrade() -> None:
     assert planned() == ["compute2"]
     at(found, controller1="open")
     assert planned() == []
+
+
+def test_hosts_run_the_tasks_with_which_they_were_upgraded() -> None:
+    found = at(fleet(compute=1), compute1=None)
+    found.ledger = Ledger(1, NEW, services={"compute": "a2"})
+    view = viewed(found, "compute")
+    assert [one.host for one in make_plan(view, found.members, parse({"rolling_rules": {"global": 1}})).admissions] == [
+        "compute1"
+    ]
