@@ -236,6 +236,9 @@ hosts:
     busy:
       description: Whether the host has started a job, or an upgrade while the rollout is a job, and not ended it.
       type: bool
+    outside:
+      description: Whether the host counts as upgraded only because a job is not for it. Then it is not in RV(counts) and RV(roles).
+      type: bool
     stage:
       description: Number of the host's stage, in order. V(0) for the first stage, and without stages.
       type: int
@@ -477,6 +480,9 @@ host:
       type: bool
     busy:
       description: Whether the host has started a job, or an upgrade while the rollout is a job, and not ended it.
+      type: bool
+    outside:
+      description: Whether the host counts as upgraded only because a job is not for it. Then it is not in RV(counts) and RV(roles).
       type: bool
     stage:
       description: Number of the host's stage, in order. V(0) for the first stage, and without stages.

@@ -44,6 +44,15 @@ def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: 
     assert [event["what"] for event in history(consul)] == ["begin", "open", "pause", "resume", "open"]
 
 
+def test_a_rollout_that_was_complete_before_a_pause_is_complete_after_it(run: Runner, begun: Store) -> None:
+    for host in FLEET:
+        upgrade(begun, host)
+    assert make_pass(begun, PassRequest()).plan.complete
+    # Also if it is paused again for another reason.
+    paused, again, resumed = run([control("pause", reason="a"), control("pause", reason="b"), control("resume")])
+    assert [one["state"] for one in (paused, again, resumed)] == ["paused", "paused", "complete"]
+
+
 @pytest.mark.thorough
 def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun: Store) -> None:
     live = run.start([plan(wait=True, wait_timeout=60)])

@@ -39,7 +39,8 @@ class Ledger:
     :param previous_version: the version that the fleet came from, None if it is not known. Rollouts that were not completed
         do not count.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
-    :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``.
+    :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``; of a pause also ``was``,
+        which is ``complete`` if the rollout was complete before.
     :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
     :param broken: hosts that had failed or were lost when the rollback began.
     :param admitted: hosts that were admitted when this rollout began, which removed their gates, each with the index of its last report

@@ -220,6 +220,8 @@ def payload(
     is_current = ledger is not None and ledger.version == notification.version
     counts: dict[str, dict[str, int]] = {}
     for view in hosts.values():
+        if view.outside:
+            continue
         of_role = counts.setdefault(view.role, dict.fromkeys(STATES, 0))
         of_role[view.state] += 1
     failures = [
@@ -245,7 +247,7 @@ def payload(
         "stage": notification.stage or (plan.stage or "" if is_current else ""),
         "outcome": notification.outcome,
         "cause": notification.cause,
-        "hosts": len(hosts),
+        "hosts": sum(sum(of_role.values()) for of_role in counts.values()),
         "upgraded": sum(of_role[UPGRADED] for of_role in counts.values()),
         "broken": sum(of_role[state] for of_role in counts.values() for state in BROKEN),
         "counts": counts,

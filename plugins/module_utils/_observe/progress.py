@@ -155,6 +155,8 @@ def _bars(hosts: Mapping[str, HostView]) -> tuple[RoleProgress, ...]:
     # Roles appear in the order of their first host. Hosts are in natural order.
     counts: dict[str, dict[str, int]] = {}
     for view in hosts.values():
+        if view.outside:
+            continue
         what = "failed" if view.state in BROKEN else view.state if view.state in (UPGRADED, UPGRADING) else "waiting"
         of_role = counts.setdefault(view.role, {})
         of_role[what] = of_role.get(what, 0) + 1

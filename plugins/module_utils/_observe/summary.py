@@ -28,11 +28,15 @@ ALL = "all"
 def fleet_summary(hosts: Mapping[str, HostView]) -> dict[str, Any]:
     """Return ``roles``, ``counts`` and ``reasons`` of a result. Takes time linear in hosts.
 
+    Hosts that a job is not for are left out.
+
     :returns: ``roles``: role -> ``hosts`` (their number), ``states`` and ``versions`` with numbers. ``counts``: state -> number of hosts.
         ``reasons``: why hosts are not upgraded, each once, see :func:`reasons`.
     """
     roles: dict[str, dict[str, Any]] = {}
     for view in hosts.values():
+        if view.outside:
+            continue
         found = roles.setdefault(view.role, {"hosts": 0, "states": dict.fromkeys(STATES, 0), "versions": {}})
         found["hosts"] += 1
         found["states"][view.state] += 1

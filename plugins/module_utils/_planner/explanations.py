@@ -251,6 +251,11 @@ def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
     return tuple(filter(is_checkpoint_group, record.done))
 
 
+def is_outside(one: HostState) -> bool:
+    """Return whether a host counts as upgraded only because a job is not for it."""
+    return not one.is_target and one.state == state_names.UPGRADED
+
+
 def _view(one: HostState, version: str | None, group: str | None, reason: Reason, stage: int) -> HostView:
     record = one.record
     return HostView(
@@ -272,4 +277,5 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         stage=stage,
         blocks=one.blocks_others,
         services=record.services if record is not None else None,
+        outside=is_outside(one),
     )

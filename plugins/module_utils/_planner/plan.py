@@ -40,6 +40,7 @@ class HostView:
     :param services: the ID of the tasks of services that it has; None if it has none.
     :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
     :param blocks: whether other roles and later stages wait for it.
+    :param outside: whether it counts as upgraded only because a job is not for it.
     """
 
     role: str
@@ -60,6 +61,7 @@ class HostView:
     stage: int = 0
     blocks: bool = False
     services: str | None = None
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

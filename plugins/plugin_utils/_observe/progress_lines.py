@@ -13,6 +13,7 @@ from typing import Any
 from ...module_utils._common.names import is_job, target_text
 from ...module_utils._host_states.state_names import UPGRADING, state_text
 from ...module_utils._passes.planner_pass import PassResult
+from ...module_utils._planner.explanations import is_outside
 from ...module_utils._planner.plan import HostView
 
 _WAITING = ("pending", "held")
@@ -38,23 +39,23 @@ class FleetStates:
 
 def states_of_result(result: Mapping[str, Any]) -> FleetStates:
     """Return the states in a result of ``consul_upgrade_plan`` that has all hosts."""
-    hosts: Mapping[str, Mapping[str, str]] = result["hosts"]
+    hosts: Mapping[str, Mapping[str, Any]] = result["hosts"]
     roles = {host: view["role"] for host, view in hosts.items()}
-    states = {host: view["state"] for host, view in hosts.items()}
+    states = {host: view["state"] for host, view in hosts.items() if not view["outside"]}
     return FleetStates(result["version"], roles, states, lambda host: hosts[host]["reason"])
 
 
 def states_of_views(version: str, hosts: Mapping[str, HostView]) -> FleetStates:
     """Return the states of hosts that are explained already."""
     roles = {host: view.role for host, view in hosts.items()}
-    states = {host: view.state for host, view in hosts.items()}
+    states = {host: view.state for host, view in hosts.items() if not view.outside}
     return FleetStates(version, roles, states, lambda host: hosts[host].reason)
 
 
 def states_of_pass(outcome: PassResult) -> FleetStates:
     """Return the states after a pass. Only hosts that are asked for are explained."""
     fleet, views = outcome.plan.fleet, outcome.hosts()
-    states = {host: one.state for host, one in fleet.hosts.items()} if fleet is not None else {}
+    states = {host: one.state for host, one in fleet.hosts.items() if not is_outside(one)} if fleet is not None else {}
     states |= {one.host: UPGRADING for one in outcome.admissions}
     return FleetStates(outcome.plan.version or "", outcome.members, states, lambda host: views[host].reason)
 

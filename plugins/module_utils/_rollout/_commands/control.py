@@ -27,6 +27,9 @@ from .rollback import roll_back
 
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
+# The field of a pause for the state of the rollout before it.
+_WAS = "was"
+
 
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
     """Pause a rollout: no host is admitted until it is resumed. Hosts that have begun continue.
@@ -43,6 +46,8 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != PAUSED or has_other_reason:
             refuse_unless(ledger, (RUNNING, COMPLETE, PAUSED), "paused")
             event = {"what": "pause", **command_fields(given)}
+            if COMPLETE in (ledger.state, ledger.command.get(_WAS)):
+                given = {**given, _WAS: COMPLETE}
             writer.write(replace(ledger, state=PAUSED, command=given), event)
         return CommandResult(writer.ledger or ledger)
 
@@ -50,7 +55,7 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
 
 
 def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
-    """Resume a paused rollout.
+    """Resume a paused rollout. One that was complete before is complete again.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
@@ -59,7 +64,8 @@ def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResul
         if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
             event = {"what": "resume", **command_fields(command.plain())}
-            writer.write(replace(ledger, state=RUNNING, command={}), event)
+            state = COMPLETE if ledger.command.get(_WAS) == COMPLETE else RUNNING
+            writer.write(replace(ledger, state=state, command={}), event)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)

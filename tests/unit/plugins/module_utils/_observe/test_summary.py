@@ -45,6 +45,15 @@ def test_each_reason_is_there_once_and_those_for_an_operator_come_first() -> Non
     ]
 
 
+def test_hosts_that_a_job_is_not_for_are_not_counted() -> None:
+    hosts = {
+        "web1": HostView("web", None, "upgraded", "job/a-1", ""),
+        "db1": HostView("db", None, "upgraded", None, "the job is not for it", outside=True),
+    }
+    found = fleet_summary(hosts)
+    assert ([*found["roles"]], found["counts"]["upgraded"]) == (["web"], 1)
+
+
 def test_a_forecast_names_some_hosts_of_the_first_waves() -> None:
     site = fleet(web=45)
     found = forecast_summary(site.plan({"rolling_rules": {"global": 3}}))

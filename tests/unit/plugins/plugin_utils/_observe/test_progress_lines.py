@@ -24,7 +24,7 @@ def result(**hosts: str) -> FleetStates:
         {
             "version": "2.0",
             "hosts": {
-                host: {"role": host.rstrip("0123456789"), "state": state, "reason": "because"}
+                host: {"role": host.rstrip("0123456789"), "state": state, "reason": "because", "outside": False}
                 for host, state in hosts.items()
             },
         }
@@ -34,6 +34,11 @@ def result(**hosts: str) -> FleetStates:
 def test_explained_hosts_have_the_same_states() -> None:
     found = states_of_views("2.0", {"web1": HostView("web", None, "upgrading", "1", "because")})
     assert PassProgress().lines(found) == ["web1 is upgrading: because", "-- 2.0: web 0/1; 1 upgrading, 0 waiting"]
+
+
+def test_hosts_that_a_job_is_not_for_are_not_counted() -> None:
+    found = states_of_views("job/a-1", {"db1": HostView("db", None, "upgraded", None, "", outside=True)})
+    assert running_count(found) == "-- job a-1: no hosts; 0 running, 0 waiting"
 
 
 def test_a_pass_has_the_states_after_its_admissions() -> None:
