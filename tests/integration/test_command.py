@@ -134,6 +134,8 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     shown = play("status", host="compute2", **MORE).stdout
     assert f"job {found[1]}: done, exit status 0" in shown and "| compute2 waits 3 s" in shown
     assert "4 of 4 hosts done" in play("status", job=found[1], **MORE).stdout
+    report = play("report", job=found[1], report_folder=str(folder), **MORE)
+    assert len([*folder.glob("*.html")]) == 1, report.stdout
 
 
 @pytest.mark.thorough

@@ -96,7 +96,7 @@ _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for command.yml.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
 # Variables that only these playbooks have. Others would act on what is under way, whatever job is named.
-_ONLY_IN = {"job": (COMMAND, "status")}
+_ONLY_IN = {"job": (COMMAND, "status", "report")}
 # Short names are no hint that a similar one is a typo, but in the playbook that has them.
 _SHORT = frozenset(("args", "job", "only", "run", "run_tasks"))
 _SHORT_SIMILARITY = 0.74
