@@ -297,6 +297,11 @@ def _of_ledger(
         found.append(f"the event of epoch {after['epoch']} says {event['epoch']}")
     allowed, then = _STATES.get(what, ((), None))
     state = before.get("state", "")
+    was_complete = before.get("command", {}).get("was") == "complete" if state == "paused" else state == "complete"
+    if what == "pause" and was_complete != (after.get("command", {}).get("was") == "complete"):
+        found.append(f"a pause of a rollout that was {state} says {after.get('command')}")
+    if what == "resume" and was_complete:
+        then = "complete"
     if then is None and state != after["state"]:
         found.append(f"an event {what} made a rollout that was {state} {after['state']}")
     elif then is not None and (state not in allowed or after["state"] != then):

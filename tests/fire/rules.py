@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from .fleet import ALL, DATA
+from .fleet import ALL, DATA, FLEET
 
 _ORDER = {
     "role_order": {"data": "controller"},
@@ -48,7 +48,7 @@ class Rules:
     @property
     def given(self) -> dict[str, Any]:
         """The instructions as an operator gives them in the middle: what other rules have besides is ended on purpose."""
-        return {"freezes": [], "windows": [], **self.instructions}
+        return {"freezes": [], "windows": [], "failure_rules": {}, **self.instructions}
 
 
 CAPS = Rules(
@@ -146,6 +146,8 @@ KINDS = (
     Kind("soak", (SOAK,), words=("pause", "retry")),
     Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
 )
+# So many of all runs have rules that nobody has written.
+_SEEDED = 0.3
 # So many of all runs end with an operator who does only what the status advises.
 _ADVISED = 0.5
 
@@ -183,10 +185,74 @@ class Schedule:
         return ", ".join([self.kind.name, *more, *(["restore"] if self.restore else [])])
 
 
+def seeded_kind(seed: int) -> Kind:
+    """Return a kind of run with rules that a seed decides: caps as numbers and percentages, budgets, soaks, deadlines and stages."""
+    chance = random.Random(f"rules {seed}")
+    canary, soak = chance.choice((0, 0, 1, 2)), chance.choice((0, 0, 1, 2))
+    deadline = chance.choice((None, None, 6))
+    # Other caps and budgets can come at any time. What other stages and soaks mean in the middle is for the kinds above.
+    rules = tuple(_seeded_rules(chance, canary, soak, deadline) for _ in range(2))
+    words = ("pause", "retry", "change", *(("approve", "approve") if canary else ()))
+    return Kind(
+        "seeded",
+        rules,
+        failing=chance.choice((0.02, 0.1, 0.2)),
+        dying=0.05 if deadline is not None else 0.0,
+        words=words,
+    )
+
+
+def _seeded_rules(chance: random.Random, canary: int, soak: int, deadline: int | None) -> Rules:
+    def cap(of: int, least: int) -> tuple[int | str, int]:
+        """Return a cap as an operator writes it, and how many hosts that is."""
+        if chance.random() < 0.5:
+            count = chance.randint(least, max(least, of // 2))
+            return count, count
+        percent = chance.randint(10, 60)
+        return f"{percent}%", max(1, of * percent // 100)
+
+    def size(roles: tuple[str, ...]) -> int:
+        return sum(role in roles for role in FLEET.values())
+
+    given: dict[str, Any] = {}
+    caps: dict[tuple[str, ...], int] = {}
+    # The global cap holds for the roles of a group together.
+    places = {"controller": ("controller",), "web": ("web",), "data": DATA}
+    for name in ("controller", "compute", "storage", "web", "data"):
+        if chance.random() < 0.5:
+            roles = places.get(name, (name,))
+            given[name], caps[roles] = cap(size(roles), 1)
+    everywhere: int | str = "unlimited"
+    if chance.random() < 0.7:
+        everywhere = chance.randint(1, 4)
+        caps |= {roles: everywhere for name, roles in places.items() if name not in given}
+    rolling: dict[str, Any] = {"global": everywhere, "roles": given}
+    if everywhere == "unlimited" or chance.random() < 0.5:
+        rolling["fleet"], caps[ALL] = cap(len(FLEET), 4)
+    instructions: dict[str, Any] = {"rolling_rules": rolling, **_ORDER}
+    budgets: dict[tuple[str, ...], int] = {}
+    if chance.random() < 0.5:
+        failures: dict[str, Any] = {}
+        failures["fleet"], budgets[ALL] = cap(len(FLEET), 3)
+        if chance.random() < 0.5:
+            of_data, budgets[DATA] = cap(size(DATA), 2)
+            failures["roles"] = {"data": of_data}
+        instructions["failure_rules"] = failures
+    health = {**({"soak": soak} if soak else {}), **({"progress_deadline": deadline} if deadline is not None else {})}
+    if health:
+        instructions["health"] = health
+    if canary:
+        first = {"name": "canary", "hosts": canary, "soak": 1, "approve": True}
+        instructions["stages"] = [first, {"name": "rest"}]
+    return Rules(instructions, caps, budgets, soak, deadline, canary, stage_soak=1 if canary else 0)
+
+
 def schedule(seed: int) -> Schedule:
-    """Return what a seed stands for. Kinds take turns, so that ten seeds in a row have all of them."""
+    """Return what a seed stands for. Kinds take turns; in some runs a seed decides the rules too."""
     chance = random.Random(f"schedule {seed}")
     kind = KINDS[seed % len(KINDS)]
+    if random.Random(f"seeded {seed}").random() < _SEEDED:
+        kind = seeded_kind(seed)
     can_go_back = not kind.insisting and kind.rules[0].deadline is None
     rollback = chance.randint(8, 16) if can_go_back and chance.random() < 0.4 else None
     return Schedule(seed, kind, rollback, restore=rollback is None and chance.random() < 0.3)
