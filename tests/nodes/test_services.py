@@ -122,6 +122,10 @@ def test_a_task_that_fails_is_named_and_the_next_try_goes_on_from_there(fleet: F
 
 def test_tasks_that_others_could_change_do_not_run(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute2"]
+    # The agent may still run the tasks after the upgrade, and a second run would do nothing beside it.
+    node.run("systemctl", "stop", "convoy-node.path", "convoy-node")
+    active = ("systemctl", "is-active", "convoy-node-run")
+    wait_for(lambda: node.run(*active, check=False).stdout.strip() in ("inactive", "failed"), "its last run has ended")
     node.run("chmod", "-R", "o+w", "/etc/convoy/services/")
     node.write("/etc/convoy/version", "")
     run = fleet.agent_run("compute2")
@@ -130,6 +134,7 @@ def test_tasks_that_others_could_change_do_not_run(fleet: Fleet) -> None:
     assert fleet.record("compute2")["step"] == "services"
     node.run("chmod", "-R", "go-w", "/etc/convoy/services/")
     assert fleet.agent_run("compute2").returncode == 0
+    node.run("systemctl", "start", "convoy-node.path", "convoy-node")
 
 
 def test_the_settings_name_where_the_tasks_are(fleet: Fleet) -> None:
