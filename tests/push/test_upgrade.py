@@ -234,7 +234,8 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     assert ended.code == 4, ended.stdout
     record = site.record("web1")
     assert (record["state"], record["step"]) == ("failed", "upgrade")
-    assert re.match(r"unreachable: .*port 1: Connection refused", record["error"])
+    # Ansible writes to its ssh, which may have ended already.
+    assert re.match(r"unreachable: .*(port 1: Connection refused|Broken pipe)", record["error"])
     assert not site.entries("web2", "web3")
     assert "rolling_rules.roles.web admits 1 of role web at once" in ended.stdout
 

@@ -17,7 +17,9 @@ RULES = {"rolling_rules": {"global": 1}}
 
 def result(index: int, *opened: str, **more: Any) -> dict[str, Any]:
     """Return a result of the module that opened some hosts."""
-    hosts = {host: {"role": "web", "state": "upgrading", "reason": "admitted"} for host in ("web1", "web2")}
+    hosts = {
+        host: {"role": "web", "state": "upgrading", "reason": "admitted", "outside": False} for host in ("web1", "web2")
+    }
     return {
         "version": "2", "changed": bool(opened), "transitions": [{"host": host} for host in opened], "diff": [{"after": str(index)}],
         "done": False, "can_move": True, "blocker": {}, "blockers": [], "wake_at": 0, "hosts": hosts, "status": {}, "epoch": index,
