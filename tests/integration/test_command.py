@@ -232,7 +232,7 @@ def test_the_modules_begin_and_show_jobs(run: Runner, consul: RawKV, job_nodes: 
             ]
         )
     assert (begun["failed"], begun["version"], begun["done"]) == (False, "job/work-1", True)
-    assert shown["counts"]["upgraded"] == 4
+    assert shown["counts"]["upgraded"] == 3
     assert [one["output"] for one in host["host"]["jobs"]] == ["compute1 waits 1 s\n"]
     assert other["failure"]["code"] == "unknown_job"
     assert "'work-2' is not the last job, which is work-1" in other["msg"]
