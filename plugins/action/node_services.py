@@ -109,8 +109,8 @@ class ActionModule(ControllerAction):
         if task_vars.get(HOST) != self._host:
             raise UpgradeError(
                 "no_services",
-                f"{self._host} has not the variables of its services: services.yml, beside node.json in /etc/convoy, is missing or is that of another "
-                f"host ({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (enroll.yml --limit {self._host}).",
+                f"{self._host} lacks the variables of its services: /etc/convoy/services.yml is missing or is that of another host "
+                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (enroll.yml --limit {self._host}).",
             )
         composition = {"roles": {role: data}}
         entry = store.client.get(store.keys.record(self._host))

@@ -146,7 +146,7 @@ KINDS = (
     Kind("soak", (SOAK,), words=("pause", "retry")),
     Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
 )
-# So many of all runs have rules that nobody has written.
+# The share of runs in which a seed decides the rules.
 _SEEDED = 0.3
 # So many of all runs end with an operator who does only what the status advises.
 _ADVISED = 0.5

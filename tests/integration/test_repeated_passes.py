@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.repeated_passes import RepeatedPasses
@@ -84,3 +85,27 @@ def test_the_first_legacy_report_wakes_it_too(passes: RepeatedPasses, consul: Ra
     consul.put("running_version/2/web1", "2000000000")
     assert passes.wait(LONG)
     assert passes.next().plan.hosts["web1"].state == "upgraded"
+
+
+def test_a_clock_that_is_set_back_delays_no_pass(passes: RepeatedPasses, store: Store) -> None:
+    class Ahead(runtime.Runtime):
+        def now(self) -> float:
+            return super().now() + 3600
+
+    before = runtime.use(Ahead())
+    try:
+        soaking = {"rolling_rules": {"global": 20}, "health": {"soak": 4}}
+        passes.first(PassRequest(version="2", rules=soaking))
+        write_report(store, HostReport("web1", "2", "started", role="web", default=False))
+        write_report(store, HostReport("web1", "2", "upgraded"))
+        while passes.wait(0.8):
+            passes.next()
+        assert passes.latest is not None
+        assert passes.latest.plan.hosts["web1"].state == "upgrading"
+    finally:
+        runtime.use(before)
+    # What the plan waits for is an hour away by the clock, and seconds by the time that passes.
+    assert passes.wait(LONG)
+    # By the clock as it is now, the soak has only begun.
+    while passes.next().plan.hosts["web1"].state != "upgraded":
+        assert passes.wait(LONG)

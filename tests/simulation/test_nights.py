@@ -15,7 +15,8 @@ from .night import run
 from .shrink import shrink, told
 
 # These nights are part of `make test`; `make test-all` has fresh ones too.
-_QUICK, _FRESH = range(300, 304), 200
+# In the last one, a clock is set back while a planner waits.
+_QUICK, _FRESH = (*range(300, 304), 6176), 200
 
 
 def seeds() -> list[Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -82,6 +83,19 @@ def now() -> float:
 def monotonic() -> float:
     """Return seconds of a clock that no one sets, for durations and deadlines."""
     return _runtime.monotonic()
+
+
+def seconds_until(at: float | None, known_at: float, read_at: float) -> float:
+    """Return how long it is until a time that was computed earlier; infinity for None.
+
+    The clock may have been set back since then, and the monotonic one stands still while the machine is suspended. So the first of both counts.
+
+    :param at: unix seconds.
+    :param known_at: what :func:`now` returned when it was computed, and ``read_at`` what :func:`monotonic` did.
+    """
+    if at is None:
+        return math.inf
+    return min(at - now(), at - known_at - (monotonic() - read_at))
 
 
 def processor_seconds() -> float:

@@ -25,6 +25,7 @@ _ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "An operator can change this: upgrade.yml -e version=X begins a rollout.",
     explanations.MAY_GO: "",
+    explanations.OTHER_SERVICES: "An operator can change this: enroll.yml --limit {host}.",
     blocker_codes.PAUSE: "An operator can change this: resume.yml.",
     blocker_codes.ABORT: "Only an operator can change this.",
     blocker_codes.EXPIRED: "An operator can change this: abort.yml, and command.yml for a new job.",
@@ -185,7 +186,7 @@ def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]
 
 def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state == state_names.PENDING:
-        text = _CHANGES.get(view.cause, "").format(rule=view.rule)
+        text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
         if snapshot.is_job and snapshot.current_version:
             return text.replace("upgrade.yml", f"command.yml -e job={job_id(snapshot.current_version)}")
         return text

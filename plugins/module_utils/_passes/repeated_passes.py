@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from .._cache.cached_store import CachedStore, FleetCache
@@ -54,7 +55,7 @@ class RepeatedPasses:
         self._reports = Watch(settings, reports, queries or self._own)
         self._all = Watch(settings, (*reports, *others), queries or self._own)
         self._position = self._position_of_reports = 0
-        self._rest_until = 0.0
+        self._rest_until = self._read_at = 0.0
         self._request = PassRequest()
 
     def close(self) -> None:
@@ -83,14 +84,18 @@ class RepeatedPasses:
 
     def wait(self, seconds: float) -> bool:
         """Wait until something may have changed; return whether it has within ``seconds``."""
-        wake_at = self.latest.plan.wake_at if self.latest is not None else None
-        if wake_at is not None:
-            seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
+        seconds = min(seconds, max(0.0, self._time_left()) + _MARGIN)
         has_changed = self._all.wait(self._position, seconds)
         if has_changed:
             self._reports.wait(self._position_of_reports, _GATHER_OTHERS)
             runtime.sleep(max(_GATHER, self._rest_until - runtime.monotonic()))
-        return has_changed or (wake_at is not None and runtime.now() >= wake_at)
+        return has_changed or self._time_left() <= 0
+
+    def _time_left(self) -> float:
+        """Return after how many seconds the plan may change without a write; infinity for never."""
+        if self.latest is None:
+            return math.inf
+        return runtime.seconds_until(self.latest.plan.wake_at, self.latest.snapshot.now, self._read_at)
 
     def next(self, *, most_slow: int = MOST_SLOW) -> PassResult:
         """Make one more pass. It never begins a rollout.
@@ -104,7 +109,7 @@ class RepeatedPasses:
         return self._make(request, most_slow)
 
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
-        began = runtime.monotonic()
+        began = self._read_at = runtime.monotonic()
         self._position, self._position_of_reports = self._all.mark(), self._reports.mark()
         self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest)
         ended = runtime.monotonic()

@@ -108,12 +108,11 @@ def _followed(
         if _is_over(updates, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
-        wake_at = view.plan.wake_at
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
             if _is_over(updates, quiet_since, patience):
                 return
             yield None
-            if wake_at is not None and runtime.now() > wake_at:
+            if runtime.seconds_until(view.plan.wake_at, view.snapshot.now, began) < 0:
                 break
         # One read covers all changes during this pause.
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))
