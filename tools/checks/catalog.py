@@ -49,8 +49,7 @@ _SEEN = ("--seen", "{work}")
 
 # Checks with the lab mostly wait for nodes, and those in the other list use the processor. One of each list runs at a time.
 LAB = (
-    # The longest file goes first.
-    _tests("nodes", _by_file(3, "tests/nodes/test_agent_runs.py", "tests/nodes"), lab=True),
+    _tests("nodes", _by_file(3, "tests/nodes"), lab=True),
     _tests("services", _by_file(3, "tests/services"), lab=True),
     # Only some of push needs the lab; those tests skip themselves.
     _tests("push", ("-n", "3", "tests/push")),

@@ -1,0 +1,216 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Agent runs on a host whose Puppet, settings, hooks, disk or Consul are not as they should be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from devkit.agent import consul_binary
+from lab.node import Node
+
+from ..fleet import Fleet, wait_for
+from .one_node import (
+    FOLDERS,
+    GATE,
+    HOOK,
+    NODE,
+    RELEASE,
+    SETTINGS,
+    SOURCES,
+    agent_run,
+    bring_to,
+    changed,
+    forget,
+    stop_agent,
+)
+
+pytestmark = pytest.mark.thorough
+
+
+MAINT = '#!/bin/sh\nexec "{}" maint {}\n'
+
+
+@pytest.mark.parametrize("kind", ["apply", "agent"])
+def test_a_host_whose_puppet_is_disabled_is_held_with_the_reason_before_anything_begins(
+    kind: str, fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put("config_state/enable_puppet/global", "False")
+    node.run("puppet", "agent", "--disable", "its disk is being replaced")
+    before = fleet.record(NODE)
+    for gate in ("False", "True"):
+        fleet.consul.put(GATE, gate)
+        shown = agent_run(fleet, "-e", f"puppet_gate_puppet={kind}")
+        assert "held: Puppet is disabled on this host: its disk is being replaced" in shown
+        assert fleet.record(NODE) == {"version": "v2", "state": "retried", "attempt": 1, "times": {}, **before} | {
+            "held": "its disk is being replaced"
+        }
+        assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+        assert fleet.version_of(NODE) == "v1"
+    fleet.consul.put(GATE, "False")
+    assert fleet.states()[NODE] == "held"
+    status = fleet.play("status", host=NODE)
+    assert "held by puppet agent --disable: its disk is being replaced" in status
+    node.run("puppet", "agent", "--enable")
+    agent_run(fleet)
+    assert "held" not in fleet.record(NODE)
+    assert fleet.states()[NODE] == "pending"
+
+
+@pytest.mark.parametrize("kind", ["apply", "agent"])
+def test_puppet_that_something_else_runs_is_kept_out_until_the_node_is_upgraded(
+    kind: str, fleet: Fleet, node: Node
+) -> None:
+    """With kind agent there is no Puppet server, so the run fails; but it gets past the lock."""
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put("config_state/enable_puppet/global", "False")
+    more = {"puppet_gate_puppet_schedule": "external", "puppet_gate_puppet": kind, "puppet_gate_interval": 300}
+    node.write(SETTINGS, json.dumps({**json.loads(good), **more}))
+    try:
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: "convoy.upgrade: closed" in locks(node), "Puppet is kept out")
+        assert "disabled" in node.run("puppet", "agent", "--test", check=False).stdout
+        assert "held" not in fleet.record(NODE)
+        fleet.consul.put(GATE, "True")
+        fleet.consul.put(f"upgrade/wake/{NODE}", "1")
+        if kind == "apply":
+            wait_for(lambda: fleet.version_of(NODE) == "v2", "it is upgraded")
+            wait_for(lambda: locks(node) == "", "Puppet is let in again")
+        else:
+            wait_for(lambda: fleet.record(NODE).get("state") == "failed", "there is no Puppet server")
+            assert fleet.record(NODE)["step"] == "puppet"
+            assert "disabled" not in fleet.record(NODE)["error"]
+            assert "convoy.upgrade: " in locks(node)
+    finally:
+        stop_agent(node)
+        node.run("rm", "-f", *(f"{folder}/agent_disabled.lock" for folder in FOLDERS))
+        node.write(SETTINGS, good)
+
+
+def locks(node: Node) -> str:
+    files = " ".join(f"{folder}/agent_disabled.lock" for folder in FOLDERS)
+    return node.run("sh", "-c", f"cat {files} 2>/dev/null", check=False).stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("", f"{SETTINGS} is empty"),
+        ('{"puppet_gate_host": "comp', f"{SETTINGS} is not JSON"),
+        ('{"puppet_gate_rle": "compute"}', "puppet_gate_rle is not a setting"),
+        ('{"puppet_gate_puppet": "maybe"}', "puppet_gate_puppet is"),
+    ],
+    ids=["nothing", "cut", "unknown", "value"],
+)
+def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
+    settings: str, told: str, fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    node.write(SETTINGS, settings)
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "False")
+        before = fleet.consul.tree()
+        assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
+        wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "warning", "it is reported")
+        assert told in fleet.checks(NODE)["puppet"][1]
+        # Not admitted, it takes no slot.
+        assert fleet.consul.tree() == before
+        fleet.consul.put(GATE, "True")
+        assert told in agent_run(fleet, code=78)
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
+        assert told in record["error"]
+        assert fleet.version_of(NODE) == "v1"
+    finally:
+        node.write(SETTINGS, good)
+    agent_run(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+    wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
+
+
+def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    # As in docs/pull.md. Consul shows maintenance as a check of the node.
+    node.write(
+        "/etc/convoy/hooks/drain.d/50-consul",
+        MAINT.format(consul_binary(), '-enable -reason "upgrade to $CONVOY_VERSION"'),
+        0o755,
+    )
+    node.write("/etc/convoy/hooks/undrain.d/50-consul", MAINT.format(consul_binary(), "-disable"), 0o755)
+    node.write("/etc/convoy/hooks/drain.d/10-note", HOOK % "drain", 0o755)
+    node.write("/etc/convoy/hooks/before.d/10-bad", "#!/bin/sh\necho instances are left\nexit 3\n", 0o755)
+    node.write("/etc/convoy/hooks/undrain.d/10-note", HOOK % "undrain", 0o755)
+    try:
+        fleet.consul.put("current_version", "v2")
+        assert "before.d/10-bad ended with 3: instances are left" in agent_run(fleet, code=2)
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"]) == ("failed", "before")
+        assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+        assert node.read("/root/hooks") == f"drain {NODE} v2\n"
+        assert fleet.checks(NODE)["_node_maintenance"][0] == "critical"
+    finally:
+        node.run("rm", "-rf", "/root/hooks", "/etc/convoy/hooks/before.d/10-bad")
+        node.run("rm", "-f", "/etc/convoy/hooks/drain.d/10-note", "/etc/convoy/hooks/undrain.d/10-note")
+    agent_run(fleet)
+    assert fleet.version_of(NODE) == "v2"
+    assert "_node_maintenance" not in fleet.checks(NODE)
+
+
+def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    full = ["/var/lib/convoy", "/root/.ansible", "/tmp", "/var/tmp"]
+    for folder in full:
+        node.run("mkdir", "-p", folder)
+        node.run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder)
+        node.run("dd", "if=/dev/zero", f"of={folder}/full", "bs=4k", "count=2", check=False)
+    try:
+        assert node.run("systemctl", "start", "convoy-node-run.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node-run.service", check=False).stdout == "failed\n"
+        record = fleet.record(NODE)
+        assert (record["state"], record.get("step"), record["version"]) == ("failed", "ask", "v2")
+        assert "No usable temporary directory" in record["error"]
+        wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "warning", "it is reported")
+    finally:
+        for folder in full:
+            node.run("umount", folder)
+    agent_run(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+
+
+def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.run("rm", RELEASE)
+    node.run("systemctl", "stop", "consul")
+    try:
+        shown = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", "puppet_gate_bootstrap=true")
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert "can't be reached" in shown
+    assert "The node stays at v1." in shown
+    assert changed(shown) == 0
+    assert node.read(RELEASE) is None
+
+
+def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    forget(node)
+    node.run("systemctl", "stop", "consul")
+    try:
+        shown = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5")
+        assert "never had a version. With puppet_gate_bootstrap, it would run" in shown
+        assert node.read(RELEASE) is None
+        agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert node.read(RELEASE) == "manifest v1 on \n"
+    assert fleet.version_of(NODE) is None

@@ -1,0 +1,199 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Agent runs that reboots, power cuts, kills, locks and a dead Consul interrupt."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from devkit.child import stop
+from lab.node import Node
+
+from ..fleet import Fleet, wait_for
+from .one_node import (
+    FACTS,
+    GATE,
+    HOOK,
+    NODE,
+    RELEASE,
+    SETTINGS,
+    SOURCES,
+    agent_run,
+    bring_to,
+    changed,
+    next_run_works,
+    start_agent_run,
+    stop_agent,
+)
+
+pytestmark = pytest.mark.thorough
+
+
+HOOKS = ("drain", "before", "after", "undrain")
+ASKS = "[ -e /root/asked ] || touch /root/asked /run/reboot-required\n"
+
+
+def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    for name in HOOKS:
+        node.write(f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name + (ASKS if name == "after" else ""), 0o755)
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_reboot": "file"}))
+    first = node.first_process
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "True")
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: node.is_up and node.first_process != first, "it reboots")
+        assert fleet.record(NODE)["state"] == "started"
+        wait_for(lambda: fleet.version_of(NODE) == "v2", "it carries on after the boot")
+        once = [f"{name} {NODE} v2" for name in ("drain", "before", "after")]
+        assert (node.read("/root/hooks") or "").splitlines() == [*once, *once, f"undrain {NODE} v2"]
+        record = fleet.record(NODE)
+        assert (record["state"], record["attempt"], record.get("failures")) == ("upgraded", 1, None)
+        assert node.read("/etc/convoy/version.reboot") is None
+    finally:
+        node.wait(22)
+        stop_agent(node)
+        node.run("rm", "-rf", "/root/hooks", "/root/asked", *(f"/etc/convoy/hooks/{name}.d/10-note" for name in HOOKS))
+        node.write(SETTINGS, good)
+
+
+LOCK = """\
+import fcntl, os, time
+lock = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+open("/root/locked", "w").close()
+while os.path.exists("/root/locked"):
+    time.sleep(0.1)
+"""
+
+
+def test_a_lock_of_dpkg_is_waited_for_and_spends_no_failure(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    holder = subprocess.Popen(node.command("timeout", "120", "python3", "-c", LOCK))
+    try:
+        wait_for(lambda: node.read("/root/locked") is not None, "the lock is taken")
+        process = start_agent_run(node)
+        wait_for(lambda: node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v2 ./\n", "the packages come next")
+        # Long enough for dpkg to be refused, and to be tried again.
+        time.sleep(4)
+        assert process.poll() is None
+        assert fleet.record(NODE)["state"] == "started"
+    finally:
+        node.run("rm", "-f", "/root/locked")
+        holder.wait(timeout=30)
+    shown, _none = process.communicate(timeout=180)
+    assert process.returncode == 0, shown
+    assert fleet.version_of(NODE) == "v2"
+    record = fleet.record(NODE)
+    assert (record["attempt"], record.get("failures")) == (1, None)
+
+
+def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write("/etc/convoy/version", "")
+    node.run("rm", RELEASE)
+    node.run("systemctl", "stop", "consul")
+    try:
+        away = agent_run(fleet, "-e", "upgrade_consul_timeout=0.5", "-e", '{"puppet_gate_bootstrap": true}')
+    finally:
+        node.run("systemctl", "start", "consul")
+    assert "An upgrade of this node has not ended" in away
+    assert node.read(RELEASE) is None
+    wait_for(lambda: fleet.agent_run(NODE).returncode == 0 and fleet.version_of(NODE) == "v1", "the next run ends it")
+    assert node.read(RELEASE) == "manifest v1 on v1\n"
+
+
+def test_a_failure_that_cannot_be_reported_is_told_on_the_node(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_agent_run(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    node.run("systemctl", "stop", "consul")
+    node.run("rm", "/root/slow")
+    shown, _none = process.communicate(timeout=60)
+    node.run("systemctl", "start", "consul")
+    assert process.returncode == 2, shown
+    assert "step report: [unreachable] Consul at http://127.0.0.1:8500 can't be reached" in shown
+    assert "It could not be reported to Consul: Consul at" in shown
+    assert fleet.version_of(NODE) is None
+    wait_for(lambda: next_run_works(fleet), "the next agent run makes up for it")
+    assert fleet.reported("v2") == {NODE}
+
+
+def test_two_runs_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_agent_run(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    shown = agent_run(fleet)
+    assert f"the run of root@{NODE} (process " in shown
+    assert "has the lock of this node. Nothing is done." in shown
+    assert changed(shown) == 0
+    over_ssh = fleet.play("node", "--limit", NODE)
+    assert f"the run of root@{NODE} (process " in over_ssh
+    node.run("rm", "/root/slow")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert fleet.record(NODE)["attempt"] == 1
+
+
+def test_a_run_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    node.write("/root/slow", "")
+    process = start_agent_run(node)
+    wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+    node.run("pkill", "-9", "-f", "ansible playbook")
+    stop(process)
+    node.run("pkill", "-9", "-f", "validation.d", check=False)
+    node.run("rm", "-f", "/root/slow")
+    agent_run(fleet)
+    assert fleet.version_of(NODE) == "v2"
+    assert fleet.record(NODE)["state"] == "upgraded"
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(lambda node: node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v2 ./\n", id="sources"),
+        pytest.param(lambda node: "fleet-service_2.0" in (node.read("/var/log/apt/term.log") or "")
+                     or node.run("pgrep", "-x", "dpkg", check=False).stdout, id="packages"),
+        pytest.param(lambda node: node.run("pgrep", "-f", "puppet apply", check=False).stdout, id="puppet"),
+        pytest.param(lambda node: node.read("/root/validating") is not None, id="validation"),
+    ],
+)  # fmt: skip
+def test_a_run_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: Node, moment: Any) -> None:
+    bring_to(fleet, "v1")
+    node.run("rm", "-f", "/var/log/apt/term.log", FACTS)
+    node.write("/root/slow", "")
+    fleet.consul.put("current_version", "v2")
+    process = start_agent_run(node)
+    until = time.monotonic() + 240
+    while not moment(node):
+        assert time.monotonic() < until
+        # The question itself takes processor time from the node.
+        time.sleep(0.1)
+    node.kill()
+    stop(process)
+    assert fleet.record(NODE)["state"] == "started"
+    assert fleet.version_of(NODE) is None
+    node.boot()
+    node.wait(22)
+    stop_agent(node)
+    node.run("rm", "-f", "/root/slow", "/root/validating")
+    wait_for(lambda: node.run("curl", "-sf", "http://127.0.0.1:8500/v1/status/leader", check=False).stdout, "Consul")
+    wait_for(lambda: next_run_works(fleet), "the next agent run does it")
+    assert fleet.record(NODE)["state"] == "upgraded"
+    assert node.read(RELEASE) == "manifest v2 on v2\n"
+    assert node.run("dpkg-query", "-W", "-f", "${Version}", "fleet-service").stdout == "2.0"
+    assert node.run("dpkg", "--audit").stdout == ""
