@@ -107,6 +107,20 @@ def test_a_host_that_waited_does_not_begin_without_its_lease(services: PushServi
     assert consul.get("upgrade/drivers/web2") == b"{}"
 
 
+def test_a_run_waits_for_hosts_that_another_run_is_to_upgrade(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+    assert service.admit(Admit("web2")).state == "taken"
+    # Between the end of a host and the pass that admits the next one, no host is upgrading.
+    assert service.settle(Settle(("web2",), 0.1)).can_move
+    consul.delete("upgrade/drivers/web2")
+    settled = service.settle(Settle(("web2",), 0.1))
+    assert not settled.can_move
+    assert "but no run holds its lease; run the same command again" in settled.reasons[0]
+
+
 @pytest.mark.thorough
 def test_leases_are_acquired_again_until_all_are(
     services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,7 @@ class RunAdmission:
         with self._lock:
             latest = self._make_pass(self._pulled)
             unfinished = [host for host in hosts if latest.hosts[host].state != state_names.UPGRADED]
-            if not unfinished or not self._can_move(latest, ()):
+            if not unfinished or not (self._can_move(latest, ()) or self._has_another_run(latest, unfinished)):
                 return not unfinished, False, latest
         self._wait(latest, seconds)
         return False, True, latest
@@ -370,6 +370,14 @@ class RunAdmission:
         if any(self._has_admission(latest, host) for host in to_ask):
             return True
         return bool(to_ask) and bool(latest.plan_for(to_ask).admissions)
+
+    def _has_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
+        """Return whether another run is to upgrade one of these hosts. It has the lease of a host before the host is admitted.
+
+        Only a run without waiting hosts may wait for that. Otherwise, two runs could wait for each other.
+        """
+        leases = latest.outcome.snapshot.leases
+        return not latest.is_aborted and any(host in leases and host not in self._remaining for host in hosts)
 
     def _has_admission(self, latest: PassView, host: str) -> bool:
         """Return whether a host is admitted as soon as it asks, because it still has its slot."""
