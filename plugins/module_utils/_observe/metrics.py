@@ -115,6 +115,8 @@ def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Itera
     for host, view in plan.hosts.items():
         if (view.role, STATES[0]) not in counts:
             counts |= {(view.role, state): 0 for state in STATES}
+        if view.outside:
+            continue
         counts[view.role, view.state] += 1
         at = _since(snapshot, admissions, host, view)
         if view.state == UPGRADING and at:
@@ -125,7 +127,7 @@ def _hosts(snapshot: Snapshot, plan: Plan, admissions: AdmissionCounts) -> Itera
             broken.append(({"host": host, "role": view.role, "state": view.state, **where}, at))
     yield Gauge(
         f"{_PREFIX}hosts",
-        "Hosts of a role in each state.",
+        "Hosts of a role in each state. While a job is under way, those that it is for.",
         [({"role": role, "state": state}, count) for (role, state), count in counts.items()],
     )
     yield Gauge(

@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.metrics import AdmissionCounts, fleet_gauges
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetrics import Gauge, gauges_as_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import Fleet, fleet
@@ -82,3 +83,15 @@ def test_openings_are_counted_once_for_each_host_and_by_role() -> None:
     assert {labels["role"]: count for labels, count in told["admitted_hosts"]} == {"compute": 2, "controller": 2}
     assert told["last_admission_timestamp_seconds"] == [({}, 300)]
     assert "last_admission_timestamp_seconds" not in metrics(found)
+
+
+def test_hosts_that_a_job_is_not_for_are_not_counted() -> None:
+    hosts = {
+        "web1": HostView("web", None, "pending", None, ""),
+        "db1": HostView("db", None, "upgraded", None, "the job is not for it", outside=True),
+    }
+    text = gauges_as_text(fleet_gauges(fleet(web=1).snapshot(), Plan(hosts=hosts), AdmissionCounts(), 0))
+
+    counts = {(one["role"], one["state"]): count for one, count in samples(text)["convoy_upgrade_hosts"]}
+    assert {key for key, count in counts.items() if count} == {("web", "pending")}
+    assert ("db", "upgraded") in counts
