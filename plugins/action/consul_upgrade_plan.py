@@ -34,14 +34,13 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import plan_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, IsShown
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, PatientPasses
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_by_module import PassesByModule
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_here import PassesHere
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.wait import RolloutWait
 
 _DEFAULT_TIMEOUT = 14400
-# Between two looks whether another rollout is over (seconds).
-_PAUSE = 5.0
 
 
 class ActionModule(ModuleAction):
@@ -68,28 +67,20 @@ class ActionModule(ModuleAction):
                 # The module gets all options, so that its errors name the options.
                 return {**result, **self._make_one(options if wait is None else {**options, "wait": wait}, task_vars)}
             params = self.checked_here(options, task_vars)
-            passes = self._passes(options, params, task_vars)
+            deadline = began + _seconds(options.get("wait_timeout"))
+
+            def attempt() -> dict[str, Any]:
+                passes = self._passes(options, params, task_vars)
+                try:
+                    wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
+                    return wait_for.until(deadline)
+                finally:
+                    passes.close()
+
+            waits = boolean(options.get("wait_for_other") or False, strict=False)
+            waited = when_free(attempt, deadline, lambda line: self._say([line])) if waits else attempt()
         except UpgradeError as error:
             return {**result, "changed": False, **error.as_result()}
-        deadline = began + _seconds(options.get("wait_timeout"))
-        waits = boolean(options.get("wait_for_other") or False, strict=False)
-        shown = ""
-        while True:
-            try:
-                wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
-                waited = wait_for.until(deadline)
-            finally:
-                passes.close()
-            if not (waits and _came_second(waited) and runtime.monotonic() + _PAUSE < deadline):
-                break
-            line = f"{waited['failure']['message'].partition('. So ')[0]}. This run waits for its end."
-            self._say([line] if line != shown else [])
-            shown = line
-            runtime.sleep(_PAUSE)
-            try:
-                passes = self._passes(options, params, task_vars)
-            except UpgradeError as error:
-                return {**result, "changed": False, **error.as_result()}
         return {**result, **(waited if params is None else self.as_module_result(waited, params))}
 
     def _make_one(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
@@ -155,11 +146,6 @@ def _with_job_id(options: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(job, Mapping) or job.get("id") or not job.get("run"):
         return options
     return {**options, "job": {**job, "id": new_id(str(job["run"]))}}
-
-
-def _came_second(result: Mapping[str, Any]) -> bool:
-    """Return whether a rollout did not begin because another one, or a job, is under way."""
-    return (result.get("failure") or {}).get("code") in ("job_under_way", "rollout_under_way")
 
 
 def _seconds(timeout: Any) -> float:

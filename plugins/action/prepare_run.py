@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -39,6 +40,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     roles_with_post_upgrade,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -50,6 +52,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "rollback": {"type": "bool", "default": False},
     "once": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": True},
+    "wait_for_other": {"type": "bool", "default": False},
+    "wait_timeout": {"type": "float", "default": 14400.0},
     "instructions": {"type": "dict", "default": {}},
     "instructions_file": {"type": "str", "default": ""},
     "limit": {"type": "list", "elements": "str", "default": []},
@@ -90,9 +94,7 @@ class ActionModule(ControllerAction):
         more = {name: options[name] for name in _PLAN if options[name]}
         if has_services:
             more |= {"role_order": composition["role_order"], "services": services_of(composition), "hosts": [ALL]}
-        plan = self._run_action(
-            "consul_upgrade_plan", {"version": options["version"], "show": True, **more}, options, check=True
-        )
+        plan = self._planned({"version": options["version"], "show": True, **more}, options)
         if not plan["roles"]:
             raise UpgradeError(
                 "no_hosts",
@@ -117,6 +119,16 @@ class ActionModule(ControllerAction):
             }
         kept = self._keep(request, composition)
         return {**kept, "changed": composition["changed"], "diff": composition["diff"]}
+
+    def _planned(self, args: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the plan, on request once no other job or rollout is under way."""
+
+        def attempt() -> dict[str, Any]:
+            return self._run_action("consul_upgrade_plan", args, options, check=True)
+
+        if not options["wait_for_other"] or self._task.check_mode:
+            return attempt()
+        return when_free(attempt, runtime.monotonic() + options["wait_timeout"], lambda line: self._say([line]))
 
     def _keep(self, request: RunRequest, composition: Mapping[str, Any]) -> dict[str, Any]:
         """Prepare a push run and keep it in the daemon; return what the playbooks need of it."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job, decode_job
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job, job_id, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
@@ -29,6 +30,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun, prepare_job
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import forks_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder, operators_roles
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -42,6 +44,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "once": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": True},
     "wait_for_other": {"type": "bool", "default": False},
+    "wait_timeout": {"type": "float", "default": 14400.0},
 }
 _FILES = (".yml", ".yaml")
 # Of the name of a job.
@@ -56,11 +59,6 @@ _REFUSED = {
         "one pass admits hosts and does not wait for them, but Ansible runs the tasks of a job and waits for its hosts",
     ),
     "wait": (False, "wait=false", "planner services run no Ansible tasks"),
-    "wait_for_other": (
-        True,
-        "wait_for_other=true",
-        "the plan of tasks that Ansible runs is made before the job begins",
-    ),
 }
 
 
@@ -97,7 +95,13 @@ class ActionModule(ControllerAction):
             asked["run"] = _command_name(options["tasks"])
         request: dict[str, Any] = {"version": options["version"]} if asked is None else {"job": asked}
         rules = {name: options[name] for name in ("instructions", "instructions_file") if options[name]}
-        plan = self._plan(options, {**request, **rules, "hosts": [ALL], "show": True}, check=True)
+
+        def attempt() -> dict[str, Any]:
+            return self._plan(options, {**request, **rules, "hosts": [ALL], "show": True}, check=True)
+
+        deadline = runtime.monotonic() + options["wait_timeout"]
+        waits = options["wait_for_other"] and not self._task.check_mode
+        plan = when_free(attempt, deadline, self._display.display) if waits else attempt()
         target = str(plan["version"])
         if not is_job(target):
             raise UpgradeError(

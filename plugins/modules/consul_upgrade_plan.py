@@ -133,6 +133,12 @@ options:
       - It has no effect if the rollout was not aborted.
     type: bool
     default: false
+  by:
+    description:
+      - Who begins the rollout, for the ledger and the history. Empty for the user who runs Ansible.
+      - It has no effect on a rollout that has begun.
+    type: str
+    default: ""
   replace:
     description:
       - Version of the running or paused rollout that O(version) replaces. Without it, a call with another version fails while a rollout is running or
@@ -753,6 +759,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "wait_timeout": {"type": "int", "default": 14400},
     "hand_over": {"type": "bool", "default": False},
     "restart": {"type": "bool", "default": False},
+    "by": {"type": "str", "default": ""},
     "replace": {"type": "str"},
     "rollback": {"type": "bool", "default": False},
     "job": {
@@ -856,6 +863,7 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         limit=options["limit"],
         converge=options["converge"],
         restart=options["restart"],
+        by=options["by"],
         replace=options["replace"],
         since=options["since"],
         epoch=options["epoch"],

@@ -69,6 +69,16 @@ options:
       - Whether the run waits for the rollout, or hands it over to planner services. The latter is refused if Ansible upgrades hosts.
     type: bool
     default: true
+  wait_for_other:
+    description:
+      - Whether the run waits while a job, or a rollout to another version, is under way, instead of failing.
+    type: bool
+    default: false
+  wait_timeout:
+    description:
+      - How long it waits for that, in seconds.
+    type: float
+    default: 14400
   instructions:
     description:
       - As O(convoy.upgrade.consul_upgrade_plan#module:instructions). Empty for those of the file, or of the running rollout.

@@ -78,9 +78,14 @@ options:
     default: true
   wait_for_other:
     description:
-      - Whether the run waits while another job or rollout is under way. Refused with O(tasks).
+      - Whether the run waits while another job or rollout is under way, instead of failing.
     type: bool
     default: false
+  wait_timeout:
+    description:
+      - How long it waits for that, in seconds.
+    type: float
+    default: 14400
 notes:
   - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
   - It reads a job to continue from the controller.

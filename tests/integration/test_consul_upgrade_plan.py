@@ -107,7 +107,7 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
 
 def test_repeated_it_changes_nothing(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET)
-    task = plan(version="2", instructions=CONTROLLERS_FIRST)
+    task = plan(version="2", instructions=CONTROLLERS_FIRST, by="ann@desk")
     first, *repeated = run([task, task, plan(), {**task, "check_mode": True}])
     assert first["changed"]
     for again in repeated:
@@ -116,6 +116,7 @@ def test_repeated_it_changes_nothing(run: Runner, consul: RawKV) -> None:
         assert (again["diff"]["before"], again["diff"]["after"]) == ("", "")
         assert again["waves"][0] == []
     assert len(history(consul)) == ledger(consul)["epoch"] == first["epoch"] == 2
+    assert (ledger(consul)["who"], history(consul)[0]["reason"]) == ("ann@desk", "ann@desk asked for 2")
 
 
 def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run: Runner, consul: RawKV) -> None:

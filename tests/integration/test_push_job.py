@@ -81,7 +81,7 @@ def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul
 
 @pytest.mark.thorough
 def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> None:
-    for options in ({"once": True}, {"wait": False}, {"wait_for_other": True}):
+    for options in ({"once": True}, {"wait": False}):
         refused = play(folder, tasks="restart.yml", job={}, instructions=RULES, **options)[1]
         assert refused["failure"]["code"] == "bad_options"
     assert play(folder, tasks="", job={})[1]["pushes"] is False
@@ -96,6 +96,18 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
     assert refused["failure"]["code"] == "bad_options"
     assert play(folder, tasks="x", job={}, instructions=RULES)[1]["failure"]["code"] == "bad_tasks"
     assert consul.tree("upgrade/") == {}
+
+
+@pytest.mark.thorough
+def test_a_job_that_came_second_waits_for_some_time(folder: Runner, store: Store, consul: RawKV) -> None:
+    make_pass(store, PassRequest("2", RULES, fleet=FLEET))
+    before = consul.tree()
+    options = {"tasks": "restart.yml", "job": {}, "instructions": RULES, "wait_for_other": True}
+    played = play(folder, **options, wait_timeout=8)
+    assert played[1]["failure"]["code"] == "rollout_under_way"
+    assert "The rollout under way goes to 2" in played.stdout
+    assert "This run waits for its end." in played.stdout
+    assert consul.tree() == before
 
 
 @pytest.fixture

@@ -222,7 +222,9 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert f"{both}no disk | web2: it can't" in played[3]["msg"]
     assert not [key for key in consul.tree() if key.startswith(("upgrade/hosts/", "upgrade/drivers/"))]
 
-    played = play(run, prepared(roles, FLEET, [HOST]), host_task("valid"), push_run(state="validated"))
+    # No other rollout is under way.
+    more = {"wait_for_other": True, "wait_timeout": 10}
+    played = play(run, prepared(roles, FLEET, [HOST], **more), host_task("valid"), push_run(state="validated"))
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 

@@ -73,6 +73,25 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
 
 
 @pytest.mark.thorough
+def test_an_upgrade_waits_for_the_one_before_on_request(fleet: Site) -> None:
+    fleet.sleep(10, "web1")
+    first = fleet.start("upgrade", version="v1", instructions=ONE, by="ann@desk")
+    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    assert json.loads(fleet.consul.get("upgrade/ledger") or "")["who"] == "ann@desk"
+    assert "[rollout_under_way]" in fleet.play("upgrade", version="v2", instructions=ONE, code=2)
+    second = fleet.start("upgrade", version="v2", instructions=ONE, wait_for_other=True)
+    fleet.sleep(0.05, "web1")
+    ended = fleet.end(first)
+    assert ended.code == 0, ended.stdout
+    after = fleet.end(second)
+    assert after.code == 0, after.stdout
+    assert "The rollout under way goes to v1" in after.stdout
+    assert "This run waits for its end." in after.stdout
+    assert fleet.reported("v2") == set(WEB)
+    assert fleet.done("web5") == ["app/prepare", "app/upgrade"] * 2
+
+
+@pytest.mark.thorough
 def test_a_host_keeps_its_slot_while_it_soaks(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", instructions={**ONE, "health": {"soak": 2}})
     found = spans(fleet.entries())

@@ -156,6 +156,22 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
 
 
 @pytest.mark.thorough
+def test_a_job_waits_for_the_one_before_on_request(fleet: Site) -> None:
+    fleet.sleep(10, "db1")
+    first = fleet.start("command", run_tasks="restart.yml", instructions=RULES)
+    wait_for(lambda: fleet.entries("db1"), "db1 has begun")
+    (fleet.folder / "again.yml").write_text((fleet.folder / "restart.yml").read_text())
+    assert "[job_under_way]" in fleet.play("command", run_tasks="again.yml", code=2)
+    second = fleet.start("command", run_tasks="again.yml", wait_for_other=True)
+    fleet.sleep(0.05, "db1")
+    for one in (first, second):
+        ended = fleet.end(one)
+        assert ended.code == 0, ended.stdout
+    assert "This run waits for its end." in ended.stdout
+    assert {host: fleet.done(host) for host in ("db1", *WEB)} == {host: ["restart"] * 2 for host in ("db1", *WEB)}
+
+
+@pytest.mark.thorough
 def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site) -> None:
     (fleet.folder / "restart.yml").write_text(
         f"---\n- name: Write\n  ansible.builtin.copy:\n    content: new\n    dest: {fleet.folder}/new-{{{{ inventory_hostname }}}}\n"

@@ -14,6 +14,7 @@ from .._codecs.job import Job
 from .._codecs.values import before_job, ledger_of_versions
 from .._common.errors import UpgradeError
 from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural
+from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.states import still_admitted, without_unstarted
@@ -53,6 +54,7 @@ class PassRequest:
     :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
     :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
     :param services: role -> the ID of the tasks of services that its hosts must have; None if the caller does not know.
+    :param by: who begins a rollout or changes its rules; empty for the user of this process.
     :param job: the job to begin; None to begin none. ``version`` is its target then.
     :param command: the rollback command: ``by``, ``at`` (unix seconds) and ``reason``, for the ledger and the history.
     """
@@ -75,6 +77,7 @@ class PassRequest:
     command: Mapping[str, Any] = field(default_factory=dict)
     post_upgrade: Sequence[str] | None = None
     services: Mapping[str, str] | None = None
+    by: str = ""
     job: Job | None = None
 
     @property
@@ -238,8 +241,8 @@ def _refuse_unknown_targets(job: Job, members: Mapping[str, str]) -> None:
 
 
 def _who(request: PassRequest) -> str:
-    by = request.job.by if request.job is not None else request.command.get("by")
-    return str(by or current_user())
+    by = request.job.by if request.job is not None else request.command.get("by") or request.by
+    return truncate_middle(sanitize(str(by))) if by else current_user()
 
 
 def _rules_in_force(old: Ledger | None, same: Ledger | None) -> Mapping[str, Any]:

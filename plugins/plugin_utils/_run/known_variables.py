@@ -95,8 +95,17 @@ _SIMILARITY = 0.85
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for command.yml.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
-# Variables that only these playbooks have. Others would act on what is under way, whatever job is named.
-_ONLY_IN = {"job": (COMMAND, "status", "report")}
+# Variables that only these playbooks have -> the playbooks, and what others would do.
+_ONLY_IN = {
+    "job": (
+        (COMMAND, "status", "report"),
+        "would apply to whatever is under way. Nothing was done: look at it with status.yml, then leave job out",
+    ),
+    "wait_for_other": (
+        (COMMAND, "upgrade", "controlplane", "dataplane", "role"),
+        "would not wait. Nothing was done: leave wait_for_other out",
+    ),
+}
 # Short names are no hint that a similar one is a typo, but in the playbook that has them.
 _SHORT = frozenset(("args", "job", "only", "run", "run_tasks"))
 _SHORT_SIMILARITY = 0.74
@@ -139,11 +148,11 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: instead},
             )
-        if playbook not in _ONLY_IN.get(name, (playbook,)):
+        playbooks, consequence = _ONLY_IN.get(name, ((playbook,), ""))
+        if playbook not in playbooks:
             raise UpgradeError(
                 "unknown_variable",
-                f"-e {name}: {playbook}.yml has no such variable, and would apply to whatever is under way. Nothing was done: look at it with "
-                f"status.yml, then leave {name} out.",
+                f"-e {name}: {playbook}.yml has no such variable, and {consequence}.",
                 name=name,
                 renamed={name: ""},
             )
@@ -209,6 +218,14 @@ def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
     :param given: the extra variables as Ansible reads them.
     :raises UpgradeError: ``bad_options``. Its details have the variable to correct or to leave out.
     """
+    waits = boolean(given.get("wait_for_other", False), strict=False)
+    for name, value in (("once", True), ("wait", False)):
+        if waits and name in given and boolean(given[name], strict=False) is value:
+            raise UpgradeError(
+                "bad_options",
+                f"wait_for_other can't be given with {name}={str(value).lower()}, which does not wait. Nothing was done: leave one of them out.",
+                renamed={name: ""},
+            )
     if playbook != COMMAND:
         return
     ignored = [name for name in OF_NEW_JOB if name in given] if "job" in given else []
@@ -219,14 +236,6 @@ def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
             f"{'it' if len(ignored) == 1 else 'them'} out, or leave job out to begin another job.",
             renamed=dict.fromkeys(ignored, ""),
         )
-    waits = boolean(given.get("wait_for_other", False), strict=False)
-    for name, value in (("once", True), ("wait", False)):
-        if waits and name in given and boolean(given[name], strict=False) is value:
-            raise UpgradeError(
-                "bad_options",
-                f"wait_for_other can't be given with {name}={str(value).lower()}, which does not wait. Nothing was done: leave one of them out.",
-                renamed={name: ""},
-            )
     args = given.get("args", {})
     if not isinstance(args, Mapping) and not (isinstance(args, str) and "{{" in args):
         raise UpgradeError(

@@ -25,6 +25,7 @@ _FIRST_ONLY = (
     "restart",
     "replace",
     "rollback",
+    "by",
     "job",
 )
 # What a result has only if all hosts are asked for.

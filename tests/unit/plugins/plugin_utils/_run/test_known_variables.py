@@ -179,7 +179,18 @@ def test_mappings_and_templates_are_arguments(args: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("once", "true"), ("once", True), ("wait", "no"), ("wait", False)])
 def test_a_run_that_does_not_wait_can_not_wait_for_another_one(name: str, value: Any) -> None:
-    with pytest.raises(UpgradeError, match=f"wait_for_other can't be given with {name}=") as caught:
-        refuse_bad_job("command", {"run": "restart", "wait_for_other": "true", name: value})
-    assert caught.value.details["renamed"] == {name: ""}
+    for playbook, given in (("command", {"run": "restart"}), ("upgrade", {"version": "2"})):
+        with pytest.raises(UpgradeError, match=f"wait_for_other can't be given with {name}=") as caught:
+            refuse_bad_job(playbook, {**given, "wait_for_other": "true", name: value})
+        assert caught.value.details["renamed"] == {name: ""}
     refuse_bad_job("command", {"run": "restart", "wait_for_other": "false", name: value})
+
+
+def test_only_what_begins_something_waits_for_what_is_under_way() -> None:
+    given = {"wait_for_other": True}
+    for playbook in ("command", "upgrade", "controlplane", "dataplane", "role"):
+        refuse_unknown_variables(playbook, given)
+    with pytest.raises(
+        UpgradeError, match=r"rollback\.yml has no such variable, and would not wait\. Nothing was done"
+    ):
+        refuse_unknown_variables("rollback", given)

@@ -1,0 +1,46 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waits for its turn: only one job or rollout moves the fleet at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...module_utils._common import runtime
+from .._actions.other_action import ActionFailed
+
+# Between two tries, at first and at most (seconds). A try plans for the whole fleet.
+_PAUSE, _LONGEST_PAUSE = 5.0, 30.0
+_CAME_SECOND = ("job_under_way", "rollout_under_way")
+
+
+def when_free(attempt: Callable[[], dict[str, Any]], deadline: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return the result of an attempt, once no other job or rollout is under way; at the deadline, its failure.
+
+    :param attempt: begins a rollout or a job, or plans one. Its result may have failed.
+    :param deadline: as :func:`runtime.monotonic` counts.
+    :param say: shows a line that names the other one, once for each.
+    :raises ActionFailed: if ``attempt`` raises it for another reason, or at the deadline.
+    """
+    shown, pause = "", _PAUSE
+    while True:
+        try:
+            found, failed = attempt(), None
+        except ActionFailed as error:
+            found, failed = error.result, error
+        if not _came_second(found) or runtime.monotonic() + pause >= deadline:
+            if failed is not None:
+                raise failed
+            return found
+        line = f"{found['failure']['message'].partition('. So ')[0]}. This run waits for its end."
+        if line != shown:
+            say(line)
+        shown = line
+        runtime.sleep(pause)
+        pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+
+def _came_second(result: Mapping[str, Any]) -> bool:
+    return (result.get("failure") or {}).get("code") in _CAME_SECOND

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A run that comes second waits for the first one, until its deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
+
+
+class Clock(runtime.Runtime):
+    """A clock that only sleeping moves."""
+
+    seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    found = Clock()
+    before = runtime.use(found)
+    yield found
+    runtime.use(before)
+
+
+def refused(code: str, who: str = "The job a-1") -> dict[str, Any]:
+    return UpgradeError(code, f"{who} is under way. So nothing is changed.").as_result()
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_it_tries_again_until_the_other_one_is_over_and_names_each_once(*, raises: bool, clock: Clock) -> None:
+    answers = iter([refused("job_under_way"), refused("job_under_way"), refused("rollout_under_way", "2.1"), {"a": 1}])
+    said: list[str] = []
+
+    def attempt() -> dict[str, Any]:
+        found = next(answers)
+        if raises and "failed" in found:
+            raise ActionFailed(found)
+        return found
+
+    assert when_free(attempt, clock.seconds + 600, said.append) == {"a": 1}
+    assert said == [f"{who} is under way. This run waits for its end." for who in ("The job a-1", "2.1")]
+    assert clock.seconds == 1000 + 5 + 7.5 + 11.25
+
+
+def test_at_the_deadline_and_for_other_reasons_the_failure_remains(clock: Clock) -> None:
+    said: list[str] = []
+    assert when_free(lambda: refused("aborted"), clock.seconds + 600, said.append)["failure"]["code"] == "aborted"
+    assert clock.seconds == 1000
+
+    def fail() -> dict[str, Any]:
+        raise ActionFailed(refused("job_under_way"))
+
+    with pytest.raises(ActionFailed) as failed:
+        when_free(fail, clock.seconds + 60, said.append)
+    assert failed.value.result["failure"]["code"] == "job_under_way"
+    assert 1030 < clock.seconds < 1060
