@@ -212,6 +212,22 @@ def test_a_node_does_not_open_its_own_gate(kv: RawKV, guarded: Agent, admin: Sto
     assert [one.host for one in make_pass(admin, PassRequest(fleet=names(web=3))).admissions] == ["web1"]
 
 
+def test_an_admission_to_the_rollout_before_ends_with_it_also_while_no_host_is_admitted(
+    kv: RawKV, admin: Store, node: Store
+) -> None:
+    """The first pass of a rollout may admit none, such as that of a push run, or one before a window opens."""
+    make_pass(admin, PassRequest("3", ONE_BY_ONE, fleet=names(web=3), replace="2", limit=[]))
+    assert json.loads(kv.get("upgrade/ledger") or b"")["epoch"] == 4
+    # Nothing more is written than that.
+    make_pass(admin, PassRequest(fleet=names(web=3), limit=[]))
+    assert json.loads(kv.get("upgrade/ledger") or b"")["epoch"] == 4
+    assert json.loads(kv.get("upgrade/history/4") or b"")["reason"].startswith("web1 had not started")
+    write_report(node, HostReport("web1", "3", "started"))
+    outcome = make_pass(admin, PassRequest(fleet=names(web=3)))
+    assert kv.get(f"{GATES}/host/web1") is None
+    assert "was not admitted" in outcome.plan.hosts["web1"].reason
+
+
 def test_a_host_that_was_admitted_and_has_reported_since_gets_no_gate_in_the_next_rollout(
     kv: RawKV, admin: Store, node: Store
 ) -> None:

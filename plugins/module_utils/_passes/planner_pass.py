@@ -12,7 +12,7 @@ from .._codecs.job import Job
 from .._common import runtime
 from .._common.errors import UpgradeError, needs_memory
 from .._common.lazy import LazyMapping
-from .._common.names import JOB, check_version, target_text
+from .._common.names import JOB, check_version, listing, target_text
 from .._common.sanitize import truncated_repr
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
@@ -221,7 +221,19 @@ def _try_once(
     )
     if end is not None:
         _do(writer, end)
+    _end_admissions(writer, replace(ledger, state=writer.ledger.state) if writer.ledger is not None else ledger)
     outcome.ledger = writer.ledger
+
+
+def _end_admissions(writer: LedgerWriter, ledger: Ledger) -> None:
+    """Write that the hosts which were admitted to the rollout before and have not started are not admitted any more.
+
+    Until then, a host that reports a start would get its gate again. Whatever a pass writes has this too.
+    """
+    before = writer.ledger.admitted if writer.ledger is not None else {}
+    if ended := [host for host in before if host not in ledger.admitted]:
+        reason = f"{listing(ended, 5)} had not started, so the admission to the rollout before has ended"
+        writer.write(ledger, {"what": "close", "reason": reason})
 
 
 def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> tuple[str, ...]:
