@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._common.clock import is_time
@@ -118,6 +118,8 @@ def decode_job(value: bytes) -> Job | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    if not all(isinstance(one, str) for one in (job.id, job.command, *job.roles, *job.hosts)):
+        return None
     is_well = is_job(job.target) and is_command_name(job.command) and is_time(job.expires) and is_time(job.at)
     return job if is_well and isinstance(job.args, dict) else None
 
@@ -167,16 +169,11 @@ def outputs_with(before: bytes | None, record: HostRecord, command: str, now: in
     :param before: the outputs before, None for none.
     :param now: unix seconds.
     """
-    try:
-        known = decode_data(before) if before is not None else []
-    except ValueError:
-        known = []
     job, began = job_id(record.version), record.times.get(STARTED, now)
-    this = (job, record.attempt)
     others = [
-        one
-        for one in (known if isinstance(known, list) else ())
-        if isinstance(one, dict) and (one.get("job"), one.get("attempt")) != this
+        {**one, "attempt": attempt}
+        for attempt, one in _outputs(before or b"")
+        if (one["job"], attempt) != (job, record.attempt)
     ]
     newest = {
         "job": job,
@@ -197,42 +194,48 @@ def retried_job_record(value: bytes | None, target: str, now: int) -> str:
     :param target: the target of the job.
     :param now: unix seconds.
     """
-    try:
-        data = decode_data(value) if value is not None else {}
-    except ValueError:
-        data = {}
-    kept = data if isinstance(data, dict) and f"{JOB}{data.get('job')}" == target else {}
-    times = kept.get("times") if isinstance(kept.get("times"), dict) else {}
-    found = {name: one for name, one in kept.items() if name not in ("error", "exit_status")}
-    new = {"job": target[len(JOB) :], "state": "retried", "times": {**(times or {}), "retried": now}}
-    return json.dumps({"attempt": 0, **found, **new}, sort_keys=True)
+    record = decode_job_record(target, value) if value is not None else None
+    kept: dict[str, Any] = {"attempt": 0, "times": {}}
+    if value is not None and record is not None and record.readable and record.version == target:
+        kept = json.loads(encode_job_record(replace(record, error=None)))
+        # A node knows its own record by this.
+        if run := _text(decode_data(value).get("run"), _LONGEST):
+            kept["run"] = run
+    new = {"job": target[len(JOB) :], "state": "retried", "times": {**kept["times"], "retried": now}}
+    return json.dumps({**kept, **new}, sort_keys=True)
 
 
 def decode_outputs(value: bytes) -> list[dict[str, Any]]:
     """Return the outputs of a host's last jobs, the newest first, each sanitized: ``job``, ``command``, ``state``, ``exit_status``, ``at``,
     ``seconds``, ``error`` and ``output``. What can't be read is left out.
     """
+    return [found for _attempt, found in _outputs(value)]
+
+
+def _outputs(value: bytes) -> list[tuple[int, dict[str, Any]]]:
+    """Return the outputs of a host's last jobs, each with the number of its attempt; 0 if that is unknown."""
     try:
         data = decode_data(value)
     except ValueError:
         return []
     found = []
     for one in data[:_MOST_OUTPUTS] if isinstance(data, list) else []:
-        if not isinstance(one, dict) or not is_job(f"{JOB}{one.get('job')}"):
+        if not isinstance(one, dict) or not isinstance(one.get("job"), str) or not is_job(f"{JOB}{one['job']}"):
             continue
-        status, seconds = one.get("exit_status"), one.get("seconds")
-        found.append(
-            {
-                "job": one["job"],
-                "command": _text(one.get("command"), _LONGEST) or "",
-                "state": one.get("state") if one.get("state") in _STATES else "failed",
-                "exit_status": status if isinstance(status, int) and not isinstance(status, bool) else None,
-                "at": one.get("at") if is_time(one.get("at")) else 0,
-                "seconds": seconds if isinstance(seconds, (int, float)) and 0 <= seconds < MOST else 0,
-                "error": _text(one.get("error"), _LONGEST_ERROR) or "",
-                "output": "\n".join(sanitize(line) for line in str(one.get("output") or "")[:_MOST_OUTPUT].split("\n")),
-            }
-        )
+        state, status, seconds, attempt = (one.get(name) for name in ("state", "exit_status", "seconds", "attempt"))
+        output = {
+            "job": one["job"],
+            "command": _text(one.get("command"), _LONGEST) or "",
+            "state": state if isinstance(state, str) and state in _STATES else "failed",
+            "exit_status": status
+            if isinstance(status, int) and not isinstance(status, bool) and abs(status) < MOST
+            else None,
+            "at": one.get("at") if is_time(one.get("at")) else 0,
+            "seconds": seconds if isinstance(seconds, (int, float)) and 0 <= seconds < MOST else 0,
+            "error": _text(one.get("error"), _LONGEST_ERROR) or "",
+            "output": "\n".join(sanitize(line) for line in str(one.get("output") or "")[:_MOST_OUTPUT].split("\n")),
+        }
+        found.append((attempt if _is_count(attempt) else 0, output))
     return found
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -134,6 +134,64 @@ _DOCUMENTS: dict[str, Any] = {
         for epoch, event in _EVENTS.items()
     },
 }
+# What a job adds, and changes.
+_OF_JOB: dict[str, Any] = {
+    "upgrade/ledger": {
+        **{name: value for name, value in _LEDGER.items() if name not in ("stage", "services")},
+        "version": "job/restart-1",
+        "targets": {"roles": ["web"], "hosts": ["db1"]},
+        "expires": _AT + 900,
+        "before": _LEDGER,
+    },
+    "upgrade/jobs/restart-1": {
+        "id": "restart-1",
+        "command": "restart",
+        "expires": _AT + 900,
+        "args": {"grace": 30},
+        "roles": ["web"],
+        "hosts": ["db1"],
+        "signature": "s",
+        "by": "ann",
+        "at": _AT,
+        "reason": "a key",
+    },
+    **{
+        f"upgrade/job_records/{host}": {
+            "job": "restart-1",
+            "run": "r1",
+            "state": state,
+            "attempt": 1,
+            "times": {"started": _AT + 5, state: _AT + 9},
+            "error": "no disk",
+            "exit_status": 3,
+            "machine": "m",
+            "release": "0.1.0",
+            "role": "web",
+        }
+        for host, state in (("web1", "failed"), ("web2", "done"), ("db1", "started"))
+    },
+    "upgrade/job_output/web1": [
+        {
+            "job": "restart-1",
+            "run": "r1",
+            "command": "restart",
+            "attempt": 1,
+            "state": "failed",
+            "exit_status": 3,
+            "at": _AT + 9,
+            "seconds": 1.5,
+            "error": "no disk",
+            "output": "one\ntwo",
+        }
+    ],
+    "upgrade/handover": {"version": "2.0", "since": _AT, "limit": ["web"], "id": "i", "by": "ann", "at": _AT},
+    "upgrade/planners/p1": {"by": "ann", "since": _AT, "handover": "i", "refusal": ""},
+}
+_TEXTS_OF_JOB = {
+    "upgrade/current_job": "job/restart-1",
+    "upgrade/job_gates/global": "False",
+    "upgrade/job_gates/host/web1": "True",
+}
 _TEXTS = {
     "current_version": "2.0",
     "upgrade/schema": "1",
@@ -147,15 +205,21 @@ _TEXTS = {
     "running/versions/2.0/db1": str(_AT - 9),
     "running/versions/1.0/db2": str(_AT - 900),
 }
-_FLEET = {key: json.dumps(value).encode() for key, value in _DOCUMENTS.items()} | {
-    key: value.encode() for key, value in _TEXTS.items()
-}
+
+
+def _keys(documents: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, bytes]:
+    found = {key: json.dumps(value).encode() for key, value in documents.items()}
+    return found | {key: value.encode() for key, value in texts.items()}
+
+
+_FLEET = _keys(_DOCUMENTS, _TEXTS)
 _FOLDERS = (
     *("running/versions/2.0/", "running/versions/", "running_version/2.0/", "running_version/", "upgrade/hosts/"),
     *("upgrade/hold/host/", "upgrade/hold/role/", "upgrade/hold/", "upgrade/health/", "upgrade/approval/"),
     *("upgrade/drivers/", "upgrade/providers/", "upgrade/history/", "upgrade/once/2.0/", "upgrade/"),
     *("config_state/enable_puppet/host/", "config_state/enable_puppet/role/", "config_state/enable_puppet/"),
-    *("config_state/", "config_state/host/web1/", "current_version"),
+    *("config_state/", "config_state/host/web1/", "current_version", "upgrade/jobs/", "upgrade/job_records/"),
+    *("upgrade/job_output/", "upgrade/job_gates/host/", "upgrade/job_gates/", "upgrade/planners/"),
 )
 _GARBAGE = (
     *(
@@ -318,23 +382,27 @@ def _changed(drawn: random.Random, document: Any) -> bytes:
 def garbage(number: int) -> dict[str, bytes]:
     """Return the keys of a fleet with garbage in some of them, the same for each number."""
     drawn = random.Random(number)
-    keys = dict(_FLEET)
+    # In some fleets, a job is under way or was the last thing.
+    has_job = number % 3 == 0
+    documents, texts = ({**_DOCUMENTS, **_OF_JOB}, {**_TEXTS, **_TEXTS_OF_JOB}) if has_job else (_DOCUMENTS, _TEXTS)
+    fleet = _keys(documents, texts)
+    keys = dict(fleet)
     for _change in range(drawn.choice((1, 1, 2, 4))):
         how = drawn.randrange(8)
         if how < 4:
-            key = drawn.choice([*_DOCUMENTS])
-            keys[key] = _changed(drawn, _DOCUMENTS[key])
+            key = drawn.choice([*documents])
+            keys[key] = _changed(drawn, documents[key])
         elif how == 4:
-            keys[drawn.choice([*_FLEET])] = drawn.choice(_NO_JSON)
+            keys[drawn.choice([*fleet])] = drawn.choice(_NO_JSON)
         elif how == 5:
-            keys[drawn.choice([*_TEXTS])] = drawn.choice(_GARBAGE).encode(errors="replace")
+            keys[drawn.choice([*texts])] = drawn.choice(_GARBAGE).encode(errors="replace")
         elif how == 6:
             name = "/".join(drawn.choice(_GARBAGE) for _part in range(drawn.choice((1, 1, 2))))
-            value = drawn.choice((*_NO_JSON, *_FLEET.values()))
+            value = drawn.choice((*_NO_JSON, *fleet.values()))
             # Consul takes no longer ones.
             keys[(drawn.choice(_FOLDERS) + name)[:500]] = value
         else:
-            keys.pop(drawn.choice([*_FLEET]), None)
+            keys.pop(drawn.choice([*fleet]), None)
     return keys
 
 
@@ -362,7 +430,11 @@ def _info(store: Store) -> None:
     """Look at all, and at one host that is always there, as its role is given."""
     view = read_fleet(store, fleet={"web1": "web"}, history=20, name="web1")
     result = info_result(view, "web1")
-    _check([result, status_text.status_lines(result), status_text.host_lines(result["host"]), view.warnings])
+    lines = status_text.host_lines(result["host"])
+    for job in result["host"]["jobs"]:
+        # Its lines are kept.
+        job["output"] = job["output"].split("\n")
+    _check([result, status_text.status_lines(result), lines, view.warnings])
 
 
 def _plan(store: Store) -> None:
@@ -452,8 +524,10 @@ def try_one(number: int) -> set[str]:
     return codes
 
 
-def test_a_fleet_without_garbage_is_read_by_all() -> None:
-    with MemoryConsul(dict(_FLEET), nodes=("web1", "db1")).in_place():
+@pytest.mark.parametrize("has_job", [False, True])
+def test_a_fleet_without_garbage_is_read_by_all(*, has_job: bool) -> None:
+    keys = _keys({**_DOCUMENTS, **_OF_JOB}, {**_TEXTS, **_TEXTS_OF_JOB}) if has_job else dict(_FLEET)
+    with MemoryConsul(keys, nodes=("web1", "db1")).in_place():
         for reader in READERS:
             reader(Store(Settings()))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import (
@@ -16,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import 
     encode_job,
     encode_job_record,
     outputs_with,
+    retried_job_record,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 
@@ -59,3 +61,25 @@ def test_the_newest_output_comes_first_and_takes_the_place_of_the_same_attempt()
     for number in range(2, 6):
         first = outputs_with(first.encode(), HostRecord(f"job/a-{number}", UPGRADED, times={STARTED: 10}), "a", 11)
     assert [one["job"] for one in decode_outputs(first.encode())] == ["a-5", "a-4", "a-3"]
+
+
+def test_what_a_host_wrote_without_end_is_not_written_again() -> None:
+    """A record or outputs of half a megabyte would fill the transactions of retry, and of the end of a job that Ansible runs."""
+    junk = "x" * 300_000
+    value = json.dumps({"job": "a-1", "run": junk, "state": "failed", "machine": junk, "junk": junk}).encode()
+    found = json.loads(retried_job_record(value, "job/a-1", 90))
+    assert len(json.dumps(found)) < 2000
+    assert (found["state"], found["attempt"], found["times"]) == ("retried", 1, {"retried": 90})
+    before = json.dumps([{"job": f"b-{number}", "output": junk, "junk": junk} for number in range(9)]).encode()
+    record = HostRecord("job/a-1", UPGRADED, times={STARTED: 5})
+    assert len(outputs_with(before, record, "restart", 9)) < 50_000
+
+
+@pytest.mark.parametrize("odd", [[], {}, 5, None, float("inf")])
+def test_odd_values_in_outputs_and_jobs_are_no_error(odd: Any) -> None:
+    names = ("state", "exit_status", "seconds", "at", "error", "command", "output", "attempt")
+    (found,) = decode_outputs(json.dumps([{"job": "a-1", **dict.fromkeys(names, odd)}, {"job": odd}]).encode())
+    assert (found["job"], found["state"], found["at"]) == ("a-1", "failed", 0 if odd != 5 else 5)
+    job = {"id": "a-1", "command": "restart", "expires": 9, "roles": [odd]}
+    assert decode_job(json.dumps(job).encode()) is None
+    assert decode_job(json.dumps({**job, "roles": ["web"], "id": odd}).encode()) is None
