@@ -35,9 +35,9 @@ options:
     required: true
   version:
     description:
-      - Version that the host upgrades to, or has reached.
+      - Version that the host upgrades to, or has reached. Required unless O(state=delivered).
     type: str
-    required: true
+    default: ""
   state:
     description:
       - V(started) means that the upgrade began. The host counts as down until it reports again.
@@ -45,9 +45,10 @@ options:
       - V(failed) means that the upgrade failed. The host keeps its slot.
       - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
         next report of any state. V(released) only ends this hold. Both leave the rest of the record unchanged.
+      - V(delivered) only stores O(services) in the record of a host, if it has one.
     type: str
     required: true
-    choices: [started, upgraded, failed, held, released]
+    choices: [started, upgraded, failed, held, released, delivered]
   admitted:
     description:
       - Whether V(started) needs an admission. That means that the gate of the host, its role or the fleet is open, no hold covers the host, and
@@ -244,6 +245,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import check_name
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     DEFAULT_ROLE_PATTERN,
+    DELIVERED,
     HELD,
     RELEASED,
     REPORTED_STATES,
@@ -257,8 +259,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 SPEC: dict[str, dict[str, Any]] = {
     **CONNECTION_OPTIONS,
     "name": {"type": "str", "required": True},
-    "version": {"type": "str", "required": True},
-    "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED]},
+    "version": {"type": "str", "default": ""},
+    "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED, DELIVERED]},
     "service": {"type": "str"},
     "step": {"type": "str"},
     "error": {"type": "str"},

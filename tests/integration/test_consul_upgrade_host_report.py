@@ -115,7 +115,7 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
         ),
         (
             playbook.report("compute7", "2", "done"),
-            "value of state must be one of: started, upgraded, failed, held, released, got: done",
+            "value of state must be one of: started, upgraded, failed, held, released, delivered, got: done",
         ),
     ]
     played = run([task for task, _words in tasks])
@@ -273,3 +273,19 @@ def test_the_record_keeps_which_tasks_of_services_a_host_has(run: Runner) -> Non
         ]
     )
     assert [one["record"]["services"] for one in played] == ["1f0c2a7be5d94b1c", "1f0c2a7be5d94b1c", None]
+
+
+def test_tasks_of_services_that_are_delivered_change_nothing_else(run: Runner, consul: RawKV) -> None:
+    failed, delivered, again, other, missing = run(
+        [
+            playbook.report("compute1", "2", "failed", step="puppet", services="a0"),
+            playbook.report("compute1", "", "delivered", services="a1"),
+            playbook.report("compute1", "", "delivered", services="a1"),
+            playbook.report("compute2", "", "delivered", services="a1"),
+            playbook.report("compute1", "", "delivered"),
+        ]
+    )
+    assert delivered["record"] == {**failed["record"], "services": "a1"}
+    assert [one["changed"] for one in (delivered, again, other)] == [True, False, False]
+    assert consul.get("upgrade/hosts/compute2") is None
+    assert missing["failure"]["code"] == "bad_report"

@@ -28,7 +28,7 @@ DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
 # A host's own hold, set and ended. The state in its record stays the same.
-HELD, RELEASED = "held", "released"
+HELD, RELEASED, DELIVERED = "held", "released", "delivered"
 # The states that a host may report, and the one that an operator's retry gives a record.
 REPORTED_STATES = (STARTED, UPGRADED, FAILED)
 RETRIED = "retried"
@@ -144,6 +144,10 @@ class HostRecord:
     def slim(self) -> dict[str, Any]:
         """Return the record as plain data without empty fields, as it is stored."""
         return {name: value for name, value in self.plain().items() if value not in (None, [])}
+
+    def of_host(self) -> dict[str, Any]:
+        """Return the fields that belong to the host, whatever version the record is for."""
+        return {name: getattr(self, name) for name in ("held", "machine", "release", "role", "services")}
 
     def has_services(self, tasks_id: str) -> bool:
         """Return whether the host has the tasks of services with an ID, or gets them with the version."""

@@ -20,7 +20,7 @@ from .._consul.retry import retry_on_conflict
 from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.failures import MOST_ERROR as MOST_KEPT
 from .._fleet.failures import Failure, newest_failures
-from .._fleet.fleet import FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
+from .._fleet.fleet import DELIVERED, FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.step_trail import extended_trail
 from .._state.layout import refuse_newer
@@ -76,7 +76,10 @@ def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tupl
     :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``, ``other_machine``.
     """
     check_name("host", report.host, "name")
-    check_version(report.version, "version")
+    if report.state != DELIVERED:
+        check_version(report.version, "version")
+    elif report.services is None:
+        raise UpgradeError("bad_report", "services is required with state: delivered.")
     if report.error is not None and report.state != FAILED:
         raise UpgradeError("bad_report", f"error is valid only with state: failed; state is {report.state}.")
     if (report.reason is not None) != (report.state == HELD):
@@ -179,7 +182,7 @@ class _Writes:
 def _record_writes(
     key: str, entry: KVEntry | None, before: HostRecord | None, after: HostRecord, report: HostReport
 ) -> _Writes:
-    if after == before or (before is None and report.state == RELEASED):
+    if after == before or (before is None and report.state in (RELEASED, DELIVERED)):
         return _Writes()
     text = encode_record(after)
     change = Change(key, text_of(entry.value) if entry else None, text)
@@ -230,6 +233,8 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     """
     if report.state in (HELD, RELEASED):
         return _with_own_hold(before, report)
+    if report.state == DELIVERED:
+        return _with_services(before, report)
     # The texts as decode_record returns them, so that the same report changes nothing the second time.
     service, step = (
         None if text is None else truncate_middle(sanitize(text), LONGEST_NAME)
@@ -240,14 +245,11 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
     release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
     role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
-    services = before.services if before is not None else None
-    if report.services is not None:
-        services = truncate_middle(sanitize(report.services), LONGEST_NAME) or None
     after = replace(
         after,
         release=release or (before.release if before is not None else None),
         role=role or (before.role if before is not None else None),
-        services=services,
+        services=_services(before, report),
     )
     at_step = (service, step) if report.state == STARTED else (None, None)
     if before is None or not before.readable:
@@ -308,6 +310,19 @@ def _with_own_hold(before: HostRecord | None, report: HostReport) -> HostRecord:
     held = truncate_middle(sanitize(report.reason or ""), LONGEST_NAME) if report.state == HELD else None
     # A new record gets the state that makes its host pending.
     return replace(before or HostRecord(report.version, RETRIED), held=held)
+
+
+def _with_services(before: HostRecord | None, report: HostReport) -> HostRecord:
+    """Return the record with the ID of the tasks of services that the host has now, and nothing else changed."""
+    if before is None or not before.readable:
+        return before or HostRecord(report.version, RETRIED)
+    return replace(before, services=_services(before, report))
+
+
+def _services(before: HostRecord | None, report: HostReport) -> str | None:
+    if report.services is None:
+        return before.services if before is not None else None
+    return truncate_middle(sanitize(report.services), LONGEST_NAME) or None
 
 
 def truncate_error(error: str | None) -> str | None:

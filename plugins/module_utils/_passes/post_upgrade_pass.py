@@ -132,8 +132,9 @@ def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, Host
         entry = entries.get(key)
         before = decode_record(key, entry.value) if entry is not None else None
         if before is None or not before.readable or before.version != version:
-            former = with_former_rollout(before) if before is not None and before.readable else ()
-            before = HostRecord(version, UPGRADED, reported=version, former=former)
+            kept = before if before is not None and before.readable else None
+            former, of_host = (with_former_rollout(kept), kept.of_host()) if kept is not None else ((), {})
+            before = HostRecord(version, UPGRADED, reported=version, former=former, **of_host)
         text = encode_record(replace(before, post=POST_OPEN))
         # A pull host runs these tasks when it is woken.
         wake = put(store.keys.wake(host), str(int(runtime.now())))

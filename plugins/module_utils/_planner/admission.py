@@ -96,7 +96,10 @@ def admit(position: Position) -> tuple[Wave, Position]:
 
 
 def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ...]:
-    """Return the hosts that were admitted and have started, and whose gate was closed later, such as by a new rollout."""
+    """Return the hosts that were admitted and have started, and whose gate was closed later, such as by a new rollout.
+
+    Those without the tasks of their services keep their slots, and wait for the tasks.
+    """
     return tuple(
         Admission(
             one.host,
@@ -107,7 +110,7 @@ def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ..
         for role in fleet.order.roles
         if position.may_go_on(role)
         for one in fleet.by_role[role]
-        if one.needs_its_gate and fleet.in_scope(one.host)
+        if one.needs_its_gate and fleet.in_scope(one.host) and not fleet.lacks_services(one)
     )
 
 

@@ -21,6 +21,8 @@ from .plan import HostView
 # Codes for why a host waits. Rollout blockers and stages have codes of their own.
 NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
 OTHER_SERVICES = "other_services"
+# Hosts with the same text are listed together.
+_NO_SERVICES = "it has no tasks of services, or not those of this rollout: enroll it again (enroll.yml --limit HOST)"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
 
 
@@ -58,7 +60,10 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
 
     def reason(one: HostState) -> Reason:
         if one.state != state_names.PENDING:
-            return Reason(state_reason(one, version))
+            text = state_reason(one, version)
+            if one.needs_its_gate and fleet.lacks_services(one):
+                return Reason(f"{text}, because {_NO_SERVICES}", OTHER_SERVICES)
+            return Reason(text)
         if one.host in admitted:
             found = Reason("can be admitted now", MAY_GO)
         else:
@@ -87,9 +92,7 @@ def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Rea
     if budget is not None:
         return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
     if fleet.lacks_services(one):
-        # Hosts with the same text are listed together.
-        text = "it has no tasks of services, or not those of this rollout: enroll it again (enroll.yml --limit HOST)"
-        return Reason(text, OTHER_SERVICES)
+        return Reason(_NO_SERVICES, OTHER_SERVICES)
     if not blockers.stages.is_due(one.host):
         return Reason(*blockers.stages.reason_of(one.host))
     return None

@@ -167,7 +167,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
     :param now: unix seconds.
     """
     kept = before if before is not None and before.readable else None
-    machine, release, role = (kept.machine, kept.release, kept.role) if kept is not None else (None, None, None)
+    of_host = kept.of_host() if kept is not None else {}
     if kept is None or kept.state == UPGRADED:
         former = with_former_rollout(kept) if kept is not None else ()
         kept = (
@@ -189,10 +189,8 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
         kept,
         state=RETRIED,
         error=None,
-        machine=machine,
         other_machine=None,
-        release=release,
-        role=role,
+        **of_host,
         times={**kept.times, RETRIED: now},
         trail=extended_trail(kept.trail, now),
     )

@@ -191,9 +191,14 @@ def test_a_host_without_the_tasks_of_its_services_is_not_admitted_and_is_waited_
     assert [one.host for one in site.plan().admissions] == ["web1"]
 
 
-def test_a_host_that_has_started_goes_on_although_other_tasks_count_now() -> None:
+def test_a_host_that_has_started_gets_its_gate_again_only_with_the_tasks_that_count_now() -> None:
     site = fleet(compute=1).started("compute1").admitted("compute1")
     assert site.ledger is not None
     site.ledger = replace(site.ledger, services={"compute": "a1"})
-
+    waits = site.plan()
+    assert waits.admissions == ()
+    view = waits.hosts["compute1"]
+    assert (view.state, view.cause) == ("upgrading", "other_services")
+    assert "its gate is closed, because it has no tasks of services, or not those of this rollout" in view.reason
+    site.records["compute1"] = replace(site.records["compute1"], services="a1")
     assert [one.host for one in site.plan().admissions] == ["compute1"]

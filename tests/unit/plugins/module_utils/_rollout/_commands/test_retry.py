@@ -57,6 +57,12 @@ def test_the_step_at_which_it_was_is_over() -> None:
     assert put_back_record(before, "2.12", "2.2", 9).trail == ()
 
 
+@pytest.mark.parametrize(("version", "state"), [("2.10", FAILED), ("2.8", STARTED), ("2.8", UPGRADED)])
+def test_what_belongs_to_the_host_stays(version: str, state: str) -> None:
+    of_host = {"machine": "m", "release": "0.1.0", "role": "web", "services": "a1", "held": "a disk"}
+    assert put_back_record(HostRecord(version, state, **of_host), "2.10", "2.8", 9).of_host() == of_host
+
+
 def test_what_says_nothing_of_a_move_leaves_nothing() -> None:
     unreadable = HostRecord("2.10", FAILED, done=DONE, origin="2.2", readable=False)
     over = HostRecord("2.8", UPGRADED, times={UPGRADED: 5})
