@@ -137,6 +137,7 @@ class ActionModule(ControllerAction):
         return {
             "version": version,
             "tasks_id": data["tasks_id"],
+            "resumes": _resumes(record, version),
             "tasks_folder": f"{folder}/{role}",
             "version_before": routes.origins[self._host],
             "checkpoints": list(routes.checkpoints.get(self._host, ())),
@@ -182,6 +183,13 @@ def _role_data(folder: Path, role: str) -> Mapping[str, Any]:
             f"{folder} has no tasks for the role {role!r} with pull: true. Correct puppet_gate_role or puppet_gate_services, or enroll the host again.",
         )
     return found
+
+
+def _resumes(record: HostRecord | None, version: str) -> bool:
+    """Return whether the host has started this upgrade before. Its services may be down then, and the next steps bring them up."""
+    if record is None or not record.readable or record.version != version or record.state == UPGRADED:
+        return False
+    return STARTED in record.times
 
 
 def _view(record: HostRecord | None, role: str, before: str) -> dict[str, Any]:

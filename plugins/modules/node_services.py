@@ -129,6 +129,10 @@ tasks_id:
   description: ID of the tasks, which changes with them. Empty like RV(role).
   returned: with O(state=delivered) and O(state=prepared)
   type: str
+resumes:
+  description: Whether the host has started this upgrade before, so that its services may be down and are not validated.
+  returned: with O(state=prepared)
+  type: bool
 version:
   description: The version.
   returned: if tasks run

@@ -154,12 +154,13 @@ def test_a_host_runs_its_steps_and_reports_where_it_is(node: Node) -> None:
 
 
 def test_a_host_that_failed_names_the_step_and_continues_there(node: Node) -> None:
-    failed = node.upgrade(shop_fails=True)[-1]
-    assert (failed["service"], failed["step"], failed["error"]) == ("shop", "upgrade", "it failed")
+    failed = node.upgrade(shop_fails=True)
+    assert (failed[-1]["service"], failed[-1]["step"], failed[-1]["error"]) == ("shop", "upgrade", "it failed")
     assert node.lines() == ["expand", "stop shop", "convert from 1"]
     # The agent run reports the failure.
     assert node.record()["state"] == "started"
-    node.upgrade()
+    again = node.upgrade()
+    assert (failed[0]["resumes"], again[0]["resumes"]) == (False, True)
     assert node.lines() == ["start"]
 
 
