@@ -34,6 +34,7 @@ Code = Literal[
     "bad_sources",
     "bad_tasks",
     "bad_upgrade_roles",
+    "bad_variable",
     "bad_version",
     "busy",
     "closed_by_hand",

@@ -13,6 +13,9 @@ import yaml
 from ansible.errors import AnsibleUndefinedVariable
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
+from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import listing
+
 # Variables of the collection that the tasks of all services use.
 _COMMON = ("upgrade_gather_subset", "upgrade_may_stop_timeout", "upgrade_provider_versions", "upgrade_version_from")
 # Variables that only an upgrade has.
@@ -31,6 +34,17 @@ _OF_UPGRADE = frozenset(
 HOST = "upgrade_variables_of"
 # Variables of Ansible about other hosts, which have no variable of an upgrade.
 _LARGE = ("hostvars", "groups", "vars", "ansible_facts")
+# Variables of Ansible that are none of the inventory's, and that the host has itself.
+_OWN_OF_HOST = frozenset(
+    ("inventory_hostname", "inventory_hostname_short", "omit", "environment", "role_name", "role_path")
+)
+# What means something else on the host, where the inventory and the files of the controller are not.
+_ONLY_HERE = frozenset(
+    (
+        *_LARGE[:3],
+        *("group_names", "inventory_dir", "inventory_file", "playbook_dir", "lookup", "query", "q"),
+    )
+)
 # Options of the agent, which begin like the variables of a service named puppet.
 _NOT = "puppet_gate_"
 
@@ -54,25 +68,38 @@ def inventory_of(
     """Return an inventory with one host and the variables of its services.
 
     Templates are resolved, except for those that use variables of an upgrade, such as ``upgrade_version``, and those with an undefined variable. A
-    service's variables are those that begin with the name of its role or of its use, that its defaults have, or that it documents.
+    service's variables are those that begin with the name of its role or of its use, that its defaults have, or that it documents. What
+    unresolved templates use is added.
 
     :param host: its name in Consul.
     :param folder: the composed services of a role.
     :param services: name of the use -> name of the Ansible role.
     :param task_vars: the variables of a host, as Ansible gives them to an action.
     :param templar: Ansible's templar, with the same variables.
+    :raises UpgradeError: ``bad_variable``, for a template that can't be resolved on the host.
     """
     shorts = {role.rpartition(".")[2] for role in services.values()} | services.keys()
     prefixes = tuple(f"{name.replace('-', '_')}_" for name in shorts)
     documented = {one for name in services for one in _documented(folder / name)}
-    found = {
-        _plain(name, str): _resolved(task_vars[name], task_vars, templar)
+    left = [
+        name
         for name in sorted(task_vars)
         if name in _COMMON or name in documented or (name.startswith(prefixes) and not name.startswith(_NOT))
-    }
+    ]
+    found: dict[str, Any] = {}
+    while left:
+        variable = left.pop()
+        if variable in found:
+            continue
+        value, uses = _resolved(variable, task_vars, templar)
+        found[_plain(variable, str)] = value
+        left += [one for one in uses if one in task_vars and _is_of_inventory(one)]
     name = _plain(host, str)
     return yaml.dump(
-        {"all": {"hosts": {name: {HOST: name, **found}}}}, Dumper=_Dumper, sort_keys=True, allow_unicode=True
+        {"all": {"hosts": {name: {HOST: name, **dict(sorted(found.items()))}}}},
+        Dumper=_Dumper,
+        sort_keys=True,
+        allow_unicode=True,
     )
 
 
@@ -92,15 +119,33 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _resolved(value: Any, task_vars: Mapping[str, Any], templar: Any) -> Any:
-    """Return a value with its templates resolved, or as it is if they need what only an upgrade has."""
+def _is_of_inventory(name: str) -> bool:
+    ours = name in _OF_UPGRADE or name in _LARGE or name in _ONLY_HERE or name in _OWN_OF_HOST
+    return not (ours or name.startswith("ansible_"))
+
+
+def _resolved(name: str, task_vars: Mapping[str, Any], templar: Any) -> tuple[Any, frozenset[str]]:
+    """Return the value of a variable with its templates resolved, or as it is if they need what only an upgrade has.
+
+    :returns: the value, and the names that it needs on the host.
+    :raises UpgradeError: ``bad_variable``.
+    """
+    value = task_vars[name]
+    uses = _used_names(value, task_vars)
     # A template may have a default for what is undefined now.
-    if _OF_UPGRADE & _used_names(value, task_vars):
-        return _plain(value, str)
+    if _OF_UPGRADE & uses:
+        if only_here := sorted(_ONLY_HERE & uses):
+            raise UpgradeError(
+                "bad_variable",
+                f"{name}: its template uses {listing(sorted(_OF_UPGRADE & uses), 2)}, so the host itself resolves it in the upgrade, and there "
+                f"{listing(only_here, 3)} would mean something else. Nothing was delivered. Keep what comes from {only_here[0]} in a variable of its "
+                "own whose name begins with that of the service, and use both in the tasks.",
+            )
+        return _plain(value, str), uses
     try:
-        return _plain(templar.template(value), _Unsafe)
+        return _plain(templar.template(value), _Unsafe), frozenset()
     except AnsibleUndefinedVariable:
-        return _plain(value, str)
+        return _plain(value, str), uses
 
 
 def _used_names(value: Any, task_vars: Mapping[str, Any]) -> frozenset[str]:

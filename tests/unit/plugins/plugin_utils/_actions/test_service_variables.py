@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleUndefinedVariable
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
 
 SERVICES = {"redis": "convoy.upgrade.redis", "shop-eu": "shop"}
@@ -94,3 +95,35 @@ def test_what_an_upgrade_may_change_is_not_resolved_before_it(value: Any, tmp_pa
 def test_a_template_that_is_wrong_is_left_to_ansible(tmp_path: Path) -> None:
     text = inventory_of("cache1", tmp_path, {"shop": "shop"}, {"shop_url": "{{ broken"}, Templar())
     assert yaml.safe_load(text.replace("!unsafe ", ""))["all"]["hosts"]["cache1"]["shop_url"] == "{{ broken"
+
+
+def test_what_an_unresolved_template_uses_is_delivered_too(tmp_path: Path) -> None:
+    class Resolving:
+        def template(self, value: Any) -> Any:
+            return value.replace("{{ region }}", "eu")
+
+    variables = {
+        "shop_url": "{{ base }}/{{ inventory_hostname }}/{{ upgrade_version }}",
+        "base": "https://{{ mirror }}/{{ upgrade_version }}",
+        "mirror": "{{ region }}.example.com",
+        "region": "eu",
+        "inventory_hostname": "cache1",
+        "ansible_host": "192.0.2.7",
+        "other": "x",
+    }
+    text = inventory_of("cache1", tmp_path, {"shop": "shop"}, variables, Resolving())
+    assert yaml.safe_load(text)["all"]["hosts"]["cache1"] == {
+        "upgrade_variables_of": "cache1",
+        "shop_url": variables["shop_url"],
+        "base": variables["base"],
+        "mirror": "eu.example.com",
+        "region": "eu",
+    }
+
+
+@pytest.mark.parametrize("name", ["inventory_dir", "hostvars", "groups", "lookup"])
+def test_a_template_that_only_the_controller_can_resolve_is_refused(name: str, tmp_path: Path) -> None:
+    variables = {"shop_file": f"{{{{ {name} }}}}/{{{{ upgrade_version }}}}", "groups": {}, "hostvars": {}}
+    with pytest.raises(UpgradeError, match=f"shop_file: .* {name} would mean something else") as caught:
+        inventory_of("cache1", tmp_path, {"shop": "shop"}, variables, Templar())
+    assert caught.value.code == "bad_variable"
