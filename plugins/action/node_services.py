@@ -22,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     UPGRADED,
     HostRecord,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import check_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -133,6 +134,8 @@ class ActionModule(ControllerAction):
                 "host (hold.yml), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
                 hosts=[self._host],
             )
+        if not self._task.check_mode:
+            check_session(store, self._host)
         routes = routes_of(plan, [self._host], composition, version, declared, providers)
         return {
             "version": version,

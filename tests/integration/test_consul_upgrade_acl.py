@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, check_session, open_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.once_for_all import begin_once, end_once
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -143,9 +143,16 @@ def test_a_node_that_runs_tasks_of_services_records_them_and_only_takes_its_own_
     with pytest.raises(UpgradeError) as caught:
         acquire(node, session, "compute2")
     assert caught.value.code == "denied"
+    before = kv.call("GET", "session/list")[2]
+    check_session(node, host)
+    assert kv.call("GET", "session/list")[2] == before
     with pytest.raises(UpgradeError) as caught:
-        open_session(part(guarded, "node", "compute1"))
+        # The agent belongs to another node.
+        check_session(part(guarded, "node", "compute3", False, True), "compute3")
     assert caught.value.code == "denied"
+    assert caught.value.message.startswith(
+        "compute3 may open no session in Consul, which the tasks of its services need."
+    )
 
 
 FORBIDDEN: list[tuple[str, Callable[[Store], object]]] = [

@@ -65,6 +65,24 @@ def open_session(store: Store) -> str:
     return store.client.open_session(f"convoy.upgrade of {current_user()}", SESSION_SECONDS)
 
 
+def check_session(store: Store, host: str) -> None:
+    """Check that a host may open a session, which its tasks of services need. Consul attaches a session to the node of the agent that is asked.
+
+    :raises UpgradeError: ``denied``, and what :meth:`ConsulClient.write` raises.
+    """
+    try:
+        session = open_session(store)
+    except UpgradeError as error:
+        if error.code != "denied":
+            raise
+        raise UpgradeError(
+            "denied",
+            f"{host} may open no session in Consul, which the tasks of its services need. Create its token again with runs_services: true, and let it "
+            f"ask the Consul agent of its own node (puppet_gate_consul), which must have the name {host}. {error.message}",
+        ) from error
+    store.client.close_session(session)
+
+
 def acquire(store: Store, session: str, host: str) -> str | None:
     """Acquire the lease of a host; return None, or a text on the other run that has it.
 
