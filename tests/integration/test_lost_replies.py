@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -60,6 +62,34 @@ def test_nothing_is_written_or_told_twice(agent: Agent, consul: RawKV, fates: li
     assert proxy.writes <= 6 + len(fates)
     assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in FLEET}}
     assert outcome.ledger is not None and outcome.ledger.epoch == ledger(consul)["epoch"] == 6
+
+
+@pytest.mark.parametrize("fates", [[LOSE_REPLY], [LOSE_REQUEST], [LOSE_REQUEST, LOSE_REPLY]], ids=", ".join)
+def test_a_start_is_written_once(agent: Agent, consul: RawKV, fates: list[str]) -> None:
+    seed(consul, names(compute=2))
+    make_pass(Store(Settings(port=agent.http_port)), PassRequest("2", {"rolling_rules": {"global": 1}}))
+    with lossy(agent, fates) as (proxy, store):
+        found, _changes = write_report(store, HostReport("compute1", "2", "started", role="compute"))
+        assert not proxy.fates
+    assert (found.state, found.attempt) == ("started", 1)
+    stored = record(consul, "compute1")
+    assert (stored["state"], stored["attempt"], [*stored["times"]]) == ("started", 1, ["started"])
+
+
+def test_a_start_whose_reply_was_lost_is_undone_if_a_gate_was_created_meanwhile(agent: Agent, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    make_pass(Store(Settings(port=agent.http_port)), PassRequest("2", {"rolling_rules": {"global": 1}}))
+    with lossy(agent, [LOSE_REPLY]) as (proxy, store):
+
+        def close() -> None:
+            if proxy.writes == 1:
+                # A key that the start depends on. Whether it came before or after the start can't be seen any more.
+                consul.put("upgrade/hold/host/compute1", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+
+        proxy.after_write = close
+        with pytest.raises(UpgradeError, match="held by ann"):
+            write_report(store, HostReport("compute1", "2", "started", role="compute"))
+    assert consul.get("upgrade/hosts/compute1") is None
 
 
 def test_the_module_tells_the_openings_once_too(run: Runner, agent: Agent, consul: RawKV) -> None:

@@ -218,11 +218,12 @@ def _outputs(value: bytes) -> list[tuple[int, dict[str, Any]]]:
         data = decode_data(value)
     except ValueError:
         return []
-    found = []
+    found: list[tuple[int, dict[str, Any]]] = []
     for one in data[:_MOST_OUTPUTS] if isinstance(data, list) else []:
         if not isinstance(one, dict) or not isinstance(one.get("job"), str) or not is_job(f"{JOB}{one['job']}"):
             continue
-        state, status, seconds, attempt = (one.get(name) for name in ("state", "exit_status", "seconds", "attempt"))
+        state, status, seconds = (one.get(name) for name in ("state", "exit_status", "seconds"))
+        attempt: Any = one.get("attempt")
         output = {
             "job": one["job"],
             "command": _text(one.get("command"), _LONGEST) or "",

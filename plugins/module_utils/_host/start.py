@@ -14,7 +14,7 @@ from .._codecs.values import text_of
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version, is_job, target_text
 from .._consul.client import KVEntry, Operation
-from .._consul.errors import Conflict
+from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
 from .._consul.retry import retry_on_conflict
 from .._fleet.fleet import HostRecord
@@ -97,12 +97,34 @@ def _start(store: Store, request: Start, change: Callable[[HostRecord | None], H
         *(compare(one, entries[one].modify_index) for one in sorted(dependencies & entries.keys())),
         *(read_along(one) for one in sorted(absent - {keys.holds})),
     ]
-    written = store.client.write(operations)
-    index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
-    if not absent.isdisjoint(one["Key"] for one in written):
+    try:
+        written = store.client.write(operations)
+        index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
+        is_created = not absent.isdisjoint(one["Key"] for one in written)
+    except Unreachable as error:
+        index, is_created = _after_lost_answer(store, key, text, entry, absent - {keys.holds}, error)
+    if is_created:
         store.client.write(_undo(key, entry, index))
         raise Conflict("conflict", f"A gate or a hold of {request.host} was created while it started.", key=key)
     return Started(after, index, changes)
+
+
+def _after_lost_answer(
+    store: Store, key: str, text: str, before: KVEntry | None, absent: set[str], error: Unreachable
+) -> tuple[int, bool]:
+    """Find out whether a start was written whose answer was lost.
+
+    If the write still arrives after this, it fails, or the next try finds that the host has started.
+
+    :returns: the ModifyIndex of the record, and whether one of the keys that were missing exists now.
+    :raises Conflict: if it was not written, as far as can be seen.
+    """
+    found = {one.key: one for one in store.client.read([key, *sorted(absent)])}
+    written = found.get(key)
+    index = before.modify_index if before is not None else 0
+    if written is None or written.modify_index == index or written.value != text.encode():
+        raise Conflict("conflict", f"{error.message} The start was not written.", key=key) from None
+    return written.modify_index, not absent.isdisjoint(found)
 
 
 def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
