@@ -422,6 +422,9 @@ class ConsulClient:
         text = sanitize(reply.body.strip()[:_MOST_SHOWN])
         if reply.code == 200:
             return reply
+        # Consul's own errors are plain text.
+        if text[:1] in ("{", "["):
+            raise self._not_consul(f"it answered {reply.code} with JSON, {text}")
         if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
             raise self._denied("answer", text)
         if reply.code == 429 or reply.code >= 500:

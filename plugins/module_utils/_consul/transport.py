@@ -132,11 +132,12 @@ class Transport:
             "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?",
         )
 
-    def _redirected(self, target: str) -> UpgradeError:
+    def _redirected(self, target: str) -> Unreachable:
+        # A proxy may redirect only for a while, such as to its login.
         token = self.settings.token
         if token:
             target = target.replace(token, _HIDDEN)
-        return UpgradeError(
+        return Unreachable(
             "redirected",
             f"The server at {self.settings.url} redirects to {truncated_text(target)}. Nothing is sent there, because the token would be sent "
             "too. If Consul is there, set host, port and scheme (or CONSUL_HTTP_ADDR) to that address.",

@@ -172,8 +172,16 @@ def test_one_wrong_answer_at_any_moment(act: Callable[[Store, MemoryConsul], Non
 
 
 @pytest.mark.parametrize("act", _CALLS)
-@pytest.mark.parametrize("odd", [Answer(code, _PAGE, {}) for code in (200, 400, 403, 404, 409)])
-def test_a_web_page_counts_as_a_temporary_outage(act: Callable[[Store, MemoryConsul], None], odd: Answer) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(Answer(code, _PAGE, {}) for code in (200, 400, 403, 404, 409)),
+        *(Answer(code, '{"message": "Forbidden"}', {}) for code in (400, 401, 403)),
+    ],
+)
+def test_what_a_proxy_answers_counts_as_a_temporary_outage(
+    act: Callable[[Store, MemoryConsul], None], odd: Answer
+) -> None:
     consul = MemoryConsul(dict(_KEYS), nodes=("web1",), spoil=lambda *_: odd)
     with consul.in_place(), pytest.raises(Unreachable, match="not Consul's API"):
         act(Store(Settings(timeout=0.05)), consul)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, WaitedPass
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.wait import RolloutWait
@@ -173,15 +173,14 @@ def test_a_live_view_takes_the_place_of_the_lines(clock: Clock) -> None:
     assert shown == []
 
 
-def test_it_waits_longer_and_longer_for_a_consul_that_is_gone(clock: Clock) -> None:
+@pytest.mark.parametrize("code", ["unreachable", "redirected"])
+def test_it_waits_longer_and_longer_for_a_consul_that_is_gone(code: Code, clock: Clock) -> None:
     began = clock.seconds
     shown = Lines()
-    passes = Scripted(clock, made("upgrading"), *[UNREACHABLE] * 6, made("upgraded"))
+    passes = Scripted(clock, made("upgrading"), *[UpgradeError(code, "Consul can't be reached.")] * 6, made("upgraded"))
     assert shown.wait(passes).until(clock.seconds + 600)["state"] == "upgraded"
     assert clock.seconds - began == 1 + 2 + 4 + 8 + 15 + 15
-    assert (
-        "[unreachable] Consul can't be reached. No host is admitted until it is back; the next try is in 15 s." in shown
-    )
+    assert f"[{code}] Consul can't be reached. No host is admitted until it is back; the next try is in 15 s." in shown
 
 
 def test_a_consul_that_stays_away_ends_it_with_what_was_done(clock: Clock) -> None:
