@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
 
 
 class ActionModule(ActionBase):
@@ -22,6 +23,7 @@ class ActionModule(ActionBase):
         _checked, options = self.validate_argument_spec(
             {"lines": {"type": "list", "elements": "str", "required": True}}
         )
-        for line in options["lines"]:
+        lines = [sanitize(line) for line in options["lines"]]
+        for line in lines:
             self._display.display(line)
-        return {**result, "changed": False, "lines": options["lines"]}
+        return {**result, "changed": False, "lines": lines}

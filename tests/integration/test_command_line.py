@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.limit import h
 from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
+from integration.support.playbook import Runner
 from integration.support.shipped import Shipped, inventory
 from thorough import quick
 
@@ -128,6 +129,12 @@ def test_a_run_whose_output_nobody_reads_any_more_ends(play: Shipped, begun: Sto
     finally:
         process.kill()
     assert begun is not None
+
+
+def test_lines_act_on_no_terminal(run: Runner) -> None:
+    """Keys of Consul have any characters, and messages name keys."""
+    (shown,) = run([{"convoy.upgrade.show": {"lines": ["a key\x1b[2J", "another\rkey"]}}])
+    assert shown["lines"] == ["a key?[2J", "another key"]
 
 
 def test_a_run_of_many_lines_ends_when_their_reader_does(play: Shipped) -> None:

@@ -14,7 +14,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.forget import forget
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, seed
@@ -92,6 +94,20 @@ def test_a_rollout_ends_without_a_host_that_is_forgotten(store: Store, consul: R
     assert done.hosts == ["compute1"]
     # Also for a planner that knows no fleet.
     assert make_pass(store, PassRequest()).plan.complete
+
+
+def test_a_host_that_is_forgotten_during_a_job_is_not_missing_after_it(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, fleet=FLEET))
+    operator.abort(store, operator.Command(reason="enough", fleet=FLEET))
+    job = requested_job(store, {"run": "restart", "id": "restart-1"}, FLEET, None, CAPPED)
+    make_pass(store, PassRequest("job/restart-1", CAPPED, fleet=FLEET, job=job, limit=[]))
+    rest = {host: role for host, role in FLEET.items() if host != "compute1"}
+    forget(store, operator.Command(reason="scrapped", fleet=rest), ["compute1"])
+    operator.abort(store, operator.Command(reason="enough", fleet=rest))
+    found = store.snapshot(of_job=False).ledger
+    assert found is not None
+    assert (found.version, dict(found.members)) == ("2", {"compute": 11, "controller": 1})
 
 
 @pytest.mark.parametrize("how", ["admitted", "started", "driven"])

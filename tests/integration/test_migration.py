@@ -162,7 +162,10 @@ def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, c
 def test_removal_leaves_nothing_but_others_keys_and_the_holds(store: Store, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     consul.put("config_state/enable_puppet/host/compute2", "False")
+    # A folder of a terminal's control characters, which the summary names.
+    consul.put("running_version/%1B[2J/", "")
     outcome = migrated(store, remove_legacy=True)
+    assert all(map(str.isprintable, outcome.summary(dry=False)))
     assert consul.tree("running_version/") == {}
     assert set(consul.tree("config_state/")) == {
         "config_state/role/compute/enable_update",

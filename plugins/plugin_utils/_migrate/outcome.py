@@ -11,6 +11,7 @@ from typing import Any
 
 from ...module_utils._codecs.migration import encode_migration
 from ...module_utils._common.names import listing, plural
+from ...module_utils._common.sanitize import sanitize
 from ...module_utils._consul.operations import Change, net_changes
 from ...module_utils._fleet.migration import KEPT, Migration
 from .status import MigrationStatus
@@ -38,7 +39,7 @@ class StepResult:
             self.moves[move.what] = self.moves.get(move.what, 0) + 1
             examples = self.examples.setdefault(move.what, [])
             if len(examples) < _MOST_EXAMPLES:
-                examples.append(move.example)
+                examples.append(sanitize(move.example))
 
     def plain(self) -> dict[str, Any]:
         """Return it in the form of the module's result."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...module_utils._common.sanitize import sanitize
 from ...module_utils._consul.client import KVEntry, Operation
 from ...module_utils._consul.operations import Change
 from ...module_utils._state.keys import Keys
@@ -53,7 +54,7 @@ class KeyProblem:
 
     def __str__(self) -> str:
         """Return it as a sentence."""
-        return f"{self.key} {self.why}. {self.fix}"
+        return sanitize(f"{self.key} {self.why}. {self.fix}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..._codecs.values import text_of
+from ..._codecs.values import before_job, ledger_of_versions, text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id, listing
@@ -198,7 +198,13 @@ def _remove(
 
 
 def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> Ledger:
-    """Return the ledger without a host. Its role counts one host less if the count includes a host that is not known otherwise."""
+    """Return the ledger without a host. Its role counts one host less if the count includes a host that is not known otherwise.
+
+    A job keeps the last rollout to a version, which goes on after it, so that one is without the host too.
+    """
+    kept = ledger_of_versions(ledger) if ledger.is_job else None
+    if kept is not None:
+        ledger = replace(ledger, before=before_job(_without(kept, snapshot, fleet, host)))
     role = _role_of(snapshot, fleet, host)
     others = {*fleet, *({*snapshot.reports, *snapshot.records, *snapshot.others} - {host})}
     left = sum(1 for other in others if _role_of(snapshot, fleet, other) == role)
