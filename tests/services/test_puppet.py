@@ -90,6 +90,24 @@ def test_what_cannot_run_is_refused_before_anything_is_touched(steps: Steps) -> 
 
 
 @pytest.mark.thorough
+def test_puppet_that_is_disabled_after_the_checks_keeps_its_packages(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    point(node, "v1")
+    node.run("apt-get", "-q", "-y", "--allow-downgrades", "install", "fleet-manifests=1.0")
+    point(node, "v2")
+    node.run("puppet", "agent", "--disable", "its disk is being replaced")
+    try:
+        for step in ("validate", "upgrade"):
+            shown = run(steps, step, code=2)
+            assert "web1: Puppet is disabled: its disk is being replaced. No package was touched." in shown
+        assert installed(node, "fleet-manifests") == "1.0"
+    finally:
+        node.run("puppet", "agent", "--enable")
+    run(steps)
+    assert installed(node, "fleet-manifests") == "2.0"
+
+
+@pytest.mark.thorough
 def test_a_manifest_that_fails_is_told_in_a_sentence(steps: Steps) -> None:
     steps.lab.nodes["web1"].write("/root/broken.pp", "exec { '/bin/false': }\n")
     shown = run(steps, "upgrade", code=2, puppet_manifest="/root/broken.pp")
