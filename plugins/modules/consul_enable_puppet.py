@@ -44,7 +44,7 @@ options:
   state:
     description:
       - V(present) sets the gate. V(absent) removes it, and the next wider gate applies.
-      - V(reset) removes all gates and closes the global one.
+      - V(reset) removes all gates and closes the global one. It warns of a rollout or a job that is under way, which goes on.
     type: str
     choices: [present, absent, reset]
     default: present
@@ -114,7 +114,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, changed, run
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import (
+    reset_gates,
+    set_gate,
+    who_is_under_way,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCOPES
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -148,6 +152,8 @@ def main() -> None:
     def act(store: Store) -> dict[str, Any]:
         if state == "reset":
             changes = reset_gates(store, dry=module.check_mode)
+            if under_way := who_is_under_way(store):
+                module.warn(under_way)
         else:
             changes = set_gate(store, scope, name, value, dry=module.check_mode)
         return {"changes": [asdict(one) for one in changes], **changed(changes)}

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
@@ -196,6 +199,28 @@ def test_global_disable_closes_everything_at_once(play: Shipped, consul: RawKV) 
     assert done.returncode == 0, done.stdout
     assert gates(consul) == {"global": "False"}
     assert "changed=0" in play("global_disable").stdout
+    assert "was begun by" not in done.stdout
+
+
+@pytest.mark.thorough
+def test_global_disable_names_what_goes_on(play: Shipped, store: Store, consul: RawKV) -> None:
+    fleet = names(compute=2)
+    seed(consul, fleet)
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(store, PassRequest("2", rules, fleet=fleet, by="ann@desk"))
+    shown = " ".join(play("global_disable").stdout.split())
+    assert "[WARNING]: The rollout to 2 was begun by ann@desk and is running. Its planners admit hosts again." in shown
+    assert "convoy.upgrade.pause or convoy.upgrade.abort" in shown
+    control.abort(store, control.Command(reason="enough", fleet=fleet))
+    job = requested_job(store, {"run": "restart", "id": "restart-1", "by": "bob"}, fleet, None, rules)
+    make_pass(store, PassRequest("job/restart-1", rules, fleet=fleet, job=job))
+    admitted = consul.tree("upgrade/job_gates/")
+    shown = " ".join(play("global_disable").stdout.split())
+    assert "[WARNING]: The job restart-1 was begun by bob and is running. It goes on" in shown
+    assert consul.tree("upgrade/job_gates/") == admitted
+    consul.put("upgrade/ledger", "not JSON")
+    broken = play("global_disable")
+    assert broken.returncode == 0 and "A rollout may be under way: " in " ".join(broken.stdout.split())
 
 
 def test_an_inventory_that_could_not_be_read_is_not_taken_for_an_empty_one(

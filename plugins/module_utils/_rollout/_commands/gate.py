@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..._codecs.values import text_of
-from ..._common.names import check_name
+from ..._codecs.values import decode_ledger, text_of
+from ..._common.errors import UpgradeError
+from ..._common.names import check_name, job_id
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from ..._consul.retry import retry_on_conflict
@@ -88,6 +89,30 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
             _do(store, piece.operations)
         _do(store, copies.operations(write))
     return changes
+
+
+def who_is_under_way(store: Store) -> str:
+    """Return a sentence on the rollout or job that goes on although the gates were reset; empty if there is none.
+
+    It is read after the reset, so that none is missed that began before.
+    """
+    entry = store.client.get(store.keys.ledger)
+    try:
+        ledger = decode_ledger(entry.key, entry.value) if entry is not None else None
+    except UpgradeError as error:
+        return f"A rollout may be under way: {error.message}"
+    if ledger is None or not ledger.is_under_way:
+        return ""
+    began = f"was begun by {ledger.who} and is {ledger.state}"
+    if ledger.is_job:
+        return (
+            f"The job {job_id(ledger.version)} {began}. It goes on, because its admissions are not these gates. To stop it, run "
+            "ansible-playbook convoy.upgrade.pause or convoy.upgrade.abort."
+        )
+    return (
+        f"The rollout to {ledger.version} {began}. Its planners admit hosts again. To stop it, run ansible-playbook convoy.upgrade.pause or "
+        "convoy.upgrade.abort."
+    )
 
 
 def _do(store: Store, operations: Sequence[Operation]) -> None:
