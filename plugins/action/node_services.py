@@ -22,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     UPGRADED,
     HostRecord,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import check_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -88,7 +89,10 @@ class ActionModule(ControllerAction):
             and record.version == options["version"]
             and record.post in (POST_OPEN, POST_STARTED, POST_FAILED)
         )
-        return self._begin(options, AFTER, {}) if is_open else {"go": False}
+        # Puppet and the validations of this run came since it asked for its gate, and so may a hold.
+        if not is_open or not ask_gate(store, {self._host: options["role"]})[self._host].value:
+            return {"go": False}
+        return self._begin(options, AFTER, {})
 
     def _deliver(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a host needs: the folder of its role, and its variables."""

@@ -185,6 +185,9 @@ def test_post_upgrade_tasks_run_once_planners_have_admitted_the_host(node: Node)
     assert after()[0]["go"] is False
     assert node.lines() == []
     node.consul.put(RECORD, json.dumps({"version": "2", "state": "upgraded", "reported": "2", "post": "open"}))
+    node.consul.put(f"upgrade/hold/host/{HOST}", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+    assert after()[0]["go"] is False, "it is held since its run began"
+    node.consul.delete(f"upgrade/hold/host/{HOST}")
     assert after()[0]["go"] is True
     assert node.lines() == ["unpin"]
     node.consul.put(RECORD, json.dumps({"version": "2", "state": "upgraded", "reported": "2", "post": "failed"}))
