@@ -122,6 +122,11 @@ def target_text(target: str) -> str:
     return f"job {job_id(target)}" if is_job(target) else target
 
 
+def rollout_title(target: str) -> str:
+    """Return the title of a rollout: ``Rollout to 2.0``, or ``Job`` and its ID."""
+    return f"Job {job_id(target)}" if is_job(target) else f"Rollout to {target}"
+
+
 def is_command_name(name: object) -> bool:
     """Return whether a command of nodes may have a name: at most 64 lowercase letters, digits, ``-`` and ``_``."""
     return isinstance(name, str) and _COMMAND.fullmatch(name) is not None

@@ -47,7 +47,7 @@ class Alertmanager:
                 found.append(Silence(str(one["id"]), host, str(one["startsAt"]), _seconds(str(one["endsAt"]))))
         return found
 
-    def begin(self, host: str, version: str, until: float, before: Silence | None = None) -> None:
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:
         """Silence a host until a time (unix seconds).
 
         :param before: the silence that is renewed.
@@ -62,7 +62,7 @@ class Alertmanager:
             "startsAt": before.starts if before is not None else _text(runtime.now()),
             "endsAt": _text(until),
             "createdBy": self.author,
-            "comment": comment_of(host, version),
+            "comment": comment_of(host, target),
         }
         self.address.call("POST", "api/v2/silences", body if before is None else {**body, "id": before.id})
 

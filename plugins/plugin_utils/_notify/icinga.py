@@ -67,7 +67,7 @@ class Icinga:
                 found.append(Silence(str(one.get("name")), host, str(facts.get("start_time")), until))
         return found
 
-    def begin(self, host: str, version: str, until: float, before: Silence | None = None) -> None:  # noqa: ARG002  of all systems
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:  # noqa: ARG002  of all systems
         """Begin a downtime of a host and its services that ends at a time (unix seconds).
 
         :raises UnknownHost: if Icinga does not have the host.
@@ -78,7 +78,7 @@ class Icinga:
             "filter": "host.name == name",
             "filter_vars": {"name": name},
             "author": self.author,
-            "comment": comment_of(host, version),
+            "comment": comment_of(host, target),
             "start_time": int(runtime.now()),
             "end_time": int(until),
             "fixed": True,

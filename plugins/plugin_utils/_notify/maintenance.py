@@ -57,8 +57,8 @@ class Maintenance:
         self._read_at = runtime.monotonic()
         if read is None:
             return
-        version = read.progress.version
-        wanted = {host: version for host, view in read.hosts.items() if view.state == UPGRADING}
+        target = read.progress.version
+        wanted = {host: target for host, view in read.hosts.items() if view.state == UPGRADING}
         with self._changed:
             if wanted != self._wanted or not self._reads:
                 self._wanted, self._known = wanted, frozenset(read.hosts)
@@ -110,11 +110,11 @@ class Maintenance:
         found: dict[str, list[Silence]] = {}
         for silence in place.silences():
             found.setdefault(silence.host, []).append(silence)
-        for host, version in wanted.items():
+        for host, target in wanted.items():
             latest = max(found.get(host, ()), key=lambda one: one.until, default=None)
             if latest is None or latest.until < now + place.lasts / 2:
                 try:
-                    place.begin(host, version, now + place.lasts, latest)
+                    place.begin(host, target, now + place.lasts, latest)
                 except UnknownHost as error:
                     unknown = error
         for host, silences in found.items():

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import rollout_title
 from ...module_utils._common.sanitize import sanitize, truncate_middle
 from ...module_utils._observe.notifications import END, EVENTS, FAILURE, WANTED
 from .settings_file import refuse_unknown
@@ -121,7 +122,7 @@ def message(event: Mapping[str, Any], page: str = "") -> tuple[str, str]:
     :param event: the payload of a notification.
     :param page: URL of the live page; empty for none.
     """
-    title = f"Rollout to {event['version']}: {event['event'].replace('_', ' ')}"
+    title = f"{rollout_title(event['version'])}: {event['event'].replace('_', ' ')}"
     return title, "\n".join(filter(None, (event["text"], event["next"], page)))
 
 

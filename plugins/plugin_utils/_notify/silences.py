@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import is_job, job_id
 from ...module_utils._common.strict_values import parse_duration
 from .settings_file import refuse_unknown
 
@@ -21,8 +22,8 @@ AUTHOR = "convoy.upgrade"
 _TIMEOUTS = (3, 10)
 # A silence lasts at least as long (seconds): it is renewed at half of its time.
 _SHORTEST = 60
-# The end of a comment. What precedes it is the host.
-_SAYS = " is being upgraded to "
+# What a comment says of a host, which precedes it: that it is upgraded to a version, or runs a job.
+_UPGRADES, _RUNS = " is being upgraded to ", " runs the job "
 
 
 class MaintenanceError(Exception):
@@ -61,9 +62,10 @@ class Monitoring(Protocol):
     def silences(self) -> list[Silence]:
         """Return the silences of this fleet that have not ended."""
 
-    def begin(self, host: str, version: str, until: float, before: Silence | None = None) -> None:
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:
         """Silence a host until a time (unix seconds).
 
+        :param target: that of the rollout, which the comment names.
         :param before: the silence that is renewed.
         """
 
@@ -139,14 +141,17 @@ class Address:
             raise MaintenanceError(f"{self.name} is no {self.kind}: its answer can't be read") from error
 
 
-def comment_of(host: str, version: str) -> str:
-    """Return the comment of a silence."""
-    return f"{host}{_SAYS}{version}"
+def comment_of(host: str, target: str) -> str:
+    """Return the comment of a silence.
+
+    :param target: that of the rollout: a version or a job.
+    """
+    return f"{host}{_RUNS}{job_id(target)}" if is_job(target) else f"{host}{_UPGRADES}{target}"
 
 
 def host_of(comment: object) -> str:
     """Return the host that a comment is about; empty if it is not one of ours."""
-    return str(comment).rpartition(_SAYS)[0]
+    return max((str(comment).rpartition(says)[0] for says in (_UPGRADES, _RUNS)), key=len)
 
 
 def author_of(found: Mapping[Any, Any]) -> str:

@@ -169,6 +169,17 @@ def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> N
         assert json.loads(server.requests[-1][2])["type"] == kind
 
 
+@pytest.mark.parametrize(
+    ("target", "event", "title"),
+    [
+        ("2.10", "approval_wanted", "Rollout to 2.10: approval wanted"),
+        ("job/restart-1", "begin", "Job restart-1: begin"),
+    ],
+)
+def test_the_title_names_the_version_or_the_job(target: str, event: str, title: str) -> None:
+    assert message({**EVENT, "event": event, "version": target})[0] == title
+
+
 def test_matrix_gets_a_message(server: Server) -> None:
     hook = f"matrix://0123456789abcdef0123456789abcdef@{server.host}/?mode=hookshot&path=/webhook"
     assert sender({"url": hook}).call(EVENT) is None
