@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...module_utils._fleet.fleet import HostRecord, Snapshot
-from ...module_utils._host_states.state_names import FAILED, LOST, PENDING
+from ...module_utils._common.names import is_job, job_id
+from ...module_utils._fleet.fleet import RETRIED, HostRecord, Snapshot
+from ...module_utils._host_states.state_names import BROKEN, FAILED, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner import blocker_codes, explanations, stage_progress
 from ...module_utils._planner.plan import HostView
 
@@ -18,8 +19,11 @@ from ...module_utils._planner.plan import HostView
 _LEAST, _MOST_PARTS = 32, 100
 # In a row of cells. A part has full rows.
 ROW = 8
+# The state of hosts that a job is not for.
+LEFT_OUT = "left out"
 
-# Why a host waits, without what changes with every other host. The overview has the whole reason. {rule} is the key in the rules.
+# Why a host waits, without what changes with every other host. The overview has the whole reason. {rule} is the key in the rules, and
+# {rollout} is "rollout" or "job".
 _WAITS: Mapping[str, str] = {
     explanations.NO_VERSION: "there is no version to upgrade to",
     explanations.MAY_GO: "can be admitted in the next pass",
@@ -33,8 +37,8 @@ _WAITS: Mapping[str, str] = {
     stage_progress.SOAK: "waits for the soak of an earlier stage: {rule}",
     stage_progress.APPROVAL: "waits for an approval after an earlier stage",
     stage_progress.ROLLBACK: "was broken before this rollback, and is admitted after all other hosts",
-    blocker_codes.PAUSE: "the rollout is paused",
-    blocker_codes.ABORT: "the rollout was aborted",
+    blocker_codes.PAUSE: "the {rollout} is paused",
+    blocker_codes.ABORT: "the {rollout} was aborted",
     blocker_codes.EXPIRED: "the job has expired",
     blocker_codes.BUDGET: "the failure budget is exhausted: {rule}",
     blocker_codes.HOURS: "outside of the hours of upgrades: {rule}",
@@ -108,12 +112,20 @@ def _event(event: Mapping[str, Any], reason: str) -> dict[str, Any]:
     }
 
 
-def waiting_text(view: HostView) -> str:
+def shown_state(view: HostView, *, of_job: bool) -> str:
+    """Return what people read for the state of a host."""
+    return LEFT_OUT if view.outside else state_text(view.state, of_job=of_job)
+
+
+def waiting_text(view: HostView, *, of_job: bool = False) -> str:
     """Return why a host waits, without what changes with every other host."""
     known = _WAITS.get(view.cause)
-    # A reason may have the braces of a rule.
-    text = known.format(rule=view.rule).removesuffix(": ") if known is not None else view.reason
-    return text if view.version else f"never reported; {text}"
+    if known is None:
+        # A reason may have the braces of a rule, and already says if the host never reported.
+        return view.reason
+    text = known.format(rule=view.rule, rollout="job" if of_job else "rollout").removesuffix(": ")
+    # Hosts report no version in a job.
+    return text if view.version or of_job else f"never reported; {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,8 @@ class HostStory:
     """All that the page has on one host. Equal stories have equal pages.
 
     :param events: what :func:`events_by_host` returns for it.
+    :param target: that of the rollout: a version or a job; empty for none.
+    :param output: the last output of the job there, see :class:`JobDetails`; None for none.
     """
 
     host: str
@@ -129,17 +143,58 @@ class HostStory:
     hold: str
     stage: str
     events: tuple[Mapping[str, Any], ...]
+    target: str = ""
+    output: Mapping[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as ``consul_upgrade_info`` returns a host."""
         return {
             "name": self.host,
             **asdict(self.view),
+            "state_text": self.state_text,
+            "jobs": [dict(self.output)] if self.output is not None else [],
             "stage_name": self.stage,
             "hold": self.hold,
             "record": self.record.plain() if self.record is not None else None,
             "events": [*self.events],
         }
+
+    @property
+    def of_job(self) -> bool:
+        """Whether the rollout is a job."""
+        return is_job(self.target)
+
+    @property
+    def state_text(self) -> str:
+        """What people read for its state."""
+        return shown_state(self.view, of_job=self.of_job)
+
+    @property
+    def position(self) -> str:
+        """A sentence on the version that it runs, or whether it has run the job; empty if the state says all."""
+        if not self.of_job:
+            return f"Runs {self.view.version}." if self.view.version else "Never reported a version."
+        job = f"the job {job_id(self.target)}"
+        if self.view.outside:
+            return f"T{job[1:]} is not for it, so it does nothing and takes no slot."
+        if self.view.state == UPGRADED:
+            return f"Has run {job}."
+        return "" if self.view.state == UPGRADING or self.is_broken else f"Has not run {job}."
+
+    @property
+    def own_record(self) -> HostRecord | None:
+        """Its record of this rollout; None if it has none."""
+        record = self.record
+        return record if record is not None and record.readable and record.version == self.target else None
+
+    @property
+    def reports(self) -> Iterator[tuple[int, str, str]]:
+        """Yield when it entered each state of its record (unix seconds), what people read for the state, and by whom: ``it`` or ``an operator``."""
+        if self.record is None:
+            return
+        for state, at in self.record.times.items():
+            by = "an operator" if state == RETRIED else "it"
+            yield at, state_text(state, of_job=is_job(self.record.version)), by
 
     @property
     def steps(self) -> Iterator[tuple[str, str, int, int | None]]:
@@ -155,12 +210,12 @@ class HostStory:
         """When the last step ended; None if the host is in it."""
         if self.record is None:
             return None
-        return self.record.times.get(self.record.state) if self.record.state in (FAILED, "upgraded") else None
+        return self.record.times.get(self.record.state) if self.record.state in (FAILED, UPGRADED) else None
 
     @property
     def is_broken(self) -> bool:
         """Whether it failed or is lost."""
-        return self.view.state in (FAILED, LOST)
+        return self.view.state in BROKEN
 
 
 def stories(
@@ -168,22 +223,27 @@ def stories(
     views: Mapping[str, HostView],
     stages: Sequence[str],
     events: Mapping[str, Sequence[Mapping[str, Any]]],
+    outputs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, HostStory]:
     """Return host -> story. Takes time linear in hosts.
 
     :param views: host -> view.
     :param stages: names of the stages.
     :param events: what :func:`events_by_host` returns.
+    :param outputs: host -> the last output of the job there; None in a rollout to a version.
     """
+    target = snapshot.current_version or ""
     found = {}
     for host, view in views.items():
         hold = snapshot.holds.covering(host, view.role)
         found[host] = HostStory(
             host,
-            replace(view, reason=waiting_text(view)) if view.state == PENDING else view,
+            replace(view, reason=waiting_text(view, of_job=snapshot.is_job)) if view.state == PENDING else view,
             snapshot.records.get(host),
             hold.text() if hold is not None else "",
             stages[view.stage] if view.stage < len(stages) else "",
             tuple(events.get(host, ())),
+            target,
+            (outputs or {}).get(host),
         )
     return found

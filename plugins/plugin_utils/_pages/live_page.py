@@ -19,17 +19,18 @@ from markupsafe import Markup
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import is_job
+from ...module_utils._common.names import is_job, job_id, rollout_title
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._fleet.ledger import BEGINNINGS
-from ...module_utils._host_states.state_names import state_text
 from ...module_utils._queries.follow import ProgressUpdate
+from ...module_utils._queries.job_details import JobDetails
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from ...module_utils._rollout_report.host import DONE, WAITS
 from ...module_utils._rollout_report.rollout import rollout_report
 from ...module_utils._state.store import Store
-from .charts import Swatch, axis, bands, curve, legend, phases_over_time, timeline
-from .host_stories import ROW, HostStory, Part, events_by_host, parts_of, stories
+from .charts import axis, bands, curve, legend, phases_over_time, timeline
+from .host_map import host_map, map_legend
+from .host_stories import HostStory, Part, events_by_host, parts_of, stories
 from .live_state import bars_of, command, live_state, only_time_differs
 from .page_folder import HOSTS, INDEX, PageFolder
 from .report_page import html_page
@@ -49,16 +50,6 @@ _REPORT_PAUSE = 30.0
 _STORIES_TIME = 0.3
 # How many hosts have a bar in the timeline.
 _MOST_BARS = 40
-_STATES = (
-    Swatch("d", "upgraded"),
-    Swatch("k", "upgrading"),
-    Swatch("pf", "failed or lost"),
-    Swatch("h", "held"),
-    Swatch("w", "pending"),
-)
-_CLASSES = {"upgraded": "d", "upgrading": "k", "failed": "pf", "lost": "pf", "held": "h", "pending": "w"}
-# The size of a cell in the map of hosts, with its gap.
-_CELL = 10
 
 
 class LivePage:
@@ -76,6 +67,7 @@ class LivePage:
         """
         self._folder = PageFolder(folder, dry=dry)
         self._history = RolloutHistory(store)
+        self._details = JobDetails(store)
         self._read: ProgressUpdate | None = None
         self._state: dict[str, Any] = {}
         self._before = self._state_before()
@@ -151,7 +143,9 @@ class LivePage:
             has_events = self._history.refresh(read.view.snapshot.ledger)
             if has_events:
                 self._charts_due = min(self._charts_due, runtime.monotonic() + _CHARTS_PAUSE)
-            self._read, self._state = read, live_state(read, self._history)
+            warnings = self._read_details(read)
+            self._read, self._state = read, live_state(read, self._history, self._details)
+            self._state["warnings"] += warnings
             self._stories_due(read, most_seconds=_STORIES_TIME)
             self._write(read)
         elif self._read is not None:
@@ -165,9 +159,20 @@ class LivePage:
                     self._state["at"] = int(runtime.now())
                 self._write(self._read)
 
+    def _read_details(self, read: ProgressUpdate) -> list[str]:
+        """Read what is new of a job; return warnings for the page, which needs no more than the rest."""
+        try:
+            self._details.refresh(read.view.snapshot)
+        except UpgradeError as error:
+            if error.code != "denied":
+                raise
+            return [f"The outputs of the job are not shown: {error.message}"]
+        return []
+
     def _write(self, read: ProgressUpdate, *, ended: bool = False) -> None:
         self._charts_now(read, is_last=ended)
         rollout = self._state["rollout"]
+        of_job = is_job(rollout["version"])
         needs = [
             {
                 **need,
@@ -182,11 +187,12 @@ class LivePage:
             "live.html.j2",
             state=self._state,
             rollout={**rollout, "needs_operator": needs},
-            rollouts=[{**one, "report": self._report_of(one)} for one in rollouts],
+            title=rollout_title(rollout["version"]) if rollout["state"] else "No rollout has begun",
+            rollouts=[{**one, "is_job": is_job(one["version"]), "report": self._report_of(one)} for one in rollouts],
             report=self._report,
             bars=bars_of(rollout),
-            states=[Swatch(one.kind, state_text(one.name, of_job=is_job(rollout["version"]))) for one in _STATES],
-            fleet=self._map(read),
+            states=map_legend(of_job=of_job, has_outside=any(view.outside for view in read.hosts.values())),
+            fleet=host_map(self._parts, read.hosts, of_job=of_job),
             charts=self._charts,
             rules=rules_table(rollout["instructions"]),
             links=self._links,
@@ -216,7 +222,8 @@ class LivePage:
         if now < self._charts_due and self._report == name and not is_last:
             return
         snapshot = read.view.snapshot
-        members = {host: view.role for host, view in read.view.plan.hosts.items()}
+        # Hosts that a job is not for have no part in it.
+        members = {host: view.role for host, view in read.view.plan.hosts.items() if not view.outside}
         until = int(snapshot.now)
         report = rollout_report(events, members, snapshot.records, snapshot.reports, until, is_current=True)
         shown = self._charted(report)
@@ -254,6 +261,7 @@ class LivePage:
     def _stories_due(self, read: ProgressUpdate, most_seconds: float | None) -> None:
         """Write the pages of hosts that have changed."""
         plan, snapshot = read.view.plan, read.view.snapshot
+        target = snapshot.current_version or ""
         roles = {host: view.role for host, view in read.hosts.items()}
         if roles != self._roles:
             self._roles, self._parts = roles, parts_of(roles)
@@ -267,7 +275,8 @@ class LivePage:
             self._folder.write(f"{HOSTS}/index.json", _json(index))
             self._folder.keep_only(part.name for part in self._parts)
         stages = [one.name for one in plan.stages.stages]
-        self._stories = stories(snapshot, read.hosts, stages, events_by_host(self._history.current, roles))
+        events = events_by_host(self._history.current, roles)
+        self._stories = stories(snapshot, read.hosts, stages, events, self._details.outputs)
         began = runtime.processor_seconds()
         self._is_behind = False
         for part in self._parts:
@@ -285,38 +294,18 @@ class LivePage:
                     "hosts.html.j2",
                     title=part.title,
                     part=part,
+                    job=job_id(target) if is_job(target) else "",
                     stories=found,
                     links={},
                     now=snapshot.now,
                     ended=False,
                     retry=lambda host: command("retry", {"host": host}),
+                    status=lambda host: command("status", {"host": host}),
                     style=own_text("style.css", "live.css"),
                     script=own_text("live.js"),
                 ),
             )
             self._written[part.name] = found
-
-    def _map(self, read: ProgressUpdate) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Return role -> its parts, each with a path of cells for each state."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for part in self._parts:
-            cells: dict[str, list[str]] = {}
-            counts: dict[str, int] = {}
-            for at, host in enumerate(part.hosts):
-                state = read.hosts[host].state
-                counts[state] = counts.get(state, 0) + 1
-                x, y = at % ROW * _CELL + 1, at // ROW * _CELL + 1
-                cells.setdefault(_CLASSES[state], []).append(f"M{x} {y}h9v9h-9z")
-            found.setdefault(part.role, []).append(
-                {
-                    "name": part.name,
-                    "title": part.title,
-                    "height": -(-len(part.hosts) // ROW) * _CELL + 1,
-                    "paths": [(kind, "".join(path)) for kind, path in cells.items()],
-                    "text": ", ".join(f"{count} {state}" for state, count in counts.items()),
-                }
-            )
-        return [*found.items()]
 
 
 def report_name(version: str, begun: int) -> str:

@@ -12,17 +12,22 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ...module_utils._common.names import is_job, job_id
+from ...module_utils._common.sanitize import truncate_middle
 from ...module_utils._fleet.fleet import FAILED as REPORTED_FAILED
-from ...module_utils._host_states.state_names import BROKEN, PENDING
+from ...module_utils._host_states.state_names import BROKEN, PENDING, state_text
 from ...module_utils._observe.summary import fleet_summary
 from ...module_utils._planner.plan import HostView
 from ...module_utils._queries.follow import ProgressUpdate
 from ...module_utils._queries.info_result import info_result
+from ...module_utils._queries.job_details import JobDetails
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from .._observe.view_updates import sanitized_progress
 
 # The version of the JSON. schemas/page.json describes it.
 FORMAT = 1
+# So much of the arguments of a job is shown (characters).
+_MOST_ARGUMENTS = 2000
 # More are only counted.
 _MOST_FAILURES, _MOST_ENTRIES = 50, 50
 # Parts of the result of consul_upgrade_info that depend on a host or on a request.
@@ -31,10 +36,10 @@ _NOT_HERE = ("changed", "hosts", "ledger", "history", "blockers", "index")
 _PLAIN = re.compile(r"[A-Za-z0-9._,:@%+-]+")
 
 
-def live_state(read: ProgressUpdate, history: RolloutHistory) -> dict[str, Any]:
+def live_state(read: ProgressUpdate, history: RolloutHistory, details: JobDetails) -> dict[str, Any]:
     """Return the state of a fleet as plain data. Takes time linear in hosts.
 
-    :param history: that of the same read.
+    :param history, details: those of the same read.
     """
     view, progress = read.view, sanitized_progress(read.progress)
     ledger = view.snapshot.ledger
@@ -56,6 +61,7 @@ def live_state(read: ProgressUpdate, history: RolloutHistory) -> dict[str, Any]:
             "who": (current.by if current is not None else "") or (ledger.who if ledger is not None else ""),
             "reason": _reason(history),
             "rollback": ledger.rollback if ledger is not None else False,
+            "job": _job(read, details) if is_job(progress.version) else None,
             "instructions": dict(ledger.instructions) if ledger is not None else {},
             "seconds_left": None if progress.left is None else int(progress.left),
             "moving": [asdict(one) for one in progress.flights],
@@ -66,6 +72,23 @@ def live_state(read: ProgressUpdate, history: RolloutHistory) -> dict[str, Any]:
             "more_history": max(0, len(history.current) - _MOST_ENTRIES),
         },
         "rollouts": [one.plain() for one in history.former],
+    }
+
+
+def _job(read: ProgressUpdate, details: JobDetails) -> dict[str, Any]:
+    """Return what a job runs, and the numbers of its hosts as the live view has them."""
+    progress, ledger, job = read.progress, read.view.snapshot.ledger, details.job
+    args = json.dumps(job.args, ensure_ascii=False, sort_keys=True) if job is not None else ""
+    return {
+        "id": job_id(progress.version),
+        "command": job.command if job is not None else "",
+        "args": truncate_middle(args, _MOST_ARGUMENTS),
+        "by_ansible": ledger.by_ansible if ledger is not None else False,
+        "expires": ledger.expires if ledger is not None else 0,
+        "done": sum(row.done for row in progress.bars),
+        "running": sum(row.upgrading for row in progress.bars),
+        "failed": sum(row.failed for row in progress.bars),
+        "waiting": sum(row.waiting for row in progress.bars),
     }
 
 
@@ -127,7 +150,7 @@ def command(playbook: str, variables: Mapping[str, str]) -> str:
 def bars_of(rollout: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of the bar of each role, in percent: upgraded, upgrading, broken, held, pending."""
     kinds = (("d", ("upgraded",)), ("k", ("upgrading",)), ("pf", (*BROKEN,)), ("h", ("held",)), ("w", (PENDING,)))
-    found = []
+    found, of_job = [], is_job(rollout["version"])
     for role, one in rollout["roles"].items():
         x, pieces = 0.0, []
         for kind, states in kinds:
@@ -136,6 +159,6 @@ def bars_of(rollout: Mapping[str, Any]) -> list[dict[str, Any]]:
             if count:
                 pieces.append((kind, x, width))
             x += width
-        texts = [f"{count} {state}" for state, count in one["states"].items() if count]
+        texts = [f"{count} {state_text(state, of_job=of_job)}" for state, count in one["states"].items() if count]
         found.append({"role": role, "pieces": pieces, "text": ", ".join(texts), **one})
     return found

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...module_utils._common.names import plural
+from ...module_utils._common.names import plural, target_text
 from ...module_utils._rule_checks.rule_text import value_text
 from ...module_utils._rule_checks.sources import leaves
 from .._observe.wording import about_minutes
@@ -68,6 +68,7 @@ def _environment() -> Environment:
         about=lambda seconds: about_minutes(seconds).removeprefix("about "),
         sentence=lambda text: text[:1].upper() + text[1:],
         px="{:.2f}".format,
+        target=target_text,
         hash=text_hash,
     )
     environment.globals.update(plural=plural)

@@ -40,12 +40,21 @@ def test_a_shell_and_ansible_read_what_was_meant(variables: dict[str, str]) -> N
 
 def test_the_bar_of_a_role_is_in_percent() -> None:
     states = {"upgraded": 1, "failed": 1, "lost": 1, "upgrading": 1, "held": 0, "pending": 4}
-    (found,) = bars_of({"roles": {"web": {"hosts": 8, "states": states, "versions": {}}}})
+    (found,) = bars_of({"version": "2", "roles": {"web": {"hosts": 8, "states": states, "versions": {}}}})
     assert found["pieces"] == [("d", 0.0, 12.5), ("k", 12.5, 12.5), ("pf", 25.0, 25.0), ("w", 50.0, 50.0)]
     assert found["text"] == "1 upgraded, 1 failed, 1 lost, 1 upgrading, 4 pending"
     assert (
-        bars_of({"roles": {"db": {"hosts": 0, "states": dict.fromkeys(states, 0), "versions": {}}}})[0]["pieces"] == []
+        bars_of({"version": "2", "roles": {"db": {"hosts": 0, "states": dict.fromkeys(states, 0), "versions": {}}}})[0][
+            "pieces"
+        ]
+        == []
     )
+
+
+def test_the_bar_of_a_job_has_the_states_of_jobs() -> None:
+    states = {"upgraded": 1, "failed": 1, "lost": 0, "upgrading": 1, "held": 0, "pending": 4}
+    (found,) = bars_of({"version": "job/j1", "roles": {"web": {"hosts": 7, "states": states, "versions": {}}}})
+    assert found["text"] == "1 done, 1 failed, 1 running, 4 pending"
 
 
 @pytest.mark.parametrize(
