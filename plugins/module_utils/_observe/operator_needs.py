@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .._common.names import listing, plural, target_text
-from .._fleet.fleet import FAILED, HostRecord, Snapshot
+from .._fleet.fleet import FAILED, REPORTED_LOST, HostRecord, Snapshot
 from .._fleet.ledger import COMPLETE
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING
 from .._host_states.states import HostState
@@ -119,7 +119,9 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
 
 
 def _failed_at(record: HostRecord | None) -> float:
-    return float(record.times.get(FAILED) or 0) if record is not None and record.readable else 0.0
+    if record is None or not record.readable:
+        return 0.0
+    return float(record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED) or 0)
 
 
 def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._fleet.failures import Failure
-from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, VersionReport
+from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord, VersionReport
 
 # The phases of a host, in their order.
 WAITS, OPEN, WORKS, BROKE, DONE = PHASES = ("waiting", "admitted", "upgrading", "failed", "upgraded")
 # The phases in which a host may be down.
 DOWN = (OPEN, WORKS, BROKE)
-_PHASE_OF = {RETRIED: WAITS, STARTED: WORKS, FAILED: BROKE, UPGRADED: DONE}
+# A host whose job is lost is as much out of order as one on which it failed.
+_PHASE_OF = {RETRIED: WAITS, STARTED: WORKS, FAILED: BROKE, REPORTED_LOST: BROKE, UPGRADED: DONE}
 
 
 class Phase(NamedTuple):
@@ -111,8 +112,8 @@ def host_report(
 
 def _failures(record: HostRecord) -> list[Failure]:
     """Return the failures of a record, including the last one of a record from a release that did not store failures."""
-    found, at = list(record.failures), record.times.get(FAILED)
-    has_failed = record.state == FAILED
+    has_failed = record.state in (FAILED, REPORTED_LOST)
+    found, at = list(record.failures), record.times.get(record.state if has_failed else FAILED)
     if (at is not None or has_failed) and not any(one.at == (at or 0) for one in found):
         where = (record.service or "", record.step or "", record.error or "") if has_failed else ()
         found.append(Failure(at or 0, record.attempt if has_failed else 0, *where))

@@ -15,6 +15,7 @@ from typing import Any
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._common.sanitize import truncate_middle
 from ...module_utils._fleet.fleet import FAILED as REPORTED_FAILED
+from ...module_utils._fleet.fleet import REPORTED_LOST
 from ...module_utils._host_states.state_names import BROKEN, PENDING, state_text
 from ...module_utils._observe.summary import fleet_summary
 from ...module_utils._planner.plan import HostView
@@ -106,7 +107,9 @@ def _failure(host: str, view: HostView, read: ProgressUpdate) -> dict[str, Any]:
         "service": (known.service if known is not None else None) or "",
         "step": (known.step if known is not None else None) or "",
         "attempt": known.attempt if known is not None else 0,
-        "at": known.times.get(REPORTED_FAILED, 0) if known is not None else 0,
+        "at": known.times.get(REPORTED_LOST if known.state == REPORTED_LOST else REPORTED_FAILED, 0)
+        if known is not None
+        else 0,
         "error": (known.error if known is not None else None) or view.reason,
     }
 

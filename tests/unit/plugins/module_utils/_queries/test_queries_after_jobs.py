@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
@@ -133,3 +134,17 @@ def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:
     assert refused.value.code == "unknown_job"
     with pytest.raises(UpgradeError, match=r"^only: 'wbe' fits no host, role or group"):
         requested_job(store, {"run": "restart", "only": ["wbe"]}, FLEET, None, RULES)
+
+
+def test_a_host_whose_job_is_lost_is_a_failure_in_the_report(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    at = int(time.time())
+    reports(consul, "web1", "lost", error="lost: no one knows how it ended", times={"started": at, "lost": at + 1})
+    report = read_rollout_report(store, fleet=FLEET)
+    (lost,) = (one for one in report["hosts"] if one["host"] == "web1")
+    assert lost["phase"] == "failed"
+    assert [(one["at"], one["error"]) for one in lost["failures"]] == [(at + 1, "lost: no one knows how it ended")]
+    assert "no one knows how it ended" in html_page(report)
+    view = read_fleet(store, fleet=FLEET)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.text, need.since) == ("1 host is lost: web1. Fix it, then retry.", at + 1)
