@@ -36,7 +36,7 @@ options:
     description:
       - Existing folder on the controller in which the module keeps a page of the rollout up to date, for a web server or a browser.
       - The page is C(index.html), with a page for groups of hosts in C(hosts), the report of the rollout, and the same as JSON in C(state.json)
-        and C(hosts). The file C(schemas/page.json) of the collection describes the JSON.
+        and C(hosts). The files C(schemas/page*.json) of the collection describe the JSON.
       - Each file is replaced as a whole, and only if it has changed. One process can write a folder at a time. Another C(index.html) than that of
         this module is not replaced.
       - If the folder can't be written later, the module warns, retries, and continues to follow.

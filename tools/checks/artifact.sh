@@ -28,7 +28,7 @@ unwanted=$(grep -E '^(tests|tools|requirements/(locked/)?(test|docs|matrix)|exte
 for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_planner/reconcile.py plugins/filter/fleet.yml \
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.json.j2 agent/convoy_node/resident.py \
     playbooks/upgrade.yml playbooks/group_vars/all.yml roles/nginx/tasks/upgrade_tasks.yml meta/runtime.yml LICENSE README.md \
-    schemas/instructions.json schemas/upgrade.json schemas/page.json extensions/eda/plugins/event_source/rollout.py \
+    schemas/instructions.json schemas/upgrade.json schemas/page.json schemas/page_hosts.json schemas/page_hosts_index.json schemas/page_changes.json extensions/eda/plugins/event_source/rollout.py \
     plugins/plugin_utils/_pages/live.html.j2 plugins/plugin_utils/_pages/live.js plugins/plugin_utils/_pages/style.css meta/execution-environment.yml requirements/runtime.txt requirements/locked/runtime.txt bindep.txt \
     docs/pictures/data_flow.svg; do
     grep -qx "$wanted" "$work/files" || die "lacks $wanted"
