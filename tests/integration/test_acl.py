@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,18 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put, remove, remove_tree
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.job_report import write_job_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import progress_update
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
@@ -487,3 +494,48 @@ def test_a_node_can_do_nothing_else(guarded: Agent, kv: RawKV, what: str, act: C
         act(store_with(guarded, new_token(kv, NODE)))
     assert caught.value.code == "denied", what
     assert kv.tree() == before
+
+
+def test_no_file_of_the_page_has_a_token(tmp_path: Path, guarded: Agent, kv: RawKV) -> None:
+    """A viewer's token reads all that the page shows, and one that may not read outputs has a page without them."""
+    hosts, master = names(compute=2), store_with(guarded, MASTER)
+    make_pass(master, PassRequest("2", UNLIMITED, fleet=hosts))
+    report_to(master, HostReport("compute1", "2", "failed", error="no disk"))
+    operator.abort(master, operator.Command(by="ann", reason="no disk"))
+    job = Job("work-1", "work", int(time.time()) + 600, hosts=("compute2",))
+    make_pass(master, PassRequest(version=job.target, job=job, rules=UNLIMITED, fleet=hosts))
+    of_job = master.of(master.snapshot())
+    write_job_report(of_job, HostReport("compute2", job.target, "failed", error="no such file"), "work")
+    viewer = grant(master, TokenKind("viewer", "page")).secret
+    tokens = {"viewer": viewer, "blind": new_token(kv, ALL_BUT.format("upgrade/job_output/")), "master": MASTER}
+    found = {name: page_of(tmp_path / name, guarded, str(token)) for name, token in tokens.items()}
+
+    listed = json.loads(kv.call("GET", "acl/tokens")[2])
+    secrets = {*tokens.values(), *(one["SecretID"] for one in listed if one.get("SecretID"))}
+    assert len(secrets) >= 3
+    for name, files in found.items():
+        assert {"index.html", "state.json", "changes.json", "hosts/1.html", "hosts/1.json"} <= set(files), name
+        assert [(file, secret) for file, text in files.items() for secret in secrets if str(secret) in text] == []
+        warnings = json.loads(files["state.json"])["warnings"]
+        (output,) = json.loads(files["hosts/1.json"])["compute2"]["jobs"] or [None]
+        if name == "blind":
+            assert output is None
+            assert warnings[-1].startswith("The outputs of the job are not shown: Consul at ")
+        else:
+            assert output["error"] == "no such file"
+            assert warnings == []
+
+
+def page_of(folder: Path, guarded: Agent, token: str) -> dict[str, str]:
+    """Write a page with a token, also after Consul is gone; return its files."""
+    folder.mkdir()
+    store = store_with(guarded, token)
+    with LivePage(store, str(folder)) as page:
+        page.update(progress_update(read_fleet(store)))
+        assert page.warning == ""
+        with pytest.raises(Unreachable) as gone:
+            read_fleet(Store(Settings(port=1, token=token, timeout=0.1)))
+        page.update(gone.value)
+        assert page.warning == ""
+        assert gone.value.message in json.loads((folder / "state.json").read_text())["error"]
+    return {str(one.relative_to(folder)): one.read_text() for one in folder.rglob("*") if one.is_file()}

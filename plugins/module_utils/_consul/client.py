@@ -116,6 +116,14 @@ class ConsulClient:
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
         return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
+    def read_visible(self, keys: Sequence[str]) -> list[KVEntry]:
+        """Return the entries of at most 64 keys that must exist, without those that the token may not read: one request.
+
+        :raises Conflict: if one does not exist.
+        """
+        operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
+        return self._entries(self._retrying(lambda: self._transact_reading(operations, all_of_them=False)))
+
     def get(self, key: str) -> KVEntry | None:
         """Return one entry, None if the key does not exist. Unlike in :meth:`read`, a missing permission is an error."""
 
@@ -392,9 +400,9 @@ class ConsulClient:
         results = self._json(self._checked(reply), are_results)["Results"] or []
         return [result["KV"] for result in results if "KV" in result]
 
-    def _transact_reading(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    def _transact_reading(self, operations: Sequence[Operation], *, all_of_them: bool = True) -> list[dict[str, Any]]:
         results = self._transact(operations, _CONSISTENT)
-        if not are_asked_for(operations, results):
+        if not are_asked_for(operations, results, all_of_them=all_of_them):
             raise self._not_consul("it answered with other keys than the request")
         return results
 

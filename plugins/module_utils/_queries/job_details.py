@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._codecs.job import Job, decode_job, decode_outputs
@@ -44,7 +44,7 @@ class JobDetails:
     def refresh(self, snapshot: Snapshot) -> None:
         """Read what is new. One request for each 64 hosts on which the job has ended since the last call; none if there are none.
 
-        :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+        :raises UpgradeError: what :meth:`ConsulClient.read` raises; ``denied`` if the token may not read some of them, after all others were read.
         """
         target = (snapshot.current_version or "") if snapshot.is_job else ""
         if target != self._target:
@@ -56,29 +56,38 @@ class JobDetails:
         changed = {self._store.keys.job_output(host): host for host in ended if self._read.get(host) != ended[host]}
         key_of_job = self._store.keys.job(job_id(target))
         keys = [*([] if self._is_job_read else [key_of_job]), *changed]
+        hidden: list[str] = []
         for at in range(0, len(keys), MOST_OPERATIONS):
             chunk = keys[at : at + MOST_OPERATIONS]
-            entries = {entry.key: entry for entry in self._existing(chunk)}
-            if key_of_job in chunk:
-                self._is_job_read = True
-                self.job = decode_job(entries[key_of_job].value) if key_of_job in entries else None
+            entries, gone = self._entries(chunk)
             for key in chunk:
-                if key in changed:
+                if key not in entries and key not in gone:
+                    hidden.append(key)
+                elif key == key_of_job:
+                    self._is_job_read = True
+                    self.job = decode_job(entries[key].value) if key in entries else None
+                else:
                     self._put(changed[key], entries.get(key))
                     self._read[changed[key]] = ended[changed[key]]
+        if hidden:
+            # Unlike the read of several keys, this says what is wrong with the token.
+            self._store.client.get(hidden[0])
 
-    def _existing(self, keys: Sequence[str]) -> Iterable[KVEntry]:
-        """Return the entries of those keys that exist. One request, and more only if some of them do not exist."""
-        while keys:
+    def _entries(self, keys: Sequence[str]) -> tuple[dict[str, KVEntry], set[str]]:
+        """Return the entries that exist and that the token may read, and the keys that do not exist.
+
+        One request, and more only if some keys do not exist.
+        """
+        gone: set[str] = set()
+        while left := [key for key in keys if key not in gone]:
             try:
-                return self._store.client.read_known(keys)
+                return {entry.key: entry for entry in self._store.client.read_visible(left)}, gone
             except Conflict as error:
-                gone = error.details.get("keys", ())
-                left = [key for key in keys if key not in gone]
-                if len(left) == len(keys):
+                found = gone.union(error.details.get("keys", ()))
+                if found == gone:
                     raise
-                keys = left
-        return ()
+                gone = found
+        return {}, gone
 
     def _put(self, host: str, entry: KVEntry | None) -> None:
         self.outputs.pop(host, None)
