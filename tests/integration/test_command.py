@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +21,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.connection import Connection
-from convoy_node.errors import ConsulError
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
 from convoy_node.settings import Settings
-from devkit.agent import ROOT, Agent
+from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
+from integration.support.job_nodes import command_folder, install, running_nodes
 from integration.support.playbook import Runner, info, plan
 from integration.support.proxy import LOSE_REPLY, LossyProxy
 from integration.support.shipped import Shipped, inventory
@@ -39,58 +36,21 @@ FLEET = names(controller=1, compute=3)
 ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 RULES = {"rolling_rules": {"global": 1}}
 MORE = {"inventory": inventory(FLEET), "upgrade_roles": ROLES, "instructions": RULES}
-SCHEMA = {"timeout": 30, "repeatable": True, "properties": {"grace": {"type": "integer", "maximum": 60}}}
 
 JobNodes = Callable[..., Any]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that no other user can change, nor those above it, with a command."""
-    (ROOT / ".cache").mkdir(mode=0o755, exist_ok=True)
-    found = Path(tempfile.mkdtemp(prefix="jobs-", dir=ROOT / ".cache"))
-    (found / "commands.d").mkdir(mode=0o755)
-    (found / "commands.d/work.json").write_text(json.dumps(SCHEMA))
-    install(found, 'echo "$CONVOY_HOST waits $CONVOY_ARG_GRACE s"')
-    yield found
-    shutil.rmtree(found)
-
-
-def install(folder: Path, script: str) -> None:
-    """Write the command: it notes its begin and its end, so that two at once are seen."""
-    program = folder / "commands.d/work"
-    note = f"{folder}/log"
-    program.write_text(
-        f"#!/bin/sh\necho begin $CONVOY_HOST >>{note}\n{script}\ncode=$?\necho end $CONVOY_HOST >>{note}\nexit $code\n"
-    )
-    program.chmod(0o755)
+    with command_folder() as found:
+        install(found, 'echo "$CONVOY_HOST waits $CONVOY_ARG_GRACE s"')
+        yield found
 
 
 @pytest.fixture
 def job_nodes(agent: Agent, folder: Path) -> JobNodes:
     """Let hosts run jobs meanwhile."""
-
-    @contextmanager
-    def run(**settings: Any) -> Iterator[None]:
-        ended = threading.Event()
-
-        def be(host: str) -> None:
-            connection = Connection(port=agent.http_port)
-            mine = Settings(host, FLEET[host], connection, {}, commands_dir=str(folder / "commands.d"), **settings)
-            spool = Spool(str(folder / f"spool-{host}"))
-            while not ended.wait(0.1):
-                with suppress(ConsulError):
-                    JobRun(mine, folder / f"{host}.lock", "test", spool, lambda _line: None).run()
-
-        with ExitStack() as stack:
-            for host in FLEET:
-                thread = threading.Thread(target=be, args=(host,))
-                thread.start()
-                stack.callback(thread.join, 30)
-            stack.callback(ended.set)
-            yield
-
-    return run
+    return partial(running_nodes, Connection(port=agent.http_port), FLEET, folder)
 
 
 def at_once(folder: Path) -> int:

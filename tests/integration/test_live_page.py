@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
@@ -24,10 +25,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
-from devkit.agent import ROOT
+from convoy_node.connection import Connection
+from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.browser_session import BrowserSession, browser_session
 from integration.support.fleet import names, seed
+from integration.support.job_nodes import command_folder, install, running_nodes
+from integration.support.playbook import wait_until
 from integration.support.scenes import Scene
 from integration.support.shipped import Shipped
 from integration.support.words import UNLIMITED
@@ -278,6 +282,78 @@ def test_text_of_hosts_is_only_text(
         assert json.loads(words.stdout.splitlines()[-1])["host"] in hosts
     finally:
         site.close()
+
+
+def test_a_job_has_its_command_and_the_output_of_each_host(
+    agent: Agent, store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
+) -> None:
+    """Done on one host, failed on another one, running on a third one, and not for the fourth one."""
+    hosts = names(compute=3, controller=1)
+    seed(consul, hosts)
+    consul.put("config_state/enable_puppet/global", "True")
+    site = Site(store, tmp_path / "page", hosts)
+    with command_folder() as folder:
+        (folder / "hostile").write_text(HOSTILE)
+        install(
+            folder,
+            f"""case $CONVOY_HOST in
+compute1) echo "waited $CONVOY_ARG_GRACE s" ;;
+compute2) cat {folder}/hostile; echo no disk; (exit 3) ;;
+*) while ! test -e {folder}/over; do sleep 0.1; done; echo at last ;;
+esac""",
+        )
+        with running_nodes(Connection(port=agent.http_port), hosts, folder):
+            try:
+                job = Job("work-1", "work", int(time.time()) + 600, {"grace": 7}, roles=("compute",), by="ann")
+                rules = {**UNLIMITED, "failure_rules": {"fleet": 3}}
+                make_pass(store, PassRequest(version=job.target, job=job, rules=rules, fleet=hosts))
+                wait_until(lambda: states(consul) == ["done", "failed", "started"], 60, "the ends of two hosts")
+                site.update()
+                found = json.loads((site.folder / "state.json").read_text())["rollout"]["job"]
+                assert (found["id"], found["command"], found["args"]) == ("work-1", "work", '{"grace": 7}')
+                assert [found[name] for name in ("done", "running", "failed", "waiting")] == [1, 1, 1, 0]
+
+                browser.look(width=1280, dark=False)
+                browser.open(f"{site.url}/index.html")
+                assert browser.run("document.querySelector('h1').textContent") == "Job work-1"
+                assert browser.run("document.title") == "Job work-1: 1 of 3 done"
+                assert "work, arguments {" in browser.run("document.querySelector('#top').innerText")
+                assert "exit status 3" in browser.run("document.querySelector('#failures').innerText")
+                assert browser.run("document.querySelector('#moving td').textContent") == "compute3"
+                assert serious(browser, axe) == []
+                browser.open(f"{site.url}/hosts/1.html")
+                assert [story_of(browser, f"compute{number}", "h2 .pill") for number in (1, 2, 3)] == [
+                    "done", "failed", "running",
+                ]  # fmt: skip
+                done, failed, running = (story_of(browser, f"compute{number}") for number in (1, 2, 3))
+                assert "Has run the job work-1." in done and "done, exit status 0" in done and "waited 7 s" in done
+                assert "failed, exit status 3" in failed and "no disk" in failed and HOSTILE in failed
+                assert "retry -i inventory.yml -e host=compute2" in failed
+                assert "Last output" not in running
+                assert browser.run("document.images.length") == 0
+                assert serious(browser, axe) == []
+                assert browser.complaints == []
+
+                (folder / "over").touch()
+                wait_until(lambda: states(consul) == ["done", "failed", "done"], 60, "the end of compute3")
+                site.update()
+                browser.wait_until("document.querySelector('#h-compute3').innerText.includes('at last')")
+                browser.open(f"{site.url}/hosts/2.html")
+                assert "The job work-1 is not for it" in story_of(browser, "controller1")
+            finally:
+                (folder / "over").touch()
+                site.close()
+
+
+def states(consul: RawKV) -> list[str]:
+    """Return the states that three hosts report in the job."""
+    records = (consul.get(f"upgrade/job_records/compute{number}") for number in (1, 2, 3))
+    return [json.loads(one)["state"] for one in records if one]
+
+
+def story_of(browser: BrowserSession, host: str, part: str = "") -> str:
+    """Return the text of a host on a page of hosts, or of a part of it."""
+    return str(browser.run(f"document.querySelector('#h-{host} {part}').innerText"))
 
 
 @pytest.mark.thorough
