@@ -205,14 +205,16 @@ def retried_job_record(value: bytes | None, target: str, now: int) -> str:
     return json.dumps({**kept, **new}, sort_keys=True)
 
 
-def decode_outputs(value: bytes) -> list[dict[str, Any]]:
+def decode_outputs(value: bytes, job: str | None = None) -> list[dict[str, Any]]:
     """Return the outputs of a host's last jobs, the newest first, each sanitized: ``job``, ``command``, ``state``, ``exit_status``, ``at``,
     ``seconds``, ``error`` and ``output``. What can't be read is left out.
+
+    :param job: the ID of the job whose outputs to return; None for all.
     """
-    return [found for _attempt, found in _outputs(value)]
+    return [found for _attempt, found in _outputs(value, job)]
 
 
-def _outputs(value: bytes) -> list[tuple[int, dict[str, Any]]]:
+def _outputs(value: bytes, job: str | None = None) -> list[tuple[int, dict[str, Any]]]:
     """Return the outputs of a host's last jobs, each with the number of its attempt; 0 if that is unknown."""
     try:
         data = decode_data(value)
@@ -221,6 +223,8 @@ def _outputs(value: bytes) -> list[tuple[int, dict[str, Any]]]:
     found: list[tuple[int, dict[str, Any]]] = []
     for one in data[:_MOST_OUTPUTS] if isinstance(data, list) else []:
         if not isinstance(one, dict) or not isinstance(one.get("job"), str) or not is_job(f"{JOB}{one['job']}"):
+            continue
+        if job not in (None, one["job"]):
             continue
         state, status, seconds = (one.get(name) for name in ("state", "exit_status", "seconds"))
         attempt: Any = one.get("attempt")

@@ -91,10 +91,9 @@ class JobDetails:
 
     def _put(self, host: str, entry: KVEntry | None) -> None:
         self.outputs.pop(host, None)
-        for one in decode_outputs(entry.value) if entry is not None else ():
-            if one["job"] == job_id(self._target):
-                self.outputs[host] = _shortened(one)
-                return
+        found = decode_outputs(entry.value, job_id(self._target)) if entry is not None else []
+        if found:
+            self.outputs[host] = _shortened(found[0])
 
 
 def _has_ended(record: HostRecord, target: str) -> bool:

@@ -188,6 +188,32 @@ def test_an_output_is_only_text_and_bounded(site: Site) -> None:
         assert "alert(1)</script>" not in file.read_text()
 
 
+_WELL = {"job": "j1", "command": "restart", "state": "done"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff", b"", b"{}", b"[1]", b"[" * 50 + b"]" * 50, b'[{"job": "j1"}]', b'[{"job": ["j1"]}]',
+        json.dumps([{**_WELL, "output": {"a": 1}, "exit_status": "x", "seconds": "long", "at": -1}]).encode(),
+        json.dumps([{**_WELL, "output": "\ud800\x00", "exit_status": True, "seconds": float("nan"), "error": 7}]).encode(),
+        json.dumps([{**_WELL, "output": "x" * 300_000, "command": HOSTILE, "error": HOSTILE * 1000}]).encode(),
+    ],
+)  # fmt: skip
+def test_garbage_in_an_output_or_the_job_breaks_no_page(site: Site, value: bytes) -> None:
+    site.begin()
+    reports(site.consul, "web1", "done")
+    site.consul.keys["upgrade/job_output/web1"] = value
+    site.consul.keys["upgrade/jobs/j1"] = value
+    site.update()
+    for file in (one for one in site.folder.rglob("*") if one.is_file()):
+        text = file.read_text()
+        assert all(map(str.isprintable, text.split("\n"))), file
+        assert len(text) < 60_000, file
+    assert '<span class="pill">done</span>' in site.story("web1")
+    assert site.state["rollout"]["job"]["command"] == ""
+
+
 def test_a_host_that_runs_it_again_shows_how_it_ended_before(midway: Site) -> None:
     reports(midway.consul, "web2", "started", attempt=2, times={"failed": 4, "started": 9})
     midway.update()
