@@ -113,7 +113,10 @@ def test_the_overview_names_the_job_its_command_and_the_states_of_jobs(midway: S
     assert 'aria-label="web1 to web3: 1 done, 1 failed, 1 running"' in text
     legend = text.partition('<ul class="legend">')[2].partition("</ul>")[0]
     assert re.findall(r"</svg> ([a-z ]+)</li>", legend) == ["done", "running", "failed or lost", "held", "pending"]
-    assert "restart: exit status 3: no disk" in text
+    failure = text.partition('<ul class="fails">')[2].partition("</ul>")[0]
+    assert "restart: exit status 3: no disk" in failure
+    # No comma without a service before it.
+    assert re.search(r'failed</span> ?<span class="n" data-since="\d+">[^<]*<', failure), failure
 
 
 def test_no_page_speaks_of_a_job_as_of_a_version(midway: Site) -> None:
