@@ -14,12 +14,12 @@ from typing import Any
 
 from .._fleet.fleet import Snapshot
 from .._host_states.state_names import BROKEN, STATES, UPGRADING
-from .._planner.blocker_codes import ABORT, APPROVAL, BUDGET, EXPIRED, HOURS, PAUSE, SOAK
+from .._planner.blocker_codes import ABORT, BUDGET, EXPIRED, HOURS, PAUSE
 from .._planner.plan import HostView, Plan
 from .openmetrics import Gauge
 
 _PREFIX = "convoy_upgrade_"
-_STOPS = (PAUSE, ABORT, EXPIRED, BUDGET, HOURS, APPROVAL, SOAK)
+_STOPS = (PAUSE, ABORT, EXPIRED, BUDGET, HOURS)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-PAUSE, ABORT, BUDGET, HOURS, APPROVAL, SOAK = "paused", "aborted", "failure_budget", "hours", "approval", "soak"
+PAUSE, ABORT, BUDGET, HOURS = "paused", "aborted", "failure_budget", "hours"
 # No node begins a job after its expiry.
 EXPIRED = "expired"

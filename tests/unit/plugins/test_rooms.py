@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from devkit.agent import ROOT
 PLUGINS = ROOT / "plugins"
 PACKAGE = "ansible_collections.convoy.upgrade.plugins."
 
-# From the lowest floor to the highest one. CONTRIBUTING.md tells what is in each room.
+# From the lowest floor to the highest one. CONTRIBUTING.md lists them from the highest floor and says what is in each.
 ROOMS = (
     "module_utils/_common",
     "module_utils/_fleet",
@@ -127,6 +128,16 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_file_stands_in_a_room() -> None:
     assert {room for room, _path in files()} == set(ROOMS)
+
+
+def test_contributing_lists_the_rooms_in_their_order() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("\n```")[0]
+    listed, parent = [], ""
+    for indent, name in re.findall(r"^( +)(\w+(?:/\w+)*)/  ", text, re.MULTILINE):
+        parent = name if len(indent) == 2 else parent
+        if len(indent) == 4:
+            listed.append(f"{parent}/{name}")
+    assert listed == [room for room in reversed(ROOMS) if "/" in room]
 
 
 def test_each_room_imports_only_rooms_below_it() -> None:

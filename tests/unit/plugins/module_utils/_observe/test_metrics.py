@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
@@ -14,6 +15,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.openmetric
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from devkit.agent import ROOT
 from fleets import Fleet, fleet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,14 @@ def test_every_host_is_counted_once(found: Fleet) -> None:
     for role in roles:
         mine = sum(count for labels, count in told if labels["role"] == role)
         assert mine == sum(its == role for its in found.members.values())
+
+
+def test_stopped_has_a_sample_for_each_blocker_of_a_rollout_in_the_docs() -> None:
+    reasons = [labels["reason"] for labels, _value in metrics(fleet(compute=1))["stopped"]]
+
+    (row,) = re.findall(r"^\| `stopped` .*", (ROOT / "docs/watching.md").read_text(), re.MULTILINE)
+    blockers = (ROOT / "docs/errors.md").read_text().partition("# What blocks a rollout")[2].partition("\n# ")[0]
+    assert reasons == re.findall(r"`(\w+)`", row)[2:] == re.findall(r"^\| `(\w+)` ", blockers, re.MULTILINE)
 
 
 def test_openings_are_counted_once_for_each_host_and_by_role() -> None:
