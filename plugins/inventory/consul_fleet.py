@@ -108,7 +108,7 @@ seealso:
 
 EXAMPLES = r"""
 # fleet.consul_fleet.yml: host names contain the role (compute7). Consul is at CONSUL_HTTP_ADDR.
-# ansible-playbook playbooks/upgrade.yml -i fleet.consul_fleet.yml -e version=2.10
+# ansible-playbook convoy.upgrade.upgrade -i fleet.consul_fleet.yml -e version=2.10
 plugin: convoy.upgrade.consul_fleet
 upgrade_roles:
   controller: {plane: controlplane}

@@ -48,7 +48,7 @@ options:
     default: ""
   publishes_health:
     description:
-      - Whether a node may set its own checks in the catalog. M(convoy.upgrade.consul_health) does this, and so does C(playbooks/node.yml) unless
+      - Whether a node may set its own checks in the catalog. M(convoy.upgrade.consul_health) does this, and so does C(convoy.upgrade.node) unless
         C(puppet_gate_health) is false.
       - It adds C(write) on the host's own node in the catalog. With it, the host could also set any other check of its node to passing, or
         deregister the node. It gives no access to other hosts or to keys.

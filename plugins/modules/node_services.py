@@ -10,7 +10,7 @@ module: node_services
 short_description: Prepare and begin the tasks of services on a pull host
 version_added: 0.1.0
 description:
-  - Hosts of a role with C(pull) in C(upgrade_roles) run the composed tasks of their services themselves. C(playbooks/enroll.yml) delivers these
+  - Hosts of a role with C(pull) in C(upgrade_roles) run the composed tasks of their services themselves. C(convoy.upgrade.enroll) delivers these
     tasks, and agent runs use this module.
   - The composed tasks call M(convoy.upgrade.push_step), as on push hosts. So a host continues at the step that it did not finish, and a task that
     one host runs for all runs on one push host or pull host.

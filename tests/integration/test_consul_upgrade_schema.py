@@ -91,7 +91,7 @@ def test_a_planner_says_which_command_to_run(run: Runner, consul: RawKV) -> None
         [plan(version="v675", instructions=UNLIMITED), schema(), plan(version="v675", instructions=UNLIMITED)]
     )
     assert refused["failure"]["code"] == "older_schema"
-    assert "playbooks/migrate_state.yml" in refused["msg"]
+    assert "convoy.upgrade.migrate_state" in refused["msg"]
     assert not planned["failed"]
 
 

@@ -164,7 +164,7 @@ def test_planners_and_operators_words_are_refused_while_it_runs(
     with pytest.raises(UpgradeError) as caught:
         act(store)
     assert (caught.value.code, what) == ("migrating", what)
-    assert "playbooks/migrate_state.yml" in caught.value.message
+    assert "convoy.upgrade.migrate_state" in caught.value.message
     assert consul.tree() == before
     # Holds and reports go on.
     set_holds(store, HoldTargets(hosts=["compute3"]), "its disk")
@@ -243,7 +243,7 @@ def test_an_older_layout_is_refused_with_the_command_to_run(store: Store, consul
     with pytest.raises(UpgradeError) as caught:
         make_pass(store, PassRequest(version="2", rules=UNLIMITED))
     assert caught.value.code == "older_schema"
-    assert "playbooks/migrate_state.yml" in caught.value.message
+    assert "convoy.upgrade.migrate_state" in caught.value.message
     assert consul.tree() == before
     migrated(store)
     assert consul.get("upgrade/schema") == b"1"

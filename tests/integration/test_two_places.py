@@ -313,7 +313,7 @@ def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, c
     with pytest.raises(UpgradeError) as caught:
         make_pass(store, PassRequest("2", rules=UNLIMITED))
     assert caught.value.code == "closed_by_hand"
-    assert "migrate_state.yml" in caught.value.message
+    assert "convoy.upgrade.migrate_state" in caught.value.message
     assert consul.tree() == before
 
 
@@ -355,7 +355,7 @@ def test_planners_refuse_keys_of_the_old_layout_and_say_what_to_run(store: Store
     assert caught.value.code == "older_schema"
     assert "layout 0" in caught.value.message
     assert caught.value.message in read_fleet(store).warnings
-    assert "migrate_state.yml" in caught.value.message
+    assert "convoy.upgrade.migrate_state" in caught.value.message
     assert consul.tree() == before
 
 

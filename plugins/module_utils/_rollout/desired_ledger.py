@@ -310,14 +310,14 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
         raise UpgradeError(
             "post_upgrade_pending",
             f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-            f"to {old.version}, so no job begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version={old.version}",
+            f"to {old.version}, so no job begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e version={old.version}",
             hosts=list(left),
         )
     if left:
         raise UpgradeError(
             "post_upgrade_pending",
             f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-            f"to {old.version}, so no rollout to {version} begins. Next: ansible-playbook playbooks/post_upgrade.yml -e "
+            f"to {old.version}, so no rollout to {version} begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e "
             f"version={old.version}. To begin without them, give -e restart=true.",
             hosts=list(left),
         )

@@ -48,7 +48,7 @@ def with_holds_for_closed_gates(
             "closed_by_hand",
             f"{names} are closed by gates of their own, such as {next(iter(closed.values())).key}. No rollout has closed them, so they "
             f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with hold.yml, or open them "
-            "with consul_enable_puppet. If the keys were never migrated, run playbooks/migrate_state.yml, which holds any number.",
+            "with consul_enable_puppet. If the keys were never migrated, run convoy.upgrade.migrate_state, which holds any number.",
             hosts=hosts,
         )
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")

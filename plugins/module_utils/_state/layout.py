@@ -17,7 +17,7 @@ from .keys import SCHEMA, Keys
 # The first release that supports layout SCHEMA.
 RELEASE = "0.1.0"
 
-_COMMAND = "ansible-playbook playbooks/migrate_state.yml (installed: convoy.upgrade.migrate_state)"
+_COMMAND = "ansible-playbook convoy.upgrade.migrate_state"
 
 
 def refuse_newer(keys: Keys, schema: int | None, release: str, newest: int = SCHEMA) -> None:

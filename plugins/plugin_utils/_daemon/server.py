@@ -100,8 +100,13 @@ class RunDaemon:
         except Exception as error:
             # The task waits for an answer.
             traceback.print_exc()
-            text = f"The daemon of this run failed: {error!r}. This is a bug in convoy.upgrade. The log of the daemon has the details."
-            return ErrorAnswer("daemon_fault", text, {})
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = (
+                f"The daemon of this run failed at {Path(place.filename).name}:{place.lineno}: {error!r}. This is a bug in convoy.upgrade, "
+                "so report this message. Run the same command again to continue."
+            )
+            # The folder with the log is removed when the run ends.
+            return ErrorAnswer("daemon_fault", text, {"traceback": traceback.format_exc()})
 
     def attach(self, view: Connection) -> None:
         """Send a view all updates over its connection from now on."""

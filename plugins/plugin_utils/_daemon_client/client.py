@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TypeVar
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import sanitize, truncate
 from .address import LOG, SOCKET, run_folder
 from .messages import ErrorAnswer, Message
 
 Answer = TypeVar("Answer")
+
+# In characters.
+_MOST_LOG = 4000
 
 
 def connect() -> Connection:
@@ -46,9 +51,20 @@ def ask(message: Message[Answer]) -> Answer:
 
 
 def _no_daemon(why: str) -> UpgradeError:
-    folder = run_folder()
+    log = _end_of_log()
+    last = f" The last line of its log: {truncate(sanitize(log.rstrip().splitlines()[-1]))}." if log.strip() else ""
     return UpgradeError(
         "no_daemon",
-        f"The daemon of this run does not answer: {why} (its log is {(folder or Path()) / LOG}). Its results are stored in "
-        "Consul. Run the same command again to continue.",
+        f"The daemon of this run does not answer: {why}.{last} Its results are stored in Consul. Run the same command again to continue.",
+        **({"log": log} if last else {}),
     )
+
+
+def _end_of_log() -> str:
+    """Return the last part of the daemon's log; empty if there is none. The log is removed when the run ends."""
+    folder = run_folder()
+    if folder is None:
+        return ""
+    with contextlib.suppress(OSError):
+        return (folder / LOG).read_text(errors="replace")[-_MOST_LOG:]
+    return ""

@@ -95,7 +95,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
             f"Tasks after the upgrade have not run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}"
         )
     if left and info.get("complete"):
-        lines.append(f"Next: ansible-playbook playbooks/post_upgrade.yml -e version={info['version']}")
+        lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={info['version']}")
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):

@@ -294,12 +294,12 @@ def _without_blocked(
         raise UpgradeError(
             "data_plane_first",
             f"The control plane waits for hosts of the data plane that are not upgraded: {listing(unfinished)}. Run "
-            "playbooks/dataplane.yml first, or playbooks/upgrade.yml for both.",
+            "convoy.upgrade.dataplane first, or convoy.upgrade.upgrade for both.",
         )
     raise UpgradeError(
         "control_plane_first",
         f"The data plane waits for hosts of the control plane that are not upgraded: {listing(unfinished)}. Run "
-        "playbooks/controlplane.yml first, or playbooks/upgrade.yml for both.",
+        "convoy.upgrade.controlplane first, or convoy.upgrade.upgrade for both.",
     )
 
 

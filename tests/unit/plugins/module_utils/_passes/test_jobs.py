@@ -314,7 +314,7 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
     told = refusal(begin, store)
     assert told.code == "post_upgrade_pending"
-    assert "so no job begins. Next: ansible-playbook playbooks/post_upgrade.yml -e version=2.0" in told.message
+    assert "so no job begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e version=2.0" in told.message
     consul.write("upgrade/hosts/db1", {"version": "2.0", "state": "upgraded", "post": "done"})
     begin(store)
     assert "upgrade/once/2.0/migrate" in consul.keys

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -82,7 +84,11 @@ def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: 
     found = RunDaemon(tmp_path).answer("no message")  # type: ignore[arg-type]  as from a client of another release
     assert isinstance(found, ErrorAnswer)
     assert found.code == "daemon_fault"
-    assert "KeyError" in found.message
+    assert re.search(
+        r"failed at server\.py:\d+: KeyError\(<class 'str'>\)\. .* Run the same command again", found.message
+    )
+    assert found.details["traceback"].startswith("Traceback (most recent call last):\n")
+    assert found.details["traceback"].endswith("KeyError: <class 'str'>\n")
 
 
 def test_without_a_callback_no_daemon_starts() -> None:
@@ -102,15 +108,30 @@ def test_without_a_callback_no_daemon_starts() -> None:
     address.forget()
 
 
-def test_a_daemon_that_was_killed_is_named_with_its_log(announced: Path) -> None:
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (None, ". Its results are stored"),
+        (" \n", ". Its results are stored"),
+        (
+            "Traceback:\nOSError: no space\x1b left\n",
+            ". The last line of its log: OSError: no space? left. Its results",
+        ),
+    ],
+)
+def test_if_no_daemon_answers_the_message_has_the_end_of_its_log(announced: Path, log: str | None, shown: str) -> None:
     announced.mkdir()
     (announced / "socket").touch()
+    if log is not None:
+        (announced / "log").write_text(log)
     with pytest.raises(UpgradeError) as caught:
         ask(IsShown())
     assert caught.value.code == "no_daemon"
-    assert str(announced / "log") in caught.value.message
-    (announced / "socket").unlink()
-    announced.rmdir()
+    assert f"does not answer: Connection refused{shown}" in caught.value.message
+    # The folder is removed when the run ends.
+    assert str(announced) not in caught.value.message
+    assert caught.value.details == ({"log": log} if log and log.strip() else {})
+    shutil.rmtree(announced)
 
 
 def test_the_daemon_ends_with_a_run_that_is_killed() -> None:
