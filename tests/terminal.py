@@ -107,7 +107,7 @@ class Terminal:
 
     @property
     def cursor_is_hidden(self) -> bool:
-        """Whether whoever sits there sees no cursor."""
+        """Whether the terminal shows no cursor."""
         with self._changed:
             return bool(self._screen.cursor.hidden)
 

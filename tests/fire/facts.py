@@ -59,7 +59,7 @@ def with_own_word(state: State, read: Mapping[str, tuple[str, int]]) -> State:
 class Facts:
     """The hosts at one moment.
 
-    :param now: the time by the clock of whoever looks; None where that is not known.
+    :param now: the time by the clock of the reader; None if that is not known.
     :param steady: whether all clocks are right.
     """
 

@@ -90,7 +90,7 @@ class Judge:
                 say(sentence)
 
     def _always(self, step: Step) -> list[str]:
-        """Return what is wrong with the keys of a moment, whoever made them so."""
+        """Return what is wrong with the keys of a moment, whichever process wrote them."""
         is_as_before = self._looked_at is step.before and not any(
             key.startswith((REPORTS, HISTORY, LEDGER)) or key.endswith(CURRENT) for key in step.changed()
         )
@@ -354,7 +354,7 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
     if event["what"] == "open":
         found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(told - opened)]
     elif event["what"] == "close":
-        # Whoever has begun keeps a gate of its own when that of its role is closed.
+        # A host that has begun keeps a gate of its own when that of its role is closed.
         told = {f"host/{host}" for host in FLEET if is_open(step.before, host) and facts.record(host)} & told
     else:
         told = set()

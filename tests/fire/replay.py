@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The keys at every index: all writes of the journal, one after the other, on what was there before.
 
-Of a write to which no answer came, later ones tell whether it was done: each compares a key, and whoever writes that key
-next names the index that he found. This is what makes the replay exact, where a blocking query may leave out states.
+Of a write to which no answer came, later ones tell whether it was done: each compares a key, and a process that writes that key
+next names the index that it found. This is what makes the replay exact, where a blocking query may leave out states.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ key "upgrade/hosts/compute1" { policy = "write" }
 """
 
 
-def test_a_newer_layout_is_refused_to_those_who_may_read_which_it_is_and_nobody_is_refused_for_not_seeing_it(
-    guarded: Agent, kv: RawKV
-) -> None:
+def test_only_tokens_that_may_read_the_layout_are_refused_for_a_newer_one(guarded: Agent, kv: RawKV) -> None:
     host = {"compute1": "compute"}
     old = store_with(guarded, new_token(kv, NODE_OF_BEFORE))
     new = store_with(guarded, new_token(kv, f'{NODE_OF_BEFORE} key "upgrade/schema" {{ policy = "read" }}'))

@@ -65,7 +65,7 @@ def opened(outcome: PassResult) -> list[str]:
     return [one.host for one in outcome.admissions]
 
 
-def test_a_budget_that_lost_health_has_spent_lets_nobody_through(done: Store, consul: RawKV) -> None:
+def test_a_budget_exhausted_by_lost_health_admits_no_host(done: Store, consul: RawKV) -> None:
     check(consul, "compute3", "critical")
     before = consul.tree()
     outcome = go(done)

@@ -44,7 +44,7 @@ from missing import is_strict
 
 pytestmark = pytest.mark.one_release
 
-# In strict mode the same examples each time: what a search finds is for those who search, not for whoever has changed something else.
+# In strict mode the same examples each time: what a search finds must not fail the test of an unrelated change.
 fuzzed = settings(
     max_examples=int(os.environ.get("CONVOY_EXAMPLES", "70")),
     deadline=None,
@@ -229,7 +229,7 @@ def test_a_record_of_a_version_that_is_no_name_is_not_published(site: Site) -> N
 @pytest.mark.thorough
 @fuzzed
 @given(st.dictionaries(st.sampled_from(HOSTS), bad_data.no_json(), min_size=1))
-def test_records_that_nobody_can_read_are_failed_hosts_with_a_slot(site: Site, records: dict[str, bytes]) -> None:
+def test_unreadable_records_are_failed_hosts_with_a_slot(site: Site, records: dict[str, bytes]) -> None:
     site.lay({**SITE, **{f"upgrade/hosts/{host}": value for host, value in records.items()}})
     result = site.call(PLAN, hosts="all")
     assert not result["failed"], result["msg"]
@@ -259,7 +259,7 @@ def test_any_ledger(site: Site, ledger: bytes, call: tuple[str, dict[str, Any]])
 @pytest.mark.thorough
 @fuzzed
 @given(bad_data.no_json(), ANY_CALLS)
-def test_a_ledger_that_nobody_can_read_stops_everything_but_reports_gates_and_holds(
+def test_an_unreadable_ledger_stops_everything_but_reports_gates_and_holds(
     site: Site, ledger: bytes, call: tuple[str, dict[str, Any]]
 ) -> None:
     site.lay({**SITE, "upgrade/ledger": ledger})
@@ -309,7 +309,7 @@ def _are_words(value: bytes) -> bool:
 @pytest.mark.thorough
 @fuzzed
 @given(bad_data.no_json(), bad_data.no_json().filter(lambda value: not _are_words(value)))
-def test_marks_and_approvals_that_nobody_can_read_are_none(site: Site, mark: bytes, approval: bytes) -> None:
+def test_unreadable_marks_and_approvals_count_as_missing(site: Site, mark: bytes, approval: bytes) -> None:
     site.lay({**SITE, f"upgrade/health/{DONE}": mark})
     result = site.call(PLAN, hosts="all")
     assert DONE in result["status"]["upgrading"]

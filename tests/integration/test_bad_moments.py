@@ -65,7 +65,7 @@ def opened(consul: RawKV) -> set[str]:
     return {name.removeprefix("host/") for name, value in gates(consul).items() if value == "True" and "host/" in name}
 
 
-def test_a_planner_that_slept_lets_nobody_through_once_others_know_that_a_budget_is_spent(
+def test_a_planner_that_slept_admits_no_host_once_another_knows_that_a_budget_is_exhausted(
     store: Store, consul: RawKV
 ) -> None:
     begin(store, consul)
@@ -187,7 +187,7 @@ def test_a_host_that_fell_back_and_reports_again_soaks_again(store: Store, consu
     assert [one.host for one in make_pass(store, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
 
 
-def test_a_check_with_a_status_that_nobody_knows_does_not_pass(store: Store, consul: RawKV) -> None:
+def test_a_check_with_an_unknown_status_does_not_pass(store: Store, consul: RawKV) -> None:
     begin(store, consul, {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["app"]}})
     check = {"Node": "compute1", "CheckID": "app", "Name": "app", "Status": "splendid"}
     node = {"Node": "compute1", "Address": "127.0.0.1", "Check": check}

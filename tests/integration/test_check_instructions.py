@@ -19,7 +19,7 @@ from integration.support.words import UNLIMITED
 pytestmark = pytest.mark.one_release
 
 CHECK = "convoy.upgrade.check_instructions"
-# Whoever asks for Consul there gets no answer.
+# Requests to Consul there get no answer.
 NOWHERE = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
 FLEET = {"controller1": "controller", "compute1": "compute", "compute2": "compute"}
 

@@ -118,7 +118,7 @@ def test_only_playbooks_that_run_on_the_nodes_honour_a_limit(path: Path) -> None
     assert honours_limit(str(path)) == ("upgrade_nodes" in str(first.get("hosts")))
 
 
-def test_a_run_whose_output_nobody_reads_any_more_ends(play: Shipped, begun: Store) -> None:
+def test_a_run_whose_output_is_no_longer_read_ends(play: Shipped, begun: Store) -> None:
     process = play.start("status", follow=True)
     assert process.stdout is not None
     assert process.stdout.readline()

@@ -27,7 +27,7 @@ from integration.support.words import UNLIMITED
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release
 
-NOBODY = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
+CLOSED_PORT = {"CONSUL_HTTP_ADDR": "127.0.0.1:1"}
 
 
 def failure(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> UpgradeError:
@@ -64,7 +64,7 @@ def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler
 
 
 @pytest.mark.thorough
-def test_every_module_says_that_nobody_answers(run: Runner) -> None:
+def test_every_module_says_that_consul_does_not_answer(run: Runner) -> None:
     tasks = [
         plan(version="2", instructions=UNLIMITED),
         info(),
@@ -72,7 +72,9 @@ def test_every_module_says_that_nobody_answers(run: Runner) -> None:
         gate(state="reset"),
         health("puppet"),
     ]
-    played = run(tasks, environ=NOBODY, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}})
+    played = run(
+        tasks, environ=CLOSED_PORT, play={"module_defaults": {"group/convoy.upgrade.consul": {"timeout": 0.1}}}
+    )
     for result in played:
         assert result["failed"]
         assert result["failure"]["message"] == (
@@ -83,7 +85,7 @@ def test_every_module_says_that_nobody_answers(run: Runner) -> None:
         assert result["msg"] == f"[unreachable] {result['failure']['message']}"
 
 
-def test_a_name_that_nobody_has() -> None:
+def test_an_unknown_host_name() -> None:
     error = failure({"host": "consul.invalid"})
     assert error.code == "unreachable"
     assert error.message.startswith("Consul at http://consul.invalid:8500 can't be reached: ")
@@ -132,7 +134,7 @@ def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, 
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_nobody_is_followed_elsewhere_with_the_token(code: int) -> None:
+def test_no_redirect_is_followed_with_the_token(code: int) -> None:
     heard: list[str | None] = []
 
     class Elsewhere(answering(200, b"[]")):

@@ -137,7 +137,7 @@ def test_a_check_is_taken_away(run: Runner, consul: RawKV) -> None:
     assert "puppet" not in seen_by_agent(consul)
 
 
-def test_another_ttl_registers_it_anew_without_turning_it_critical(store: Store, consul: RawKV) -> None:
+def test_another_ttl_registers_it_again_without_turning_it_critical(store: Store, consul: RawKV) -> None:
     publish(store, [Check("puppet", "passing", "fine", ttl=60)], critical=True)
     index = consul.call("GET", "health/state/critical")[1]["X-Consul-Index"]
     checks, changes = publish(store, [Check("puppet", ttl=120)], critical=True)

@@ -179,7 +179,7 @@ def test_nodes_and_viewers_can_do_nothing_else(
     assert kv.tree() == before
 
 
-def test_a_viewer_reports_for_nobody_and_a_node_sees_nothing_of_others(guarded: Agent, kv: RawKV) -> None:
+def test_a_viewer_reports_for_no_host_and_a_node_sees_nothing_of_others(guarded: Agent, kv: RawKV) -> None:
     with pytest.raises(UpgradeError) as caught:
         report_to(part(guarded, "viewer"), HostReport("compute1", "2", "started"))
     assert caught.value.code == "denied"

@@ -219,7 +219,7 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
     assert (told["what"], told["by"], told["hosts"]) == ("hold", "ann", {"compute1": "RAM test"})
 
 
-def test_nobody_and_no_reason_are_refused(run: Runner, consul: RawKV) -> None:
+def test_a_missing_target_or_reason_is_refused(run: Runner, consul: RawKV) -> None:
     untargeted, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
     assert untargeted["failure"]["message"] == "No target is given: give hosts, roles, or everything: true."
     assert no_reason["failure"]["message"] == "reason is empty. Give a reason for operators who see the hold later."

@@ -175,7 +175,7 @@ def test_a_story_is_told_where_entries_are_gone(store: Store, consul: RawKV) -> 
     assert (read_fleet(store, name="compute1").story or {})["events"] == story["events"]
 
 
-def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_nobody_may_go(run: Runner, consul: RawKV) -> None:
+def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_admit_no_host(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=2), gates={"global": "False"}, current="2")
     rules = {"stages": [{"name": "canary", "hosts": ["compute3"]}]}
     consul.put("upgrade/ledger", json.dumps({"epoch": 0, "version": "2", "instructions": rules}))

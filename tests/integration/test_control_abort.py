@@ -145,7 +145,7 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     assert [event["hosts"] for event in told] == [{"compute2": "it has begun, so its gate stays open"}, {}]
 
 
-def test_a_host_that_writes_without_end_keeps_nobody_from_being_closed(
+def test_a_host_that_writes_without_end_does_not_keep_other_gates_open(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))

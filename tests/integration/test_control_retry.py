@@ -90,7 +90,7 @@ def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: R
     assert (done.hosts, done.remarks) == ([], ["Not changed, because neither failed nor lost: compute1."])
 
 
-def test_an_empty_list_of_hosts_is_nobody(run: Runner, begun: Store, consul: RawKV) -> None:
+def test_an_empty_list_of_hosts_retries_no_host(run: Runner, begun: Store, consul: RawKV) -> None:
     fail(begun, "controller1")
     before = consul.tree()
     without_hosts = run([control("retry", hosts=[])])[0]

@@ -126,7 +126,7 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
     assert again["remarks"] == ["The rollback to 1 is complete already. To roll back to another version, give version."]
     assert consul.tree() == before
-    # Whoever wants to go forward says so.
+    # Only a version that is given leads forward.
     assert run([control("rollback", version="2")])[0]["version"] == "2"
 
 
@@ -154,7 +154,7 @@ def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
     assert (told["by"], told["reason"]) == ("ann", "the fleet is rolled back: logins fail")
 
 
-def test_what_was_begun_anew_after_an_abort_can_be_taken_back(store: Store, consul: RawKV) -> None:
+def test_a_rollout_that_was_restarted_after_an_abort_can_be_rolled_back(store: Store, consul: RawKV) -> None:
     # What the hosts run does not tell it: two that were left behind are older.
     seed(consul, ["compute2", "compute3"], "0")
     seed(consul, ["controller1", "compute1"], "1")

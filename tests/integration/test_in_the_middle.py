@@ -113,7 +113,9 @@ def test_an_abort_outlasts_the_last_host(store: Store, consul: RawKV) -> None:
     assert (ledger(consul)["state"], gates(consul)["global"]) == ("aborted", "False")
 
 
-def test_a_rollback_goes_to_where_all_hosts_were_also_where_nobody_wrote_that_down(store: Store, consul: RawKV) -> None:
+def test_the_previous_version_is_where_all_hosts_were_even_if_the_ledger_is_not_complete(
+    store: Store, consul: RawKV
+) -> None:
     begin(store, consul, MANY)
     upgrade(store, *FLEET)
     assert ledger(consul)["state"] == "running"
@@ -176,7 +178,9 @@ def test_a_rollback_does_not_wait_for_hosts_that_never_left(store: Store, consul
     assert {outcome.plan.hosts[host].state for host in ("compute2", "compute3", "compute4")} == {"upgraded"}
 
 
-def test_hosts_whose_checks_failed_before_a_rollback_hold_nobody_up(store: Store, consul: RawKV, agent: Agent) -> None:
+def test_no_host_waits_for_hosts_whose_checks_failed_before_a_rollback(
+    store: Store, consul: RawKV, agent: Agent
+) -> None:
     def check(host: str, status: str) -> None:
         node = {"Node": host, "Address": "127.0.0.9", "Check": {"Name": "nova", "CheckID": "nova", "Status": status}}
         assert agent.kv.call("PUT", "catalog/register", node)[0] == 200
@@ -194,7 +198,7 @@ def test_hosts_whose_checks_failed_before_a_rollback_hold_nobody_up(store: Store
     assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
 
-def test_what_is_begun_anew_does_not_soak_anew(store: Store, consul: RawKV) -> None:
+def test_a_rollout_that_is_restarted_does_not_soak_again(store: Store, consul: RawKV) -> None:
     rules = {**ONE, "health": {"soak": 3600}}
     begin(store, consul, ONE)
     upgrade(store, "compute1")

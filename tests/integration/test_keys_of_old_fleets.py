@@ -35,7 +35,7 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"folder"])
-def test_placeholders_of_folders_are_nobody(store: Store, consul: RawKV, value: bytes) -> None:
+def test_placeholders_of_folders_are_no_hosts(store: Store, consul: RawKV, value: bytes) -> None:
     seed(consul, names(compute=2))
     for key in FOLDERS:
         consul.put(key, value)

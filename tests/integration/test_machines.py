@@ -71,13 +71,11 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
 
 
-def test_a_host_that_was_installed_anew_is_told_until_its_next_version(
-    run: Runner, going: Store, consul: RawKV
-) -> None:
+def test_a_reinstalled_host_is_shown_until_its_next_version(run: Runner, going: Store, consul: RawKV) -> None:
     run([said("started", "a"), said("upgraded", "a")])
     assert warnings(going) == []
-    anew, again = run([said("upgraded", "b"), said("upgraded", "b")])
-    assert (anew["changed"], again["changed"]) == (True, False)
+    changed, again = run([said("upgraded", "b"), said("upgraded", "b")])
+    assert (changed["changed"], again["changed"]) == (True, False)
     assert warnings(going)[0].startswith(WARNING)
     # Reports that know of no machine, such as those of a run of Ansible, leave it as it is.
     report = said("upgraded", "")
@@ -87,7 +85,7 @@ def test_a_host_that_was_installed_anew_is_told_until_its_next_version(
     assert warnings(going) == []
 
 
-def test_one_that_failed_may_be_installed_anew_and_a_retry_ends_the_warning(
+def test_a_failed_host_may_be_reinstalled_and_a_retry_ends_the_warning(
     run: Runner, going: Store, consul: RawKV
 ) -> None:
     run([said("started", "a"), said("failed", "a", error="no disk")])

@@ -245,7 +245,7 @@ def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store
     )
 
 
-def test_nodes_that_never_stop_writing_old_keys_are_told_and_keep_nobody(
+def test_nodes_that_never_stop_writing_old_keys_are_shown_and_do_not_keep_the_migration_from_ending(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(consul, legacy_reports(HOSTS[:3]))

@@ -62,7 +62,7 @@ def test_it_lasts_from_task_to_task_until_it_is_freed(run: Runner, path: Path) -
 @pytest.mark.thorough
 @pytest.mark.one_release
 @pytest.mark.parametrize("pipelining", ["True", "False"])
-def test_taking_it_keeps_nobody_waiting(pipelining: str, run: Runner, path: Path) -> None:
+def test_taking_it_does_not_keep_ansible_waiting(pipelining: str, run: Runner, path: Path) -> None:
     began = time.monotonic()
     played = run([lock(path, lease=60)], environ={"ANSIBLE_PIPELINING": pipelining})
     assert played[0]["acquired"]

@@ -96,7 +96,7 @@ def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: R
 
 
 @pytest.mark.thorough
-def test_what_goes_on_without_its_driver_or_order_is_refused(run: Runner, roles: Roles) -> None:
+def test_a_step_without_its_push_service_or_out_of_order_is_refused(run: Runner, roles: Roles) -> None:
     played = play(
         run,
         started(roles, FLEET, [HOST]),

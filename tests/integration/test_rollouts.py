@@ -51,7 +51,7 @@ def test_a_rollout_begins_in_one_transaction(store: Store, consul: RawKV) -> Non
     assert gates(consul) == {"global": "False"}
 
 
-def test_nobody_ever_sees_an_open_gate_while_a_rollout_begins(store: Store, consul: RawKV) -> None:
+def test_no_reader_ever_sees_an_open_gate_while_a_rollout_begins(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3), "0")
     consul.put(f"{GATES}/global", "True")
     wide_open = {"global": "True", "role/compute": "True", **{f"host/compute{number}": "True" for number in range(200)}}

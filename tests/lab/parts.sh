@@ -5,7 +5,7 @@
 #
 # parts.sh PACKAGE...: prints the path of a tar file with all that the packages add to this machine's root file system.
 # They are installed into an overlay that only this script sees, so nothing is installed or started on the machine.
-# The file is kept in .cache/lab, and made anew when the machine's own packages have changed or its sources have others
+# The file is kept in .cache/lab, and made again when the machine's own packages have changed or its sources have others
 # than before. The few that were used last are kept, so that labs of different packages don't have to make theirs again
 # and again.
 set -euo pipefail

@@ -33,7 +33,7 @@ def changed(shown: str, host: str) -> int:
 
 
 @pytest.mark.thorough
-def test_check_mode_enrolls_nobody(fleet: Fleet) -> None:
+def test_check_mode_enrolls_no_host(fleet: Fleet) -> None:
     fleet.enroll("--check", "--limit", "compute1,compute2")
     for node in (fleet.lab.nodes["compute1"], fleet.lab.nodes["compute2"]):
         assert node.run("ls", "/etc/convoy", "/usr/local/sbin/convoy-node", check=False).returncode
@@ -41,7 +41,7 @@ def test_check_mode_enrolls_nobody(fleet: Fleet) -> None:
 
 
 @pytest.mark.thorough
-def test_enrolling_tells_the_node_all_it_needs_and_its_token_to_nobody_else(fleet: Fleet) -> None:
+def test_enrolling_gives_the_node_all_it_needs_and_its_token_to_no_one_else(fleet: Fleet) -> None:
     token = {"puppet_gate_token": TOKEN, "puppet_gate_version": "v1", "puppet_gate_value": False}
     settings = {"puppet_gate_interval": 60, "puppet_gate_delay": 0, **token}
     shown = fleet.enroll("-vvv", "--diff", **settings)

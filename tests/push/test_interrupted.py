@@ -116,7 +116,7 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
 
 
 @pytest.mark.thorough
-def test_hosts_of_a_run_that_was_killed_here_with_its_driver_are_taken_up_at_once(site: Site) -> None:
+def test_hosts_of_a_run_that_was_killed_here_with_its_daemon_are_taken_up_at_once(site: Site) -> None:
     site.service("app", STEPS)
     site.inventory(ROLES, {"web": ["web1"]})
     site.sleep(3.0)

@@ -129,7 +129,7 @@ def test_a_step_that_is_skipped_by_name_is_not_waited_for(fleet: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_that_nobody_has_is_refused(fleet: Site) -> None:
+def test_an_unknown_role_is_refused(fleet: Site) -> None:
     shown = fleet.play("role", version="v1", role="webb", code=2)
     assert "no host has the role 'webb'; did you mean 'web'?" in shown
 

@@ -86,7 +86,7 @@ def test_a_host_whose_version_can_not_be_compared_is_left_out_and_the_run_ends_a
 
 
 @pytest.mark.thorough
-def test_a_host_that_is_held_is_in_nobodys_way(fleet: Site) -> None:
+def test_no_host_waits_for_a_held_host(fleet: Site) -> None:
     say(fleet, "app", "allowed_from: '>=2.8'")
     runs(fleet, {"web1": "2.2", "web2": "2.8", "web3": "2.8", "db1": "2.8"})
     assert "web1 (2.2): app of the role web" in refused(fleet, "upgrade", version="2.10")

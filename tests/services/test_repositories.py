@@ -56,7 +56,7 @@ def test_the_sources_follow_the_version_and_back(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
-def test_a_second_run_asks_nobody_until_the_answer_is_old(steps: Steps) -> None:
+def test_a_second_run_asks_no_server_until_the_answer_is_old(steps: Steps) -> None:
     assert "changed=0 " in run(steps, "v1")
     repository(steps.lab.shared / "v1", [Package("fleet-tool", "1.1")])
     run(steps, "v1")

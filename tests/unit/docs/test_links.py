@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whoever follows a link of the pages gets there, and README leads to all of them."""
+"""Every link of the pages leads somewhere, and README links to all pages."""
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ def test_a_host_is_told_as_broken_once_until_it_is_well_or_put_back() -> None:
     assert told_of(site, told=told) == ([], told)
 
     # A node that retries by itself, and fails again.
-    anew = rollout(compute=3).started("compute1")
-    _none, told = told_of(anew, told=told)
+    retrying = rollout(compute=3).started("compute1")
+    _none, told = told_of(retrying, told=told)
     assert told.broken == ("compute1",)
     assert told_of(site, told=told) == ([], told)
 
@@ -170,7 +170,7 @@ def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhi
     assert [one.event for one in pending_notifications(snapshot, wants, hosts, [], told)[0]] == ["approval_wanted"]
 
 
-def test_a_stage_that_is_left_nobody_is_not_told() -> None:
+def test_a_stage_without_hosts_is_not_notified() -> None:
     last = [entry(8, "stage", stage="rest", reason="stage rest began"), entry(9, "complete")]
     names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), last)[0]]
     assert names == ["end"]

@@ -157,5 +157,5 @@ def test_a_bar_is_as_wide_as_it_is_and_shows_whatever_there_is(counts: tuple[int
     assert all((cell > 0) == (count > 0) for cell, count in zip(cells, counts, strict=True))
 
 
-def test_a_bar_of_nobody_is_empty() -> None:
+def test_a_bar_of_no_hosts_is_empty() -> None:
     assert segments(RoleProgress("web", 0, 0, 0, 0, 0), 10) == (0, 0, 0, 10)

@@ -44,7 +44,7 @@ def left(site: Fleet, soak: int = 0) -> tuple[float | None, int]:
     return seconds_left(snapshot, plan, soak, moves)
 
 
-def test_without_a_host_that_is_done_nobody_knows() -> None:
+def test_without_an_upgraded_host_the_time_left_is_unknown() -> None:
     site = rollout(compute=4)
     moving(site, "compute1", 50)
 

@@ -60,7 +60,7 @@ def test_a_rollback_begins_with_the_hosts_that_changed_last() -> None:
     assert order(rollback(site), ONE) == ["compute2", "compute3", "compute1"]
 
 
-def test_hosts_that_broke_on_the_way_are_taken_back_last_and_hold_nobody_up() -> None:
+def test_hosts_that_broke_on_the_way_are_rolled_back_last_and_no_host_waits_for_them() -> None:
     site = fleet(compute=4).upgraded("compute1", "compute3")
     site.records["compute2"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 500})
     plan = rollback(site, "compute2").plan({**ONE, "failure_rules": {"fleet": 1}})
@@ -81,7 +81,7 @@ def test_a_host_that_was_midway_keeps_its_slot_in_a_rollback_and_gets_its_gate_b
     assert "taken by compute2" in plan.hosts["compute1"].reason
 
 
-def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_up() -> None:
+def test_no_host_waits_for_one_that_was_midway_and_is_silent_in_a_rollback() -> None:
     site = fleet(compute=3).upgraded("compute1").opened("compute2")
     site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: 600})
     site.gated_at, site.now = 1000, 1200.0
@@ -90,7 +90,7 @@ def test_a_host_that_was_midway_and_is_not_heard_of_in_a_rollback_holds_nobody_u
     assert (plan.blocker, [one.host for one in plan.admissions]) == (None, ["compute1"])
 
 
-def test_a_host_that_was_midway_and_fails_there_holds_nobody_up_and_goes_last() -> None:
+def test_no_host_waits_for_one_that_was_midway_and_fails_there_and_it_goes_last() -> None:
     site = fleet(controller=1, compute=3).upgraded("compute1")
     site.records["controller1"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 600})
     rules = {**ONE, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}

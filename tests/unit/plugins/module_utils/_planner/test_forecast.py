@@ -94,7 +94,7 @@ def test_where_no_host_has_told_no_time_is_given() -> None:
     assert one.plan({"rolling_rules": {"global": 1}}).wave_seconds == (0.0, 0.0)
 
 
-def test_a_wave_of_nobody_takes_no_time() -> None:
+def test_a_wave_without_hosts_takes_no_time() -> None:
     one = took(fleet(compute=3), 30, "compute2").opened("compute1")
     plan = one.plan({"rolling_rules": {"global": 1}})
     assert plan.waves == ((), ("compute2",), ("compute3",))

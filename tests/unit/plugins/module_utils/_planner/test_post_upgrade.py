@@ -68,7 +68,7 @@ def test_a_host_that_is_not_upgraded_is_not_done() -> None:
     assert states(fleet(compute=1), "compute") == {"compute1": "pending"}
 
 
-def test_open_gates_of_the_upgrade_let_nobody_through_to_what_comes_after_it() -> None:
+def test_open_gates_of_the_upgrade_admit_no_host_to_post_upgrade_tasks() -> None:
     found = at(fleet(compute=2), compute1=None, compute2=None).gated("True", "global", "role/compute", "host/compute1")
     assert states(found, "compute") == {"compute1": "pending", "compute2": "pending"}
 

@@ -130,7 +130,7 @@ def test_a_role_of_a_group_keeps_to_its_own_cap_too() -> None:
     )
 
 
-def test_complete_sets_wait_until_nobody_is_upgrading() -> None:
+def test_complete_sets_wait_until_no_host_is_upgrading() -> None:
     rules = caps(everyone=2, complete_sets=True)
     site = fleet(compute=4)
     assert site.plan(rules).waves == (("compute1", "compute2"), ("compute3", "compute4"))
@@ -230,7 +230,9 @@ def test_a_started_host_gets_its_gate_back_even_above_the_cap_as_it_is_down_alre
 
 @pytest.mark.parametrize("version", [OLD, NEW, "1.5"])
 @pytest.mark.parametrize("rules", [{}, caps(compute=1), caps(compute=2), {"stages": [{"name": "canary", "hosts": 1}]}])
-def test_the_own_word_of_a_host_admits_nobody_and_takes_a_slot(version: str, rules: dict[str, Any]) -> None:
+def test_a_host_that_reports_a_start_is_not_admitted_by_that_and_takes_a_slot(
+    version: str, rules: dict[str, Any]
+) -> None:
     site = fleet(compute=3).started("compute3", version=version)
 
     plan = site.plan(rules)

@@ -25,7 +25,7 @@ Rules = dict[str, Any]
 FLEETS = strategies.any_fleets()
 CALM_FLEETS = strategies.calm_fleets()
 RULES = strategies.rules()
-RULES_THAT_STOP_NOBODY = strategies.rules(caps=strategies.CAPS_ABOVE_0)
+RULES_THAT_STOP_NO_HOST = strategies.rules(caps=strategies.CAPS_ABOVE_0)
 
 
 def domains(site: Fleet, rules: Rules) -> list[tuple[set[str], int]]:
@@ -166,7 +166,7 @@ def test_the_plan_of_a_finished_fleet_is_empty(site: Fleet, rules: Rules) -> Non
     assert (plan.complete, plan.scope_done, plan.can_move) == (True, True, False)
 
 
-@given(CALM_FLEETS, RULES_THAT_STOP_NOBODY)
+@given(CALM_FLEETS, RULES_THAT_STOP_NO_HOST)
 def test_where_nothing_is_in_the_way_all_hosts_get_there(site: Fleet, rules: Rules) -> None:
     site.run(rules)
 

@@ -68,7 +68,7 @@ def test_a_cap_for_every_role_or_the_word_for_none_is_enough(rolling: dict[str, 
     refuse_uncapped(rules, resolve(rules, MEMBERS))
 
 
-def test_a_fleet_that_nobody_knows_yet_needs_a_cap_all_the_same() -> None:
+def test_a_fleet_without_known_hosts_needs_a_cap_too() -> None:
     with pytest.raises(UpgradeError, match="no cap limits any role"):
         refuse_uncapped(parse({}), resolve(parse({}), ()))
 

@@ -108,7 +108,7 @@ def test_the_same_command_again_goes_on_with_what_it_began() -> None:
     assert (found.begins, found.replaces) == (False, None)
 
 
-def test_a_rollback_names_nobody() -> None:
+def test_a_rollback_begins_without_naming_the_rollout_that_it_replaces() -> None:
     there = fleet(LEDGER)
     found = wanted(there, OLD, rolls_back=LEDGER)
     assert (found.begins, found.replaces) == (True, None)

@@ -106,7 +106,7 @@ def test_yaml_may_override_what_it_merges_in(file: Path) -> None:
     assert read_file(str(file))["over"] == {"a": 2, "b": 1}
 
 
-def test_a_template_that_nobody_filled_in_is_told_with_its_line(file: Path) -> None:
+def test_a_template_that_was_not_filled_in_is_shown_with_its_line(file: Path) -> None:
     file.write_text("rolling_rules:\n  global: {{ cap }}\n")
 
     assert "unhashable key" in refusal(file)

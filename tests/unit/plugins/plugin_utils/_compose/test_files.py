@@ -174,7 +174,7 @@ def test_a_folder_that_was_interrupted_is_known_as_a_composition(
     assert compare(tmp_path, found) == [Difference("z", None, b"2")]
 
 
-def test_a_folder_is_made_anew(tmp_path: Path) -> None:
+def test_a_folder_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/old").write_text("x")
     write_new(tmp_path / "run", {"a/b": b"1"})

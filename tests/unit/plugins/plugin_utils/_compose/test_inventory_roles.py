@@ -41,7 +41,7 @@ def test_the_data_plane_waits_for_the_whole_control_plane() -> None:
     assert plane_order(ROLES) == {"compute": ["controller", "database"]}
 
 
-def test_a_data_plane_alone_waits_for_nobody() -> None:
+def test_a_data_plane_alone_waits_for_no_role() -> None:
     assert plane_order({"compute": {"plane": "dataplane"}}) == {}
 
 

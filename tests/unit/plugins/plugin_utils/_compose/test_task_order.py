@@ -89,7 +89,7 @@ def test_stages_and_requirements_make_the_order() -> None:
     }
 
 
-def test_a_role_that_has_what_it_needs_waits_for_nobody() -> None:
+def test_a_role_that_has_what_it_needs_waits_for_no_other() -> None:
     assert (
         order_among_roles({"x": RoleNeeds(None, ["a", "b"], {"a": ["b"]}), "y": RoleNeeds(None, ["b"], {})}).order == {}
     )

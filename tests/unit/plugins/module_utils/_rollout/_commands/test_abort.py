@@ -64,7 +64,7 @@ def test_a_global_gate_that_is_open_or_missing_is_closed_last(wide: str | None) 
 
 
 @pytest.mark.parametrize("wide", ["False", "1.0", "Flase", ""])
-def test_a_global_gate_that_lets_nobody_through_is_left_as_it_is(wide: str) -> None:
+def test_a_global_gate_that_admits_no_host_is_left_as_it_is(wide: str) -> None:
     assert closing(fleet(compute=2).gated(wide, "global").started("compute1")) == []
 
 
@@ -73,7 +73,7 @@ def test_a_gate_that_is_open_for_the_version_is_open_and_one_for_another_is_not(
     assert closing(site) == [("host/compute1", "2.0", "False")]
 
 
-def test_gates_of_hosts_that_nobody_knows_are_closed_too() -> None:
+def test_gates_of_unknown_hosts_are_closed_too() -> None:
     assert closing(fleet(compute=1).opened("gone7").gated("true", "role/gone")) == [
         ("host/gone7", "True", "False"),
         ("role/gone", "true", "False"),
@@ -81,7 +81,7 @@ def test_gates_of_hosts_that_nobody_knows_are_closed_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Flase", None])
-def test_gates_that_can_not_be_read_let_nobody_through_and_are_left_as_they_are(text: str | None) -> None:
+def test_unreadable_gates_admit_no_host_and_are_left_as_they_are(text: str | None) -> None:
     site = fleet(compute=2).gated(text, "host/compute1", "role/compute").opened("compute2")
     assert closing(site) == [("host/compute2", "True", "False")]
 

@@ -56,7 +56,7 @@ def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint:
     command.refuse_unless(Ledger(1, "2.0", state=state), (state,), "paused")
 
 
-def test_a_rollback_that_was_aborted_is_begun_anew_by_its_own_word() -> None:
+def test_an_aborted_rollback_is_begun_again_by_rollback() -> None:
     with pytest.raises(UpgradeError) as caught:
         command.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
     assert "It is over. rollback.yml begins it again, and " in caught.value.message

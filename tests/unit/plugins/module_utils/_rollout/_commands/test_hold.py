@@ -48,7 +48,7 @@ def test_any_of_them_will_do(whom: HoldTargets, scopes: list[tuple[str, str | No
         (HoldTargets(everything=True, hosts=["a\nb"]), "bad_name", "hosts: "),
     ],
 )
-def test_whom_nobody_can_be_is_refused_before_anybody_is_asked(whom: HoldTargets, code: str, message: str) -> None:
+def test_targets_that_can_not_exist_are_refused_before_a_request(whom: HoldTargets, code: str, message: str) -> None:
     for act in (whom.scopes, lambda: set_holds(NOWHERE, whom, "RAM test"), lambda: end_holds(NOWHERE, whom)):
         with pytest.raises(UpgradeError) as caught:
             act()
