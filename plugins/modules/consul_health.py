@@ -132,7 +132,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import HealthCheck, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -158,7 +158,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
 
     :raises UpgradeError: what :func:`publish` raises.
     """
-    wanted = [Check(**check) for check in call.params["checks"]]
+    wanted = [HealthCheck(**check) for check in call.params["checks"]]
     checks, changes = publish(store, wanted, critical=call.params["critical"], dry=call.check_mode)
     return {"checks": [asdict(check) for check in checks], **changed(changes)}
 

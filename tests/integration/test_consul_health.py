@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import HealthCheck, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.playbook import Runner, Task, wait_until
@@ -87,15 +87,15 @@ def test_a_check_that_is_not_renewed_in_time_turns_critical(store: Store, consul
     def status() -> str:
         return str(seen_by_agent(consul)["puppet"]["Status"])
 
-    publish(store, [Check("puppet", "passing", "fine", ttl=1)], critical=True)
+    publish(store, [HealthCheck("puppet", "passing", "fine", ttl=1)], critical=True)
     until = time.monotonic() + 2
     while time.monotonic() < until:
         assert status() == "passing"
         time.sleep(0.3)
-        publish(store, [Check("puppet", ttl=1)], critical=True)
+        publish(store, [HealthCheck("puppet", ttl=1)], critical=True)
     wait_until(lambda: status() == "critical", seconds=4, what="the end of its time")
     # What has expired stays so until something is known again.
-    checks, changes = publish(store, [Check("puppet", ttl=1)], critical=True)
+    checks, changes = publish(store, [HealthCheck("puppet", ttl=1)], critical=True)
     assert checks[0].status == "critical"
     assert not changes
 
@@ -138,10 +138,10 @@ def test_a_check_is_taken_away(run: Runner, consul: RawKV) -> None:
 
 
 def test_another_ttl_registers_it_again_without_turning_it_critical(store: Store, consul: RawKV) -> None:
-    publish(store, [Check("puppet", "passing", "fine", ttl=60)], critical=True)
+    publish(store, [HealthCheck("puppet", "passing", "fine", ttl=60)], critical=True)
     index = consul.call("GET", "health/state/critical")[1]["X-Consul-Index"]
-    checks, changes = publish(store, [Check("puppet", ttl=120)], critical=True)
-    assert checks == [Check("puppet", "passing", "fine", 120)]
+    checks, changes = publish(store, [HealthCheck("puppet", ttl=120)], critical=True)
+    assert checks == [HealthCheck("puppet", "passing", "fine", 120)]
     assert len(changes) == 1
     found = seen_by_agent(consul)["puppet"]
     assert (found["Status"], found["Output"]) == ("passing", "fine")
@@ -153,9 +153,9 @@ def test_another_ttl_registers_it_again_without_turning_it_critical(store: Store
 
 def test_requests_are_one_to_read_and_one_for_each_check(store: Store) -> None:
     names = ("puppet", "validation")
-    publish(store, [Check(name, "passing") for name in names])
+    publish(store, [HealthCheck(name, "passing") for name in names])
     before = store.client.requests
-    publish(store, [Check(name, "passing") for name in names])
+    publish(store, [HealthCheck(name, "passing") for name in names])
     assert store.client.requests - before == 3
 
 
@@ -172,22 +172,25 @@ def test_a_check_that_is_not_the_nodes_own_is_left_alone(definition: Any, store:
     assert consul.call("PUT", "agent/check/register", definition)[0] == 200
     before = seen_by_agent(consul)
     with pytest.raises(UpgradeError, match=r"has a check puppet already, of .* give another name") as caught:
-        publish(store, [Check("validation", "passing"), Check("puppet", "passing")])
+        publish(store, [HealthCheck("validation", "passing"), HealthCheck("puppet", "passing")])
     assert caught.value.code == "bad_check"
     assert seen_by_agent(consul) == before
 
 
 def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: Store, consul: RawKV) -> None:
-    publish(store, [Check("100%puppet run", "passing")])
+    publish(store, [HealthCheck("100%puppet run", "passing")])
     assert seen_by_agent(consul)["100%puppet run"]["Status"] == "passing"
-    publish(store, [Check("100%puppet run", "warning")])
+    publish(store, [HealthCheck("100%puppet run", "warning")])
     assert seen_by_agent(consul)["100%puppet run"]["Status"] == "warning"
     before = seen_by_agent(consul)
     for checks, message in (
-        ([Check("a"), Check("b/c", "passing")], "the check 'b/c' has a '/'"),
-        ([Check("", "passing")], "must be text that is not empty"),
-        ([Check("a", "passing"), Check("a", "critical")], "each name may occur once, and these are given: a, a"),
-        ([Check("a", "passing", ttl=0)], "the ttl of a is 0; give seconds above 0"),
+        ([HealthCheck("a"), HealthCheck("b/c", "passing")], "the check 'b/c' has a '/'"),
+        ([HealthCheck("", "passing")], "must be text that is not empty"),
+        (
+            [HealthCheck("a", "passing"), HealthCheck("a", "critical")],
+            "each name may occur once, and these are given: a, a",
+        ),
+        ([HealthCheck("a", "passing", ttl=0)], "the ttl of a is 0; give seconds above 0"),
     ):
         with pytest.raises(UpgradeError, match=message):
             publish(store, checks)
@@ -195,7 +198,7 @@ def test_odd_names_are_taken_or_refused_and_nothing_is_done_for_bad_ones(store: 
 
 
 def test_of_a_long_output_the_end_is_kept(store: Store, consul: RawKV) -> None:
-    checks, _changes = publish(store, [Check("puppet", "critical", "x" * 5000 + "the end")], critical=True)
+    checks, _changes = publish(store, [HealthCheck("puppet", "critical", "x" * 5000 + "the end")], critical=True)
     assert checks[0].output is not None
     assert len(checks[0].output) == 4000
     assert seen_by_agent(consul)["puppet"]["Output"].endswith("the end")

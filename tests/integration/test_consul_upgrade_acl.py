@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import Check, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import HealthCheck, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, check_session, open_session
@@ -83,7 +83,7 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
     make_pass(controller, PassRequest("2", {"rolling_rules": {"global": 1}, "health": {"consul_checks": ["puppet"]}}))
     assert ask_store(node, {"compute1": "compute"})["compute1"].value
     report_to(node, HostReport("compute1", "2", "upgraded"))
-    publish(node, [Check("puppet", "passing")])
+    publish(node, [HealthCheck("puppet", "passing")])
     outcome = make_pass(controller, PassRequest())
     assert outcome.plan.hosts["compute1"].state == "upgraded"
     assert kv.get(f"{PREFIX}running/versions/2/compute1")
@@ -402,7 +402,7 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
         TokenKind("node", "compute1", True).rules(Keys(PREFIX)) == f'{bare}node "compute1" {{\n  policy = "write"\n}}\n'
     )
     with pytest.raises(UpgradeError) as caught:
-        publish(part(guarded, "node", "compute1"), [Check("puppet", "passing")])
+        publish(part(guarded, "node", "compute1"), [HealthCheck("puppet", "passing")])
     assert caught.value.code == "denied"
 
 

@@ -28,7 +28,7 @@ MOST_OUTPUT = 4000
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """A check of a node.
 
     :param status: passing, warning or critical; None to keep the current one; absent to delete the check.
@@ -46,14 +46,14 @@ class Check:
         """The check's notes, which have the TTL because Consul does not return it."""
         return "convoy.upgrade: " + (f"renewed at least every {self.ttl} s" if self.ttl else "it does not expire")
 
-    def harmless(self) -> Check:
+    def harmless(self) -> HealthCheck:
         """Return the check with a warning instead of critical, and without a TTL."""
         return replace(self, status=WARNING if self.status == CRITICAL else self.status, ttl=None)
 
 
 def publish(
-    store: Store, checks: Iterable[Check], *, critical: bool = False, dry: bool = False
-) -> tuple[list[Check], list[Change]]:
+    store: Store, checks: Iterable[HealthCheck], *, critical: bool = False, dry: bool = False
+) -> tuple[list[HealthCheck], list[Change]]:
     """Set or renew checks of the agent's node; return the checks after that, and the changes.
 
     To renew a check or to give it another output is no change, because every run does both. A check that does not exist is not
@@ -101,7 +101,7 @@ def publish(
     return result, changes
 
 
-def _refuse_others(check: Check, before: Mapping[str, Any] | None, url: str) -> None:
+def _refuse_others(check: HealthCheck, before: Mapping[str, Any] | None, url: str) -> None:
     """Raise an error for a check that belongs to a service, or that the agent runs itself."""
     if before is None:
         return
@@ -115,7 +115,7 @@ def _refuse_others(check: Check, before: Mapping[str, Any] | None, url: str) -> 
         )
 
 
-def _after(check: Check, before: Mapping[str, Any] | None) -> Check:
+def _after(check: HealthCheck, before: Mapping[str, Any] | None) -> HealthCheck:
     if before is not None:
         check = replace(
             check,
@@ -125,7 +125,7 @@ def _after(check: Check, before: Mapping[str, Any] | None) -> Check:
     return replace(check, output=None if check.output is None else check.output[-MOST_OUTPUT:])
 
 
-def _send(store: Store, check: Check, *, is_new: bool) -> None:
+def _send(store: Store, check: HealthCheck, *, is_new: bool) -> None:
     if is_new:
         # Without its status, it would be critical until the update below.
         facts = {"ID": check.name, "Name": check.name, "TTL": f"{check.ttl or _NEVER}s", "Status": check.status}

@@ -57,7 +57,7 @@ class _HandedOver:
 
 
 @dataclass(slots=True)
-class _Work:
+class _PlannerWork:
     """A rollout that is carried.
 
     :param index: the ModifyIndex of its handover.
@@ -89,7 +89,7 @@ class StandingPlanner:
         self._ledger = Watch(consul, (keys.ledger,), queries)
         self._handover = Watch(consul, (keys.handover,), queries)
         self._either = Watch(consul, (keys.ledger, keys.handover, keys.schema), queries)
-        self._work: _Work | None = None
+        self._work: _PlannerWork | None = None
         # The ledger of the last pass, of any rollout. If Consul has an older one, it was restored from a snapshot.
         self._newest: Ledger | None = None
         # Handovers that are refused, and could not be ended -> the reason.
@@ -119,7 +119,7 @@ class StandingPlanner:
             else:
                 self._pause = _PAUSE
 
-    def _end_handover(self, work: _Work, why: str) -> None:
+    def _end_handover(self, work: _PlannerWork, why: str) -> None:
         """End a handover after a restore of Consul, for all planner services: only an operator can compare the hosts.
 
         The handover may be that of the snapshot, so it is no sign that an operator has done so.
@@ -152,7 +152,7 @@ class StandingPlanner:
         if self._work is None or self._work.handover != found.handover:
             self._drop_work()
             passes = RepeatedPasses(self._settings.consul, self._cache)
-            self._work = _Work(found.handover, found.index, passes, PassProgress())
+            self._work = _PlannerWork(found.handover, found.index, passes, PassProgress())
         self._carry(self._work, found.ledger, mark_of_handover)
 
     def _read(self) -> _HandedOver | str:
@@ -190,7 +190,7 @@ class StandingPlanner:
             return f"{self._refused[handover.id]} {how}"
         return _HandedOver(ledger, handover, found[keys.handover].modify_index)
 
-    def _carry(self, work: _Work, ledger: Ledger, mark: int) -> None:
+    def _carry(self, work: _PlannerWork, ledger: Ledger, mark: int) -> None:
         """Make passes until the rollout is over or its handover changes.
 
         :param mark: the position of the handover's watch before it was read.
@@ -216,7 +216,7 @@ class StandingPlanner:
             if self._handover.wait(mark, 0):
                 return
 
-    def _make_pass(self, work: _Work, ledger: Ledger) -> PassResult:
+    def _make_pass(self, work: _PlannerWork, ledger: Ledger) -> PassResult:
         self._systemd.alive()
         passes = work.passes
         if passes.latest is None:
@@ -250,7 +250,7 @@ class StandingPlanner:
         # The history no longer has it if two rollouts have begun since, which operators did.
         return ledger if newest is None or newest.epoch < ledger.history_from else newest
 
-    def _say(self, work: _Work, made: PassResult) -> None:
+    def _say(self, work: _PlannerWork, made: PassResult) -> None:
         for one in made.admissions:
             self._log.say("admitted", f"{one.host} admitted: {one.reason}", host=one.host, role=one.role)
         states = states_of_pass(made)

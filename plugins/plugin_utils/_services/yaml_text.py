@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 
-class _Dumper(yaml.SafeDumper):
+class _TextDumper(yaml.SafeDumper):
     """Indents lists in mappings, and writes no text whose end depends on the lines below it (``|+``)."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  the base's signature
@@ -29,10 +29,10 @@ class _Dumper(yaml.SafeDumper):
 def yaml_of(data: Any) -> str:
     """Return data as YAML. Ansible's own types of strings and containers become plain ones."""
     plain = json.loads(json.dumps(data, default=str))
-    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
+    return yaml.dump(plain, Dumper=_TextDumper, sort_keys=False, width=116, allow_unicode=True)
 
 
 def yaml_of_node(node: yaml.Node) -> str:
     """Return a composed node as YAML with its tags, such as ``!vault``, and its styles of text. Its lines are not folded."""
-    text: str = yaml.serialize(node, Dumper=_Dumper, width=float("inf"), allow_unicode=True)
+    text: str = yaml.serialize(node, Dumper=_TextDumper, width=float("inf"), allow_unicode=True)
     return text

@@ -26,7 +26,7 @@ _EVERYBODY: _Place = ("global", None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
+class _GateFound:
     """A gate, or in the legacy layout a pause.
 
     :param by_hand: whether something other than a planner closed it.
@@ -68,7 +68,7 @@ def moves(found: KeysFound) -> list[KeyMove]:
     return made + [one for place, gate in rest.items() for one in _hold(found, {}, place, gate)]
 
 
-def _hold(found: KeysFound, old: Mapping[_Place, _Gate], place: _Place, gate: _Gate) -> list[KeyMove]:
+def _hold(found: KeysFound, old: Mapping[_Place, _GateFound], place: _Place, gate: _GateFound) -> list[KeyMove]:
     target = found.keys.hold(*place)
     if target in found.entries:
         return []
@@ -81,7 +81,7 @@ def _hold(found: KeysFound, old: Mapping[_Place, _Gate], place: _Place, gate: _G
     return [KeyMove("pauses converted to holds", f"{key} to {target}", operations, (Change(target, None, text),))]
 
 
-def _exempt(old: Mapping[_Place, _Gate], place: _Place) -> list[str]:
+def _exempt(old: Mapping[_Place, _GateFound], place: _Place) -> list[str]:
     """Return the roles and hosts that a more specific open key exempts from a pause."""
     scope, role = place
     if scope == "host":
@@ -114,10 +114,10 @@ def waiting(found: KeysFound) -> list[str]:
     return [host for host in hosts if not record_index(found, host)]
 
 
-def _old(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
+def _old(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _GateFound]:
     """Return the gates under legacy keys. Other settings are ignored."""
     old = LegacyKeys(found.keys.prefix)
-    gates: dict[_Place, _Gate] = {}
+    gates: dict[_Place, _GateFound] = {}
     for folder in old.gate_folders:
         for entry in found.below(folder):
             place = old.gate_of(entry.key)
@@ -132,9 +132,9 @@ def _old(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
     return gates
 
 
-def _new(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
+def _new(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _GateFound]:
     keys = found.keys
-    gates: dict[_Place, _Gate] = {}
+    gates: dict[_Place, _GateFound] = {}
     for entry in found.below(keys.gates):
         below = entry.key[len(keys.gates) :]
         scope, _slash, name = below.partition("/")
@@ -149,7 +149,9 @@ def _new(found: KeysFound, wrong: list[KeyProblem]) -> Mapping[_Place, _Gate]:
     return gates
 
 
-def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KVEntry, wrong: list[KeyProblem]) -> None:
+def _take(
+    found: KeysFound, gates: dict[_Place, _GateFound], place: _Place, entry: KVEntry, wrong: list[KeyProblem]
+) -> None:
     version = found.entries.get(found.keys.current_version)
     current = bare_text(version.value) if version is not None else None
     text = text_of(entry.value)
@@ -161,7 +163,7 @@ def _take(found: KeysFound, gates: dict[_Place, _Gate], place: _Place, entry: KV
         if place[1] is not None:
             check_name(place[0], place[1], place[0])
         gate = GateValue(entry.key, text, entry.flags)
-        gates[place] = _Gate(entry, gate.is_open(current), gate.was_closed_by_hand(current))
+        gates[place] = _GateFound(entry, gate.is_open(current), gate.was_closed_by_hand(current))
     except UpgradeError as error:
         fix = "Set it to True or False, or delete it. Puppet runs only if the key is True or missing."
         why = "can't be read" if error.code == "unreadable_gate" else "has a name that is no longer allowed"
