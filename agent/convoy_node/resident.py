@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -34,6 +35,8 @@ _JOB_AGAIN = 10.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
 _CHECKS = ("puppet", "validation")
+# What the agent itself writes to a wake key that is missing. It is no reason to do anything.
+_OWN_WAKE = b"enrolled"
 
 
 class Look:
@@ -62,6 +65,7 @@ class Look:
         self._failures = 0
         self._is_single = is_single
         self._has_record = self._has_told = False
+        self._wakes: dict[str, int] = {}
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
             # The time at which this process started says nothing.
@@ -83,7 +87,9 @@ class Look:
         facts = self._facts = self._read_node()
         self.is_answered = False
         try:
-            self.entries = {**self.consul.read(self.keys.all), **self._read_record(facts)}
+            found = self.consul.read(self.keys.all)
+            facts = self._note_wakes(found)
+            self.entries = {**found, **self._read_record(facts)}
             self._failures = 0
             self.answer = answer(self.keys, self.entries, self.settings.default)
             self.is_answered = True
@@ -116,11 +122,25 @@ class Look:
             self._say(f"{self.settings.host}: no job begins: {error}")
             return ""
 
-    def woken(self) -> None:
-        """Note that a planner has written for this node, so that what failed lately may be tried again."""
-        self._facts = replace(self._facts, not_before=0.0)
-        # Planners admit a host to the tasks after the upgrade in its record.
-        self._has_record = self._has_record and not self.settings.services
+    @property
+    def wake_keys(self) -> tuple[str, ...]:
+        """The keys whose change is a reason to look at once, and to try again what failed lately."""
+        # What else runs Puppet has to be kept out as soon as a rollout begins.
+        return (self.keys.wake, self.keys.global_gate) if self.settings.is_external else (self.keys.wake,)
+
+    def _note_wakes(self, found: Mapping[str, Entry]) -> NodeFacts:
+        """Note whether the keys that wake this node have changed since the last look; return what is known of the node now.
+
+        The indexes of both looks are compared, because a planner may also write during an agent run, when no query waits.
+        """
+        wakes = {key: found[key].index for key in self.wake_keys if key in found and found[key].value != _OWN_WAKE}
+        if any(self._wakes.get(key) != index for key, index in wakes.items()):
+            # What failed lately may be tried again.
+            self._facts = replace(self._facts, not_before=0.0)
+            # Planners admit a host to the tasks after the upgrade in its record.
+            self._has_record = self._has_record and not self.settings.services
+        self._wakes = wakes
+        return self._facts
 
     def ended(self, what: str) -> None:
         """Note that an agent run has ended."""
@@ -140,7 +160,7 @@ class Look:
         if self.keys.wake in self.entries:
             return True
         try:
-            self.consul.create(self.keys.wake, "enrolled")
+            self.consul.create(self.keys.wake, _OWN_WAKE.decode())
         except Denied as error:
             if not self._has_told:
                 self._say(
@@ -289,11 +309,8 @@ class Resident:
                 self._close_watch()
                 self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
             self._watch.note(self._look.entries)
-            # Right after it was created, the agent sees its own write of the wake key.
-            was_there = self._look.keys.wake in self._look.entries
-            changed = self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled))
-            if changed and was_there:
-                self._look.woken()
+            # The next look finds out what has changed.
+            self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled))
         except ConsulError:
             # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
             self._signals.wait(random.uniform(0.2, 2.0))
@@ -306,11 +323,9 @@ class Resident:
 
     def _keys_to_watch(self) -> tuple[str, ...]:
         # A query on a missing key would end whenever a key near it is written.
-        keys = [self._look.keys.wake] if self._look.entries and self._look.ensure_wake_key() else []
-        if self._settings.is_external and self._look.keys.global_gate in self._look.entries:
-            # What else runs Puppet has to be kept out as soon as a rollout begins.
-            keys.append(self._look.keys.global_gate)
-        return tuple(keys)
+        look = self._look
+        is_there = bool(look.entries) and look.ensure_wake_key()
+        return tuple(key for key in look.wake_keys if key in look.entries or (key == look.keys.wake and is_there))
 
     def _has_reason(self, disabled: Optional[str]) -> bool:
         """Tell systemd that the agent works; return whether something on the node is a reason to look again."""

@@ -54,9 +54,12 @@ for name, value in zip(sys.argv, sys.argv[1:]):
 call = {{"argv": sys.argv[1:], "facts": facts, "environ": dict(os.environ), "at": time.time(), "pid": os.getpid()}}
 with (folder / "runs").open("a") as out:
     out.write(json.dumps(call) + "\\n")
-what = (folder / "what").read_text() if (folder / "what").exists() else "report"
-while what == "wait" and (folder / "what").exists():
+def told():
+    return (folder / "what").read_text() if (folder / "what").exists() else "report"
+what = told()
+while what in ("wait", ""):
     time.sleep(0.02)
+    what = told()
 release = facts["puppet_gate_release"]
 if what == "fail" or facts.get("puppet_gate_unusable"):
     sys.exit(2)
@@ -343,6 +346,29 @@ def test_a_failed_upgrade_is_tried_again_at_the_interval_or_when_the_node_is_wok
     assert len(node.runs) == 1
     admit(consul)
     wait_for(lambda: len(node.runs) == 2, "it is tried again")
+
+
+@pytest.mark.parametrize(("end", "next_run"), quick(1, [("silence", "post-upgrade of v2"), ("fail", "upgrade to v2")]))
+def test_a_wake_during_an_agent_run_is_not_lost(end: str, next_run: str, consul: RawKV, node: Node) -> None:
+    # By its own clocks, it would do nothing for an hour.
+    node.write(
+        puppet_gate_interval=3600,
+        puppet_gate_puppet_interval=7200,
+        puppet_gate_services=str(node.folder / "services"),
+    )
+    node.start()
+    wait_for(lambda: consul.get(WAKE), "it has its key")
+    (node.folder / "what").write_text("wait")
+    admit(consul)
+    wait_for(lambda: node.runs, "a run")
+    # The run upgrades the node, or fails. Before it ends, a planner writes.
+    if end == "silence":
+        node.at("v2")
+        consul.put(RECORD, json.dumps({"version": "v2", "state": "upgraded", "post": "open"}))
+    consul.put(WAKE, str(time.time()))
+    (node.folder / "what").write_text(end)
+    wait_for(lambda: len(node.runs) == 2, "another run")
+    assert [line for line in node.lines if "agent run: " in line][-1].endswith(f"(agent run: {next_run})\n")
 
 
 def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) -> None:

@@ -17,26 +17,36 @@ from convoy_node.resident import Look
 from convoy_node.settings import Settings
 from convoy_node.state import PuppetRuns
 
+WAKE, RECORD = "upgrade/wake/compute7", "upgrade/hosts/compute7"
+
 
 class Answers:
     """Consul, as far as a look asks it."""
 
     def __init__(self) -> None:
         self.found: dict[str, bytes] = {"current_version": b"v2", "config_state/enable_puppet/global": b"True"}
+        self.indexes: dict[str, int] = {}
         self.error: ConsulError | None = None
         self.created: list[str] = []
         self.records = 0
+
+    def put(self, key: str, value: bytes) -> None:
+        self.found[key] = value
+        self.indexes[key] = max(self.indexes.values(), default=1) + 1
+
+    def entry(self, key: str, flags: int = 0) -> Entry:
+        return Entry(self.found[key], self.indexes.get(key, 1), flags)
 
     def get(self, key: str) -> Entry | None:
         if self.error is not None:
             raise self.error
         self.records += 1
-        return Entry(self.found[key], 1) if key in self.found else None
+        return self.entry(key) if key in self.found else None
 
     def read(self, keys: Sequence[str]) -> dict[str, Entry]:
         if self.error is not None:
             raise self.error
-        return {key: Entry(value, 1) for key, value in self.found.items() if key in keys}
+        return {key: self.entry(key) for key in self.found if key in keys}
 
     def create(self, key: str, _value: str) -> None:
         if self.error is not None:
@@ -55,11 +65,19 @@ def look(
     *,
     single: bool = False,
     splay: int = 1800,
+    services: str = "",
     say: Callable[[str], None] = lambda _text: None,
 ) -> Look:
     (folder / "version").write_text("v2\n")
     settings = Settings(
-        "compute7", "compute", Connection(), {}, version_file=str(folder / "version"), health=False, puppet_splay=splay
+        "compute7",
+        "compute",
+        Connection(),
+        {},
+        version_file=str(folder / "version"),
+        health=False,
+        puppet_splay=splay,
+        services=services,
     )
     found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
     found.consul = answers  # type: ignore[assignment]  # it has the methods that a look calls
@@ -158,11 +176,69 @@ def test_the_record_is_read_only_when_it_matters(
     assert look(tmp_path, answers).look().run == HOLD
 
 
+def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_after_it(
+    tmp_path: Path, answers: Answers
+) -> None:
+    answers.put(WAKE, b"1700000000")
+    found = look(tmp_path, answers, services="/etc/convoy/services", splay=0)
+    assert found.look().run == PUPPET
+    # A planner writes both in one transaction. No query waits during the run.
+    answers.put(RECORD, b'{"version": "v2", "post": "open"}')
+    answers.put(WAKE, b"1700000100")
+    found.ended(PUPPET)
+    assert found.look().run == "post-upgrade of v2"
+    found.ended("post-upgrade of v2")
+    answers.put(RECORD, b'{"version": "v2", "post": "done"}')
+    assert found.look().run is None
+    found.look()
+    before = answers.records
+    found.look()
+    assert answers.records == before
+
+
+def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_path: Path) -> None:
+    class Half(Answers):
+        is_half = False
+
+        def get(self, key: str) -> Entry | None:
+            if self.is_half:
+                raise ConsulError("no answer in time")
+            return super().get(key)
+
+    answers = Half()
+    found = look(tmp_path, answers, services="/etc/convoy/services", splay=0)
+    found.look()
+    answers.put(RECORD, b'{"version": "v2", "post": "open"}')
+    answers.put(WAKE, b"1700000100")
+    answers.is_half = True
+    assert found.look().run is None
+    answers.is_half = False
+    assert found.look().run == "post-upgrade of v2"
+
+
+def test_what_failed_is_tried_again_at_once_if_the_node_was_woken_in_that_run(tmp_path: Path, answers: Answers) -> None:
+    answers.found["current_version"] = b"v3"
+    found = look(tmp_path, answers)
+    assert found.look().run == "upgrade to v3"
+    found.ended("upgrade to v3")
+    assert found.look().run is None
+    # What the agent itself writes wakes no one.
+    answers.put(WAKE, b"enrolled")
+    assert found.look().run is None
+    answers.put(WAKE, b"1700000000")
+    assert found.look().run == "upgrade to v3"
+    answers.put(WAKE, b"1700000100")
+    found.ended("upgrade to v3")
+    assert found.look().run == "upgrade to v3"
+    found.ended("upgrade to v3")
+    assert found.look().run is None
+
+
 class Admitting(Answers):
     """Consul with gates that planners wrote."""
 
     def read(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return {key: Entry(value, 1, 1) for key, value in self.found.items() if key in keys and key != "upgrade/schema"}
+        return {key: self.entry(key, 1) for key in self.found if key in keys and key != "upgrade/schema"}
 
 
 def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
@@ -175,7 +251,7 @@ def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
     # A job is no run of Puppet.
     assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
     assert found.look().run is None
-    found.woken()
+    answers.put(WAKE, b"1700000000")
     assert found.look().run == "job j1"
     answers.found["upgrade/job_records/compute7"] = b'{"job": "j1", "state": "done"}'
     assert found.look().run is None
