@@ -24,7 +24,7 @@ from ..processes import start_ticks
 from ..settings import Settings
 from .command_schema import check_arguments
 from .execution import execute
-from .job import Job, check_time, is_job_id, parse_job
+from .job import MOST_SECONDS, Job, check_time, is_job_id, parse_job
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
 from .reports import is_over, last_lines, next_outputs, next_record, parse_record, report_of, start_operations
@@ -82,8 +82,9 @@ class JobRun:
             self._spool.prepare()
             with self._alone():
                 self._spool.recover(int(time.time()))
-                for entry in self._spool.to_report():
-                    self._report(entry)
+                if not all(map(self._report, self._spool.to_report())):
+                    # What is decided without that end could overwrite it.
+                    return 75
                 self._spool.prune(int(time.time()))
                 return self._run_admitted()
         except Refused as error:
@@ -105,20 +106,26 @@ class JobRun:
             record = {}
         if identifier is None or is_over(record, identifier) or _is_by_ansible(self._keys, self._consul, identifier):
             return 0
+        before, problem = self._entry_of(identifier)
         try:
-            job, command, before = self._checked(identifier)
-            lost = self._lost_run(record, job, before)
-        except Refused as error:
-            self._refuse(identifier, str(error))
-            return 1
+            # Before any refusal, which would take the place of the end of that run.
+            ended = self._ended_run(record, identifier, before)
         except OtherMachine as error:
             # Its record stays as it is, so that its slot is not given away.
             self._say(f"{self._settings.host}: job {identifier} does not start: {error}")
             return 1
-        if lost is not None:
+        if ended is not None:
             # Only an operator decides whether it runs again.
-            self._say(f"{self._settings.host}: {report_of(lost)}")
-            self._report(lost)
+            self._say(f"{self._settings.host}: {report_of(ended)}")
+            if not self._report(ended):
+                return 75
+            return 0 if ended.state == DONE else 1
+        try:
+            if problem:
+                raise Refused(problem)
+            job, command = self._checked(identifier, before)
+        except Refused as error:
+            self._refuse(identifier, str(error), record)
             return 1
         attempt = 1 if before is None else before.attempt + (before.state != STARTING)
         # A start that did not go on may be in Consul all the same.
@@ -130,7 +137,7 @@ class JobRun:
             else:
                 self._spool.save(entry)
         except Refused as error:
-            self._refuse(identifier, str(error))
+            self._refuse(identifier, str(error), record)
             return 1
         try:
             entry = replace(entry, state=STARTED)
@@ -152,9 +159,17 @@ class JobRun:
         self._report(entry)
         return 0 if entry.state == DONE else 1
 
-    def _checked(self, identifier: str) -> tuple[Job, NodeCommand, Optional[Entry]]:
-        """Return the job, its command, and the entry of an earlier run that it may repeat.
+    def _entry_of(self, identifier: str) -> tuple[Optional[Entry], str]:
+        """Return the entry of an earlier run, None if there is none, and why it can't be read; the latter is empty if it can."""
+        try:
+            return self._spool.read(identifier), ""
+        except Refused as error:
+            return None, str(error)
 
+    def _checked(self, identifier: str, before: Optional[Entry]) -> tuple[Job, NodeCommand]:
+        """Return the job and its command.
+
+        :param before: the entry of an earlier run, which the job may have to repeat; None if there is none.
         :raises Refused: if this node does not run it.
         """
         key = self._keys.job(identifier)
@@ -177,7 +192,6 @@ class JobRun:
             self._say(f"{settings.host}: job {job.id} is signed by {signer}")
         command = find_command(job.command, settings.commands_dir)
         check_arguments(command.schema, job.arguments)
-        before = self._spool.read(identifier)
         is_new = before is None or before.state == STARTING
         if before is not None and not is_new and (before.state == DONE or not command.schema.is_repeatable):
             ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
@@ -186,15 +200,15 @@ class JobRun:
                 if before.state != DONE
                 else "The job has run on this node already. Begin a new job for this host."
             )
-        return job, command, before
+        return job, command
 
-    def _lost_run(self, record: Mapping[str, Any], job: Job, before: Optional[Entry]) -> Optional[Entry]:
+    def _ended_run(self, record: Mapping[str, Any], identifier: str, before: Optional[Entry]) -> Optional[Entry]:
         """Return the end of a run that Consul has only the start of: as this node remembers it, or lost; None if there is none.
 
         :raises OtherMachine: if it is one of another machine with the name of this one.
         """
         run = record.get("run")
-        if record.get("job") != job.id or record.get("state") != STARTED:
+        if not _is_started(record, identifier):
             return None
         if before is not None and before.run == run:
             # Its end was not reported in time.
@@ -207,7 +221,17 @@ class JobRun:
             )
         now = int(time.time())
         error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so no one knows how it ended"
-        return Entry(job.id, job.command, job.expires, LOST, str(run), at=now, ended=now, error=error)
+        # It began before now, so it expires before this. The job itself may be unreadable.
+        return Entry(
+            identifier,
+            str(record.get("command") or ""),
+            now + MOST_SECONDS,
+            LOST,
+            str(run),
+            at=now,
+            ended=now,
+            error=error,
+        )
 
     def _start(self, entry: Entry) -> None:
         """Write that the job starts, if the node is admitted to it at that moment.
@@ -268,37 +292,51 @@ class JobRun:
         lines = last_lines(ended.output)
         return replace(entry, state=FAILED, error=f"{job.command}: {how}" + (f": {lines}" if lines else ""))
 
-    def _refuse(self, identifier: str, reason: str) -> None:
-        """Report that the node does not run a job."""
+    def _refuse(self, identifier: str, reason: str, record: Mapping[str, Any]) -> None:
+        """Report that the node does not run a job.
+
+        :param record: the host's record. If it has a start of this job, that start was never followed by a run.
+        """
         now = int(time.time())
         self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
-        entry = Entry(identifier, "", 0, FAILED, uuid.uuid4().hex, at=now, ended=now, error=f"refused: {reason}")
+        run = str(record.get("run")) if _is_started(record, identifier) else uuid.uuid4().hex
+        entry = Entry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
         self._report(entry, is_refusal=True)
 
     def _refuse_without_entry(self, reason: str) -> int:
         with contextlib.suppress(ConsulError):
             found = self._consul.read(self._keys.all)
             identifier = admitted_job(self._keys, found)
-            if identifier is not None:
-                self._refuse(identifier, reason)
+            if identifier is not None and not _is_by_ansible(self._keys, self._consul, identifier):
+                # Not the start of a run: its end may be in the folder that can't be used now.
+                self._refuse(identifier, reason, {})
         return 1
 
-    def _report(self, entry: Entry, is_refusal: bool = False) -> None:
-        """Write how a job ended, and note that; if Consul does not take it, the next run does.
+    def _report(self, entry: Entry, is_refusal: bool = False) -> bool:
+        """Write how a job ended, and note that; return False if Consul does not take it, so that the next run has to.
 
-        A record of another run is left alone: an operator has removed the host's keys, or the host has begun another job.
+        A record of another run is left alone: an operator has removed the host's keys, or the host has begun another job. So is one that
+        has an end already.
         """
         if entry.state not in ENDED:
-            return
+            self._say(
+                f"{self._settings.host}: the end of job {entry.id} can't be noted in {self._spool.folder}, so no job begins. Make room, or "
+                "correct the disk."
+            )
+            return False
         keys, until, pause = self._keys, time.monotonic() + _REPORT_SECONDS, 0.5
         while True:
             try:
                 record, outputs = self._consul.get(keys.job_record), self._consul.get(keys.job_output)
                 before = parse_record(record.value if record else None)
-                if not is_refusal and before.get("run") != entry.run:
+                is_same = before.get("run") == entry.run
+                if is_refusal and (is_over(before, entry.id) or (_is_started(before, entry.id) and not is_same)):
+                    return True
+                if not is_refusal and not (is_same and before.get("state") == STARTED):
+                    if is_same and before.get("state") in ENDED:
+                        # A full disk may have taken the report, but not the note of it.
+                        entry = replace(entry, state=str(before["state"]))
                     break
-                if is_refusal and is_over(before, entry.id):
-                    return
                 operations = [
                     _cas(keys.job_record, next_record(before, entry, self._facts), record),
                     _cas(keys.job_output, next_outputs(outputs.value if outputs else None, entry), outputs),
@@ -308,12 +346,13 @@ class JobRun:
             except ConsulError as error:
                 self._say(f"{self._settings.host}: the end of job {entry.id} is not reported yet: {error}")
             if time.monotonic() + pause > until:
-                return
+                return False
             time.sleep(pause)
             pause = min(pause * 2, 10.0)
         if not is_refusal:
             with contextlib.suppress(Refused):
                 self._spool.save(replace(entry, is_reported=True))
+        return True
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -385,6 +424,11 @@ def _never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str
         entry = spool.read(job)
         return entry is not None and entry.state == STARTING and entry.run == record.get("run")
     return False
+
+
+def _is_started(record: Mapping[str, Any], identifier: str) -> bool:
+    """Return whether a host's record is the start of a job, without its end."""
+    return record.get("job") == identifier and record.get("state") == STARTED
 
 
 def _is_by_ansible(keys: NodeKeys, consul: Consul, identifier: str) -> bool:

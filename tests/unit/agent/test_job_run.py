@@ -20,6 +20,7 @@ import pytest
 from agent_consul import AgentConsul
 from convoy_node import state
 from convoy_node.connection import Connection
+from convoy_node.errors import ConsulError
 from convoy_node.gate import NodeKeys, admitted_job
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_run import JobRun, needs_run
@@ -317,6 +318,66 @@ def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: I
     assert needs_run(KEYS, consul, node.spool, None) == ""
 
 
+@pytest.mark.parametrize("is_repeatable", [False, True])
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_an_end_that_consul_does_not_take_is_never_replaced_by_a_refusal(
+    is_failed: bool, is_repeatable: bool, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran; echo worked; exit {3 * is_failed}", repeatable=is_repeatable)
+    node.admit("j1")
+
+    def take_only_starts() -> None:
+        if (trusted / "ran").exists():
+            raise ConsulError("Consul answered 500: no leader.")
+
+    node.consul.before_write = take_only_starts
+    assert node.run() == is_failed
+    (trusted / "ran").rename(trusted / "ran before")
+    node.consul.before_write = refuse
+    # Not even what else it is admitted to begins, as its start would take the place of that end.
+    for identifier in ("j1", "j2"):
+        node.admit(identifier)
+        assert node.run() == 75
+        assert (node.record["job"], node.record["state"]) == ("j1", "started")
+    node.consul.before_write = lambda: None
+    node.admit("j1")
+    assert node.run() == 0
+    assert not (trusted / "ran").exists()
+    state, code = ("failed", 3) if is_failed else ("done", 0)
+    assert (node.record["state"], node.record["exit_status"]) == (state, code)
+    (output,) = node.consul.data(OUTPUT)
+    assert (output["state"], output["output"]) == (state, "worked\n")
+
+
+def refuse() -> None:
+    raise ConsulError("Consul answered 500: no leader.")
+
+
+def test_an_end_in_consul_that_a_full_disk_did_not_take_is_not_replaced_by_lost(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran", repeatable=True)
+    node.admit("j1")
+    save = node.spool.save
+
+    def full(one: Entry) -> None:
+        if (trusted / "ran").exists():
+            raise Refused("the disk is full")
+        save(one)
+
+    monkeypatch.setattr(node.spool, "save", full)
+    assert node.run() == 0
+    assert node.record["state"] == "done"
+    monkeypatch.undo()
+    monkeypatch.setattr(job_run, "Consul", lambda _connection: node.consul)
+    (one,) = node.spool.entries()
+    # As after a restart: the process that ran it is gone.
+    save(replace(one, pid=2**22 + 1))
+    assert node.run() == 0
+    assert node.record["state"] == "done"
+    assert [(one.state, one.is_reported) for one in node.spool.entries()] == [(DONE, True)]
+
+
 def test_the_last_outputs_are_kept(node: Node, install: Install) -> None:
     install("a", "echo $CONVOY_JOB")
     for number in range(5):
@@ -420,47 +481,53 @@ def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: In
     assert not (trusted / "ran").exists()
 
 
-@pytest.mark.parametrize("is_repeatable", [False, True])
+@pytest.mark.parametrize("problem", ["", "not repeatable", "no command", "expired", "unreadable"])
 @pytest.mark.parametrize("is_other_machine", [False, True])
-def test_a_start_that_this_node_does_not_remember_is_lost(
-    is_other_machine: bool, is_repeatable: bool, node: Node, install: Install, trusted: Path
+def test_a_start_that_this_node_does_not_remember_is_lost_even_if_it_would_refuse_the_job(
+    is_other_machine: bool, problem: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran", repeatable=is_repeatable)
-    node.admit("j1")
+    if problem != "no command":
+        install("a", f"touch {trusted}/ran", repeatable=problem != "not repeatable")
+    node.admit("j1", **({"expires": int(time.time()) - 1} if problem == "expired" else {}))
+    if problem == "unreadable":
+        node.spool.prepare()
+        (trusted / "spool/j1.json").write_text("")
     machine = "another" if is_other_machine else job_run._machine()
     if is_other_machine and not job_run._machine():
         missing("This machine has no /etc/machine-id.")
-    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1", "machine": machine}))
+    start = {"job": "j1", "command": "a", "state": "started", "run": "r1", "machine": machine}
+    node.consul.put(RECORD, json.dumps(start))
     assert node.run() == 1
-    assert node.record["state"] == ("started" if is_other_machine else "lost")
     assert not (trusted / "ran").exists()
     if is_other_machine:
+        # Its slot is not given away, and its end can still be reported.
+        assert node.record == start
         assert "The machine another has begun the job" in node.lines[-1]
+        return
+    assert (node.record["state"], node.record["run"], node.record["command"]) == ("lost", "r1", "a")
+    # It is remembered until any job that began before now has expired.
+    assert node.run() == 0
+    (one,) = node.spool.entries()
+    assert (one.state, one.is_reported) == (LOST, True)
+    if problem in ("not repeatable", "unreadable"):
+        node.retry()
+        assert node.run() == (1 if problem == "not repeatable" else 0)
 
 
-def test_an_end_that_was_not_reported_in_time_is_reported_and_nothing_runs_again(
-    node: Node, install: Install, trusted: Path
+@pytest.mark.parametrize("is_repeatable", [False, True])
+@pytest.mark.parametrize("state", [DONE, FAILED, LOST])
+def test_an_end_that_consul_has_forgotten_is_reported_again_and_nothing_runs_again(
+    state: str, is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran", repeatable=True)
+    install("a", f"touch {trusted}/ran", repeatable=is_repeatable)
     node.admit("j1")
     node.spool.prepare()
-    # As after a report that Consul did not take in this run.
-    node.spool.add(
-        Entry(
-            "j1",
-            "a",
-            int(time.time()) + 600,
-            LOST,
-            "r1",
-            at=1,
-            ended=2,
-            error="lost: the node restarted",
-            is_reported=True,
-        )
-    )
+    # As after an older snapshot of Consul was restored, which has only the start.
+    one = Entry("j1", "a", int(time.time()) + 600, state, "r1", at=1, ended=2, error="its error", is_reported=True)
+    node.spool.add(one)
     node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
-    assert node.run() == 1
-    assert node.record["state"] == "lost"
+    assert node.run() == (0 if state == DONE else 1)
+    assert (node.record["state"], node.record["error"]) == (state, "its error")
     assert not (trusted / "ran").exists()
 
 
@@ -506,6 +573,23 @@ def test_a_spool_that_others_can_change_refuses_every_job(node: Node, install: I
     assert node.run() == 1
     assert "can be written by other users" in node.record["error"]
     assert not (trusted / "ran").exists()
+
+
+def test_a_spool_that_can_t_be_used_does_not_replace_the_start_of_a_run_whose_end_it_may_have(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.spool.prepare()
+    node.spool.add(entry("j1", int(time.time()) + 600, DONE))
+    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r"}))
+    (trusted / "spool").chmod(0o777)
+    assert node.run() == 1
+    assert "can be written by other users" in node.lines[-1]
+    assert node.record["state"] == "started"
+    (trusted / "spool").chmod(0o700)
+    assert node.run() == 0
+    assert node.record["state"] == "done"
 
 
 def test_a_pid_of_another_process_is_not_killed() -> None:
