@@ -22,6 +22,10 @@ from .signals import Signals
 
 # Answers on the keys of one node are small. More than this is not Consul.
 _MOST_BYTES = 4_000_000
+# Consul's indexes and flags are unsigned numbers of 64 bits.
+_MOST_NUMBER = 2**64 - 1
+# Operations that return their key if they were executed.
+_RETURNED = ("cas", "check-index")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,15 @@ class Entry:
     value: bytes
     index: int
     flags: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a request; ``index`` is 0 if it has none."""
+
+    status: int
+    index: int
+    body: bytes
 
 
 class Consul:
@@ -51,31 +64,24 @@ class Consul:
         operations = [{"KV": {"Verb": "get-tree", "Key": key}} for key in keys]
         found = self._json("PUT", "txn", {"consistent": ""}, operations)
         wanted = set(keys)
-        try:
-            results = [one["KV"] for one in found["Results"] or ()]
-            return {
-                one["Key"]: Entry(
-                    base64.b64decode(one["Value"] or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0)
-                )
-                for one in results
-                if one["Key"] in wanted
-            }
-        except (TypeError, KeyError, ValueError):
-            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+        entries = self._results(found)
+        return {key: entry for key, entry in entries.items() if key in wanted}
 
     def get(self, key: str) -> Optional[Entry]:
         """Return a key from a consistent read of it alone; None if it is missing.
 
         :raises ConsulError: also :class:`Denied`.
         """
-        body = self.send("GET", f"kv/{quote(key)}", {"consistent": ""}, missing_is_well=True)
-        if not body:
+        reply = self.send("GET", f"kv/{quote(key)}", {"consistent": ""}, missing_is_well=True)
+        if reply.status == 404:
             return None
-        try:
-            (one,) = json.loads(body)
-            return Entry(base64.b64decode(one["Value"] or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0))
-        except (TypeError, KeyError, ValueError, RecursionError):
-            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+        found = self._parsed(reply.body)
+        if not isinstance(found, list) or len(found) != 1:
+            raise self._not_consul()
+        name, entry = self._entry(found[0])
+        if name != key:
+            raise self._not_consul()
+        return entry
 
     def create(self, key: str, value: str) -> None:
         """Create a key unless it exists.
@@ -95,22 +101,20 @@ class Consul:
             {"KV": {**one, **({"Value": base64.b64encode(one["Value"]).decode()} if "Value" in one else {})}}
             for one in operations
         ]
-        body = self.send("PUT", "txn", {}, json.dumps(encoded).encode(), conflict_is_well=True)
-        try:
-            found = json.loads(body)
-            if found.get("Errors"):
-                if any("Permission denied" in str(one.get("What")) for one in found["Errors"]):
-                    raise self._denied(str(found["Errors"][0].get("What")))
-                return None
-            results = [one["KV"] for one in found["Results"] or ()]
-            return {
-                one["Key"]: Entry(
-                    base64.b64decode(one.get("Value") or ""), int(one["ModifyIndex"]), int(one.get("Flags") or 0)
-                )
-                for one in results
-            }
-        except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
-            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's.") from None
+        reply = self.send("PUT", "txn", {}, json.dumps(encoded).encode(), conflict_is_well=True)
+        found = self._parsed(reply.body)
+        if reply.status == 409:
+            errors = found.get("Errors") if isinstance(found, dict) else None
+            if not isinstance(errors, list) or not errors or not all(isinstance(one, dict) for one in errors):
+                raise self._not_consul()
+            if any("Permission denied" in str(one.get("What")) for one in errors):
+                raise self._denied(str(errors[0].get("What")))
+            return None
+        entries = self._results(found)
+        # Anything else than Consul could answer with an empty list, and nothing would have been written.
+        if any(one["Key"] not in entries for one in operations if one["Verb"] in _RETURNED):
+            raise self._not_consul()
+        return entries
 
     def checks(self) -> Mapping[str, Any]:
         """Return the checks of the local agent: ID -> facts.
@@ -118,7 +122,9 @@ class Consul:
         :raises ConsulError: also :class:`Denied`.
         """
         found = self._json("GET", "agent/checks", {})
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            raise self._not_consul()
+        return found
 
     def update_check(self, name: str, status: str, output: str) -> None:
         """Set status and output of a check of the local agent, which also renews it.
@@ -136,8 +142,8 @@ class Consul:
         body: Optional[bytes] = None,
         missing_is_well: bool = False,
         conflict_is_well: bool = False,
-    ) -> bytes:
-        """Send a request; return the body of the answer.
+    ) -> Reply:
+        """Send a request; return the answer.
 
         :param missing_is_well: whether the key of the request may be missing.
         :param conflict_is_well: whether a comparison of the request may fail.
@@ -146,16 +152,16 @@ class Consul:
         connection = self._to.open()
         try:
             connection.request(method, self._to.path(path, query), body, self._to.headers())
-            return self.answer(connection, missing_is_well, conflict_is_well)[1]
-        except (OSError, http.client.HTTPException) as error:
+            return self.answer(connection, missing_is_well, conflict_is_well)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise self.unreachable(error) from error
         finally:
             connection.close()
 
     def answer(
         self, connection: http.client.HTTPConnection, missing_is_well: bool = False, conflict_is_well: bool = False
-    ) -> tuple[int, bytes]:
-        """Return index and body of the answer to a request that was sent.
+    ) -> Reply:
+        """Return the answer to a request that was sent.
 
         :param missing_is_well: whether the key of the request may be missing.
         :param conflict_is_well: whether a comparison of the request may fail.
@@ -166,9 +172,9 @@ class Consul:
         index = response.headers.get("X-Consul-Index") or "0"
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):
-            return (int(index) if index.isdecimal() and len(index) <= 20 else 0), body
+            return Reply(response.status, int(index) if index.isdecimal() and len(index) <= 20 else 0, body)
         if response.status == 409 and conflict_is_well:
-            return 0, body
+            return Reply(response.status, 0, body)
         text = printable(body[:300].decode("utf-8", "replace").strip(), 300)
         if self._to.token:
             text = text.replace(self._to.token, "********")
@@ -192,11 +198,44 @@ class Consul:
         )
 
     def _json(self, method: str, path: str, query: Mapping[str, str], data: Any = None) -> Any:
-        body = self.send(method, path, query, None if data is None else json.dumps(data).encode())
+        return self._parsed(self.send(method, path, query, None if data is None else json.dumps(data).encode()).body)
+
+    def _parsed(self, body: bytes) -> Any:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise ConsulError(f"{self._to.url}: what answers there is not Consul, as its answer is not JSON.") from None
+
+    def _results(self, found: Any) -> dict[str, Entry]:
+        """Return the keys in the answer to a transaction that was executed."""
+        if not isinstance(found, dict) or "Results" not in found or found.get("Errors"):
+            raise self._not_consul()
+        results = found["Results"] if found["Results"] is not None else []
+        if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
+            raise self._not_consul()
+        return dict(self._entry(one.get("KV")) for one in results)
+
+    def _entry(self, found: Any) -> tuple[str, Entry]:
+        """Return a key and its entry, as Consul describes it."""
+        if not isinstance(found, dict):
+            raise self._not_consul()
+        # A key without a value has null, and so have keys that were written.
+        key, value = found.get("Key"), found.get("Value")
+        if not isinstance(key, str) or not (value is None or isinstance(value, str)):
+            raise self._not_consul()
+        try:
+            content = base64.b64decode(value or "", validate=True)
+        except ValueError:
+            raise self._not_consul() from None
+        return key, Entry(content, self._number(found.get("ModifyIndex")), self._number(found.get("Flags")))
+
+    def _number(self, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+            raise self._not_consul()
+        return value
+
+    def _not_consul(self) -> ConsulError:
+        return ConsulError(f"{self._to.url}: the answer is not one of Consul's.")
 
 
 class Watch:
@@ -275,8 +314,11 @@ class Watch:
     def _take(self, query: _Query) -> bool:
         """Take an answer; return whether the key has changed."""
         assert query.connection is not None
-        index, _body = self._consul.answer(query.connection, missing_is_well=True)
+        index = self._consul.answer(query.connection, missing_is_well=True).index
         query.is_sent = False
+        if not index:
+            # What answers every query at once would be asked again at once.
+            raise ConsulError(f"{self._to.url}: the answer is not one of Consul's, as it has no index.")
         if index < query.asked:
             # Consul was restored from a snapshot, or another server answers that is behind. Either way the agent reads again.
             query.seen = index

@@ -132,7 +132,7 @@ def _not_reported(new: Release, settings: Settings) -> Optional[str]:
     try:
         entry = Consul(settings.connection).get(keys.record)
         record = json.loads(entry.value) if entry is not None else {}
-    except (ConsulError, ValueError) as error:
+    except (ConsulError, ValueError, RecursionError) as error:
         return f"it is not known whether it has reported: {printable(str(error))}"
     reporter, state = (record.get(name) for name in ("release", "state")) if isinstance(record, dict) else (None, None)
     if reporter == new.name and state in ("upgraded", "failed"):

@@ -108,6 +108,7 @@ _EXAMPLES = {
 }
 # These may be 0.
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
+_LAST_PORT = 65535
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
 # What Puppet accepts as the name of an environment, in which {version} stands for a version.
 _ENVIRONMENT = re.compile(r"\w*", re.ASCII)
@@ -276,6 +277,8 @@ def _check(path: str, name: str, value: Any) -> None:
             f"{path}: puppet_gate_sources is {printable(json.dumps(value), 100)}; give consul, or the path of a folder with {{version}} in it, such "
             "as /srv/fleet/{version}/sources."
         )
+    if name == "upgrade_consul_port" and value > _LAST_PORT:
+        raise BadSettings(f"{path}: {name} is {value}; give a port from 1 to {_LAST_PORT}.")
     if name in _PATHS and value and not value.startswith("/"):
         raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give a path that begins with /.")
     choices = _CHOICES.get(name, ())

@@ -60,7 +60,7 @@ class PuppetRuns:
         try:
             found = json.loads(self._path.read_bytes()[:_MOST_BYTES])
             at, boot, monotonic = float(found["at"]), found["boot"], float(found["monotonic"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
         if boot and boot == _boot_id() and monotonic <= time.monotonic():
             return monotonic

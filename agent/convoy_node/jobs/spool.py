@@ -116,7 +116,7 @@ class Spool:
                 raise ValueError("it is of another job")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise Refused(
                 f"{path} can't be read ({printable(str(error), 200)}), so the job may have run here already. Begin a new job for this host."
             ) from None

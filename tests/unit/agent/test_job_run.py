@@ -552,7 +552,7 @@ def test_the_spool_forgets_expired_jobs_and_refuses_older_ones_from_then_on(trus
         spool.add(entry("next", 101))
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"id": "j1"}', "x"])
+@pytest.mark.parametrize("text", ["", "{}", '{"id": "j1"}', "x", "[" * 100_000], ids=range(5))
 def test_an_entry_that_can_t_be_read_counts_as_one_that_ran(
     text: str, node: Node, install: Install, trusted: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({**GOOD, "puppet_gate_packages": "nginx"}, 'give a list of texts, such as ["a", "b"]'),
         ({**GOOD, "puppet_gate_repositories": ["x"]}, "give a list of objects"),
         ({**GOOD, "puppet_gate_puppet_schedule": "cron"}, "give one of agent, external"),
+        ({**GOOD, "upgrade_consul_port": 65536}, "upgrade_consul_port is 65536; give a port from 1 to 65535."),
         ({**GOOD, "upgrade_consul_scheme": "ftp"}, "give one of http, https"),
         (
             {**GOOD, "puppet_gate_environment": "r-{version}"},

@@ -48,7 +48,14 @@ def test_after_a_boot_the_time_of_day_has_to_do_unless_it_is_in_the_future(
     assert PuppetRuns(file).last() is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"at": "x", "boot": "", "monotonic": 1}', '{"at": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", '{"at": "x", "boot": "", "monotonic": 1}', '{"at": 1}'),
+        f'{{"at": {"9" * 400}, "boot": "", "monotonic": 1}}',
+        '{"at": 1e999, "boot": "", "monotonic": 1}',
+    ],
+)
 def test_what_can_t_be_read_is_not_known(text: str, file: str) -> None:
     Path(file).parent.mkdir()
     Path(file).write_text(text)
