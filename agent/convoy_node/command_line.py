@@ -137,6 +137,8 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     with alone(settings) as is_alone:
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
+            # What the other one started may take longer than the checks of the node last.
+            Look(settings, say=say).renew_checks()
             return 0
         return _look_once(settings, path)
 

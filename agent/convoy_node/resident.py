@@ -111,7 +111,7 @@ class Look:
         decision = decide(self.settings, self.answer, facts)
         if not only:
             self._keep_puppet_out(decision)
-            self._renew_checks(facts.now)
+            self.renew_checks()
         return decision
 
     def _job(self) -> str:
@@ -208,18 +208,23 @@ class Look:
         except OSError as error:
             self._say(f"Puppet's own runs can't be kept out: {error}")
 
-    def _renew_checks(self, now: float) -> None:
-        """Renew the checks of the node, which would become critical otherwise. Their result is that of the last agent run."""
+    @property
+    def renew_every(self) -> float:
+        """After how many seconds the checks of the node have to be renewed; infinite if they do not become critical."""
         settings = self.settings
-        if not (settings.health and settings.health_critical) or now - self._renewed < min(
-            settings.interval, settings.health_ttl / 3
-        ):
+        is_needed = settings.health and settings.health_critical
+        return min(settings.interval, settings.health_ttl / 3) if is_needed else float("inf")
+
+    def renew_checks(self) -> None:
+        """Renew the checks of the node if it is time, because they would become critical otherwise. Their result is that of the last agent run."""
+        now, every = time.monotonic(), self.renew_every
+        if every == float("inf") or now - self._renewed < every:
             return
         self._renewed = now
         with contextlib.suppress(ConsulError):
-            found = self.consul.checks()
             for name in _CHECKS:
-                check = found.get(name)
+                # Read right before it is written, because an agent run may change it.
+                check = self.consul.checks().get(name)
                 if isinstance(check, dict) and not check.get("ServiceID"):
                     self.consul.update_check(
                         name, str(check.get("Status") or "warning"), str(check.get("Output") or "")
@@ -284,8 +289,9 @@ class Resident:
         else:
             process = agent_run.start_program(self._path, "job" if is_job else "run")
         while (code := process.poll()) is None:
-            self._signals.wait(self._notifier.every)
+            self._signals.wait(min(self._notifier.every, self._look.renew_every))
             self._notifier.alive()
+            self._look.renew_checks()
             if self._signals.is_over:
                 # The unit goes on without the agent. Without one, the run is a child, which a supervisor may end too.
                 return
@@ -310,7 +316,7 @@ class Resident:
                 self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
             self._watch.note(self._look.entries)
             # The next look finds out what has changed.
-            self._watch.wait(seconds, min(self._notifier.every, _EVERY), lambda: self._has_reason(disabled))
+            self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))
         except ConsulError:
             # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
             self._signals.wait(random.uniform(0.2, 2.0))
@@ -319,7 +325,7 @@ class Resident:
         """Wait for so long, or until something on the node is a reason to look again."""
         until = time.monotonic() + seconds
         while not self._has_reason(disabled) and (left := until - time.monotonic()) > 0:
-            self._signals.wait(min(left, self._notifier.every, _EVERY))
+            self._signals.wait(min(left, self._every))
 
     def _keys_to_watch(self) -> tuple[str, ...]:
         # A query on a missing key would end whenever a key near it is written.
@@ -327,9 +333,15 @@ class Resident:
         is_there = bool(look.entries) and look.ensure_wake_key()
         return tuple(key for key in look.wake_keys if key in look.entries or (key == look.keys.wake and is_there))
 
+    @property
+    def _every(self) -> float:
+        """How often something else than Consul's answers needs the agent while it waits (seconds)."""
+        return min(self._notifier.every, self._look.renew_every, _EVERY)
+
     def _has_reason(self, disabled: Optional[str]) -> bool:
-        """Tell systemd that the agent works; return whether something on the node is a reason to look again."""
+        """Tell systemd that the agent works, and renew its checks; return whether something on the node is a reason to look again."""
         self._notifier.alive()
+        self._look.renew_checks()
         return (
             self._signals.is_over
             or self._signals.read_again

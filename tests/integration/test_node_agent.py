@@ -371,6 +371,50 @@ def test_a_wake_during_an_agent_run_is_not_lost(end: str, next_run: str, consul:
     assert [line for line in node.lines if "agent run: " in line][-1].endswith(f"(agent run: {next_run})\n")
 
 
+@pytest.mark.parametrize("what", quick(2, ["agent run", "cron", "wait"]))
+def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, node: Node) -> None:
+    # The node only waits if it is not admitted. By its own clock, it looks again in an hour.
+    node.write(
+        puppet_gate_health=True,
+        puppet_gate_health_critical=True,
+        puppet_gate_health_ttl=3,
+        puppet_gate_interval=3600,
+    )
+    for name in ("puppet", "validation"):
+        check = {"Name": name, "TTL": "3s", "Status": "passing"}
+        assert consul.call("PUT", "agent/check/register", json.dumps(check).encode())[0] == 200
+
+    def statuses() -> list[tuple[str, str]]:
+        found = json.loads(consul.call("GET", "agent/checks")[2])
+        return sorted((name, found[name]["Status"]) for name in ("puppet", "validation"))
+
+    passing = [("puppet", "passing"), ("validation", "passing")]
+    try:
+        (node.folder / "what").write_text("wait")
+        if what != "wait":
+            consul.put(GATE, "True")
+        first = subprocess.Popen(node.command("once"), env=node.environ) if what == "cron" else None
+        if first is None:
+            node.start()
+        wait_for(lambda: node.runs if what != "wait" else consul.get(WAKE), "it works")
+        until = time.monotonic() + 7
+        while time.monotonic() < until:
+            if what == "cron":
+                # As cron starts it, at the interval.
+                assert "convoy-node runs already" in node.call("once").stdout
+            assert statuses() == passing
+            time.sleep(0.3)
+        if first is not None:
+            (node.folder / "what").unlink()
+            first.communicate(timeout=20)
+        node.stop()
+        # Nothing else has renewed them.
+        wait_for(lambda: statuses() == [("puppet", "critical"), ("validation", "critical")], "they expire")
+    finally:
+        for name in ("puppet", "validation"):
+            consul.call("PUT", f"agent/check/deregister/{name}")
+
+
 def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) -> None:
     consul.put(GATE, "True")
     (node.folder / "what").write_text("wait")
