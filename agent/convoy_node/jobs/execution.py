@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import IO, Any, Callable
 
 from ..processes import kill_tree
 
@@ -105,7 +105,7 @@ def execute(
     output = Output()
     reading, writing = os.pipe()
     try:
-        with tempfile.TemporaryFile() as given:
+        with _open_in_memory() as given:
             given.write(json.dumps(dict(arguments), sort_keys=True).encode())
             given.seek(0)
             process = subprocess.Popen(
@@ -126,6 +126,15 @@ def execute(
         os.close(reading)
         if writing >= 0:
             os.close(writing)
+
+
+def _open_in_memory() -> IO[bytes]:
+    """Return a file in memory, because a full /tmp is no reason not to run a command, such as one that makes room."""
+    try:
+        return os.fdopen(os.memfd_create("arguments"), "r+b")
+    except OSError:
+        # vm.memfd_noexec=2 refuses it.
+        return tempfile.TemporaryFile()
 
 
 def _follow(process: subprocess.Popen[bytes], reading: int, output: Output, until: float) -> bool:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from typing import Any, Callable, Optional
 
 from ..consul import Consul
 from ..consul import Entry as Key
-from ..errors import ConsulError, printable
+from ..errors import BadSettings, ConsulError, printable
 from ..gate import NodeKeys, admitted_job
 from ..processes import start_ticks
 from ..settings import Settings
@@ -94,6 +95,15 @@ class JobRun:
         except Busy as error:
             self._say(f"{self._settings.host}: {error}")
             return 75
+        except (ConsulError, BadSettings):
+            raise
+        except Exception as error:
+            # Whatever it is, the operator has to learn of it. The start of a run stays as it is, and the next run reports its end.
+            traceback.print_exc()
+            return self._refuse_without_entry(
+                f"The agent failed with {type(error).__name__}: {printable(str(error), 300)}. Correct what this names, if you can. "
+                "journalctl -u convoy-node-job on this node shows where it failed."
+            )
 
     def _run_admitted(self) -> int:
         found = self._consul.read([*self._keys.all, self._keys.holds_folder])

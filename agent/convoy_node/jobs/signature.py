@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import printable
@@ -39,17 +41,13 @@ def verify_signature(job: Job, prefix: str, allowed_signers: str = FILE) -> str:
         )
     refuse_untrusted_folder(Path(allowed_signers).parent)
     keys = read_trusted(Path(allowed_signers), _MOST_BYTES)
-    with tempfile.TemporaryDirectory(prefix="convoy-job-") as folder:
-        # A copy of what was checked. mkdtemp lets only this user into the folder.
-        signature, allowed = Path(folder, "signature"), Path(folder, "allowed_signers")
-        signature.write_bytes(job.signature.encode("ascii", "replace")[:_MOST_SIGNATURE])
-        allowed.write_bytes(keys)
-        try:
-            text = job.signed_text(prefix)
-        except (ValueError, RecursionError):
-            raise Refused(
-                "The job has arguments that can't be signed. Begin a new job with values that JSON has."
-            ) from None
+    try:
+        text = job.signed_text(prefix)
+    except (ValueError, RecursionError):
+        raise Refused(
+            "The job has arguments that can't be signed. Begin a new job with values that JSON has."
+        ) from None
+    with _copies(job.signature.encode("ascii", "replace")[:_MOST_SIGNATURE], keys) as (signature, allowed):
         found = _keygen(["find-principals", "-s", str(signature), "-f", str(allowed)], text)
         names = found.stdout.decode("utf-8", "replace").splitlines() if found.returncode == 0 else []
         if not names:
@@ -66,6 +64,31 @@ def verify_signature(job: Job, prefix: str, allowed_signers: str = FILE) -> str:
         f"The signature by {printable(names[0], 200)} does not fit the job: {_last_line(verified)}. The command, its arguments, its hosts, "
         "its expiry or the key prefix differ from what was signed. Begin a new job, and find out who changed this one."
     )
+
+
+@contextmanager
+def _copies(signature: bytes, keys: bytes) -> Iterator[tuple[Path, Path]]:
+    """Yield the paths of temporary files with a signature and with the allowed keys, which are those that were checked.
+
+    :raises Refused: if they can't be written.
+    """
+    folder = None
+    try:
+        try:
+            # mkdtemp lets only this user into the folder.
+            folder = tempfile.mkdtemp(prefix="convoy-job-")
+            files = Path(folder, "signature"), Path(folder, "allowed_signers")
+            for file, content in zip(files, (signature, keys)):
+                file.write_bytes(content)
+        except OSError as error:
+            raise Refused(
+                f"The signature can't be verified: no temporary files can be written ({printable(error.strerror or str(error), 200)}). "
+                "Make room in /tmp of this node, or create it."
+            ) from None
+        yield files
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keygen(words: Sequence[str], text: bytes) -> subprocess.CompletedProcess[bytes]:

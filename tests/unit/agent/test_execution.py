@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,24 @@ def test_nothing_of_the_agent_s_environment_is_passed_on(install: Install, monke
     monkeypatch.setenv("CONSUL_HTTP_TOKEN", "secret")
     assert "secret" not in execute(install("a", "env"), {}, 60, {}).output
     assert set(environment({}, {})) == {"PATH", "LC_ALL", "HOME"}
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_a_command_runs_without_a_folder_for_temporary_files(
+    has_memory: bool, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = install("a", "cat")
+
+    def refuse(_name: str) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    if has_memory:
+        monkeypatch.setattr(tempfile, "tempdir", str(trusted / "missing"))
+    else:
+        # A kernel may refuse such files.
+        monkeypatch.setattr(os, "memfd_create", refuse)
+    arguments = {"text": "x" * 100_000}
+    assert execute(program, arguments, 60, {}).output.startswith('{"text": "xxx')
 
 
 def test_exit_status_and_both_outputs_are_kept(install: Install) -> None:

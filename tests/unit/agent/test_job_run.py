@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -198,6 +199,67 @@ def test_a_node_that_demands_signatures_refuses_jobs_without_one(node: Node, ins
     assert node.run() == 1
     assert "is signed with a key that is not in" in node.record["error"]
     assert not (trusted / "ran").exists()
+
+
+def test_a_signed_job_is_refused_where_there_are_no_temporary_files(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    (trusted / "signers").write_text("")
+    node.settings = replace(node.settings, require_signed_jobs=True, allowed_signers=str(trusted / "signers"))
+    monkeypatch.setattr(tempfile, "tempdir", str(trusted / "missing"))
+    node.admit("j1", signature="nonsense")
+    assert node.run() == 1
+    assert node.record["error"].startswith(
+        "refused: The signature can't be verified: no temporary files can be written"
+    )
+
+
+@pytest.mark.parametrize("place", ["find_command", "new_entry", "check_time", "Spool.prune", "Spool.recover"])
+def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
+    place: str, node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+
+    def fail(*_arguments: Any) -> None:
+        raise RuntimeError("it is broken")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(f"convoy_node.jobs.job_run.{place}", fail)
+        assert node.run() == 1
+    assert node.record["state"] == "failed"
+    assert node.record["error"].startswith("refused: The agent failed with RuntimeError: it is broken.")
+    assert "journalctl -u convoy-node-job" in node.record["error"]
+    assert not (trusted / "ran").exists()
+    node.retry()
+    assert node.run() == 0
+
+
+def test_an_unexpected_error_after_the_command_has_started_is_no_refusal(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+
+    def fail(*_arguments: Any) -> None:
+        raise RuntimeError("it is broken")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(job_run, "next_outputs", fail)
+        assert node.run() == 1
+    assert (trusted / "ran").exists()
+    assert node.record["state"] == "started"
+    assert node.run() == 0
+    assert node.record["state"] == "done"
+
+
+def test_a_job_that_ansible_runs_is_not_refused_by_a_node_that_can_t_run_jobs(node: Node, trusted: Path) -> None:
+    node.admit("j1", by_ansible=True)
+    (trusted / "spool").mkdir()
+    (trusted / "spool").chmod(0o777)
+    assert node.run() == 1
+    assert RECORD not in node.consul.keys
 
 
 KEYS = NodeKeys("web1", "web")

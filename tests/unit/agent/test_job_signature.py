@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -152,3 +154,28 @@ def test_a_job_has_its_time() -> None:
 def test_a_job_that_can_t_be_read_is_refused(value: bytes) -> None:
     with pytest.raises(Refused, match=r"upgrade/jobs/a can't be used"):
         parse_job("upgrade/jobs/a", "a", value)
+
+
+def test_without_room_for_temporary_files_a_job_is_refused_with_what_to_do(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = signed(JOB, keys / "ann")
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "tempdir", str(keys / "missing"))
+        told = refusal(job, keys)
+    assert told == (
+        "The signature can't be verified: no temporary files can be written (No such file or directory). Make room in /tmp of this node, or "
+        "create it."
+    )
+    made: list[str] = []
+    make = tempfile.mkdtemp
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "mkdtemp", lambda **facts: made.append(make(dir=keys, **facts)) or made[-1])
+        changed.setattr(Path, "write_bytes", full)
+        assert "no temporary files can be written (No space left on device)" in refusal(job, keys)
+    assert made and not Path(made[0]).exists()
+    assert verify_signature(job, "", str(keys / "allowed_signers")) == "ann@example.com"
