@@ -145,15 +145,27 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
 
 def _look_once(settings: Settings, path: str) -> int:
     look = Look(settings, say=say, is_single=True)
-    decision = look.look()
+    code = _look_and_act(look, path, with_job=True)
     with contextlib.suppress(ConsulError):
         look.ensure_wake_key()
+    return code
+
+
+def _look_and_act(look: Look, path: str, with_job: bool) -> int:
+    """Look, and do what there is to do; return its exit code.
+
+    :param with_job: whether it may be a job, after which comes another look. Puppet does not wait for a job that can't begin each time.
+    """
+    settings, decision = look.settings, look.look()
+    is_job = decision.run is not None and decision.run.startswith(f"{JOB} ")
+    if is_job and not with_job:
+        return 0
     say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
     if decision.run is None:
         return 0
-    code = _job(settings) if decision.run.startswith(f"{JOB} ") else _run(settings, path, [])
+    code = _job(settings) if is_job else _run(settings, path, [])
     look.ended(decision.run)
-    return code
+    return (_look_and_act(look, path, with_job=False) or code) if is_job else code
 
 
 @contextlib.contextmanager

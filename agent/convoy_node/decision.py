@@ -28,8 +28,10 @@ class NodeFacts:
     :param now: the present time.
     :param puppet_at: when Puppet last ran; None if that is not known.
     :param started_at: when the agent began to work.
-    :param tried: what the last agent run was for, with the version; empty if there was none.
+    :param tried: what the last agent run was for, with the version; empty if there was none. Runs of jobs do not count.
     :param not_before: when the same may be tried again.
+    :param job_tried: the last job that was run or reported; empty if there was none.
+    :param job_not_before: when the same job may be tried again.
     :param doubt_since: since when the gate can't be read; None if it can.
     :param patience: how long the gate may be unreadable before that is reported.
     :param job: the job that has to run, or whose end has to be reported; empty for none.
@@ -42,6 +44,8 @@ class NodeFacts:
     started_at: float
     tried: str = ""
     not_before: float = 0.0
+    job_tried: str = ""
+    job_not_before: float = 0.0
     doubt_since: Optional[float] = None
     patience: float = 30.0
     job: str = ""
@@ -78,10 +82,23 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         return Decision(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
-    if facts.job:
-        # A job does not depend on the gates, which are Puppet's.
-        found = _run(settings, facts, f"{JOB} {facts.job}", f"the node is admitted to the job {facts.job}")
-        return replace(found, keeps_puppet_out=not answer.is_open)
+    if not facts.job:
+        return _by_gate(settings, answer, facts)
+    # A job does not depend on the gates, which are Puppet's.
+    left = facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
+    if left <= 0:
+        reason = f"the node is admitted to the job {facts.job}"
+        return Decision(f"{JOB} {facts.job}", reason, settings.interval, keeps_puppet_out=not answer.is_open)
+    # Nor does Puppet wait for a job that could not begin, or whose end Consul does not take.
+    found = _by_gate(settings, answer, facts)
+    if found.run is not None:
+        return found
+    reason = f"{found.reason}; the job {facts.job} is tried again later"
+    return replace(found, reason=reason, seconds=min(left, found.seconds))
+
+
+def _by_gate(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+    """Return what to do without jobs, given gates that can be read."""
     if not answer.is_open:
         if settings.puppet_pending and answer.is_pending and facts.version:
             return _puppet(

@@ -136,7 +136,7 @@ class Look:
         wakes = {key: found[key].index for key in self.wake_keys if key in found and found[key].value != _OWN_WAKE}
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
             # What failed lately may be tried again.
-            self._facts = replace(self._facts, not_before=0.0)
+            self._facts = replace(self._facts, not_before=0.0, job_not_before=0.0)
             # Planners admit a host to the tasks after the upgrade in its record.
             self._has_record = self._has_record and not self.settings.services
         self._wakes = wakes
@@ -144,13 +144,16 @@ class Look:
 
     def ended(self, what: str) -> None:
         """Note that an agent run has ended."""
-        if what not in (HOLD, DOUBT) and not what.startswith(f"{JOB} "):
-            self._runs.note()
-        pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
+        now = time.monotonic()
         if what.startswith(f"{JOB} "):
             # What has ended is not begun again. A run that was killed has left something to report.
-            pause = _JOB_AGAIN
-        self._facts = replace(self._facts, tried=what, not_before=time.monotonic() + pause, doubt_since=None)
+            job = what[len(f"{JOB} ") :]
+            self._facts = replace(self._facts, job_tried=job, job_not_before=now + _JOB_AGAIN)
+            return
+        if what not in (HOLD, DOUBT):
+            self._runs.note()
+        pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
+        self._facts = replace(self._facts, tried=what, not_before=now + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:
         """Create the key that planners write to wake this node, if it is missing; return whether it exists.

@@ -520,6 +520,36 @@ def test_systemd_learns_that_it_is_ready_and_alive(consul: RawKV, node: Node) ->
         assert status == f"STATUS=closed: {EVERYWHERE} is False"
 
 
+@pytest.mark.parametrize("by_cron", quick(1, [True, False]))
+def test_a_job_that_can_t_begin_keeps_neither_puppet_nor_an_upgrade_from_running(
+    by_cron: bool, consul: RawKV, node: Node
+) -> None:
+    if not Path("/etc/machine-id").exists():
+        missing("This machine has no /etc/machine-id.")
+    consul.put("upgrade/current_job", "job/j1")
+    consul.call("PUT", "kv/upgrade/job_gates/host/compute7?flags=1700000000", b"True")
+    consul.put("upgrade/jobs/j1", json.dumps({"id": "j1", "command": "a", "expires": int(time.time()) + 600}))
+    # Another machine with the name of this one has begun it.
+    start = json.dumps({"job": "j1", "state": "started", "run": "r1", "machine": "another"})
+    consul.put("upgrade/job_records/compute7", start)
+    consul.put(GATE, "True")
+    if by_cron:
+        shown = node.call("once").stdout
+        assert "job j1 does not start: The machine another has begun the job" in shown
+    else:
+        node.write(puppet_gate_puppet_splay=0)
+        node.start()
+    wait_for(lambda: (node.folder / "version").read_text() == "v2\n", "the upgrade", seconds=30)
+    # Then Puppet, which has run in the upgrade, waits for its own time, and the job for its next try.
+    if by_cron:
+        shown = node.call("once").stdout
+        assert shown.count("agent run: ") == 1 and f"open: {GATE} is True; the job j1 is tried again later" in shown
+    else:
+        wait_for(node.says(f"open: {GATE} is True; the job j1 is tried again later"), "it waits")
+    assert len(node.runs) == 1
+    assert consul.get("upgrade/job_records/compute7") == start.encode()
+
+
 @pytest.mark.thorough
 def test_cron_makes_one_look_and_not_two_at_once(consul: RawKV, node: Node) -> None:
     assert node.call("once").stdout == f"{HOST}: closed: {EVERYWHERE} is False\n"

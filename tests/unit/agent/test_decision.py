@@ -158,5 +158,26 @@ def test_a_job_runs_whatever_puppet_s_gate_says_but_not_in_doubt_or_while_puppet
     assert run(DOUBTFUL, facts) is None
     assert run(CLOSED, replace(facts, disabled="its disk")) == HOLD
     # One that could not begin is tried again later, and at once if a planner wakes the node.
-    tried = replace(facts, tried="job j1", not_before=2100.0)
-    assert (run(CLOSED, tried), run(CLOSED, replace(tried, not_before=0.0))) == (None, "job j1")
+    tried = replace(facts, job_tried="j1", job_not_before=2010.0)
+    assert (run(CLOSED, tried), run(CLOSED, replace(tried, job_not_before=0.0))) == (None, "job j1")
+    assert run(CLOSED, replace(tried, job="j2")) == "job j2"
+
+
+def test_a_job_that_waits_for_its_next_try_keeps_nothing_else_from_running() -> None:
+    waiting = replace(FACTS, job="j1", job_tried="j1", job_not_before=2010.0)
+    assert run(OPEN, replace(waiting, puppet_at=0.0)) == PUPPET
+    assert run(OPEN, replace(waiting, version="v1")) == "upgrade to v2"
+    assert run(replace(OPEN, post_upgrade="v2"), waiting, services="/etc/convoy/services") == "post-upgrade of v2"
+    assert run(PENDING, replace(waiting, version="v1", puppet_at=0.0), puppet_pending=True) == PUPPET
+    external = decide(replace(SETTINGS, puppet_interval=None), OPEN, waiting)
+    assert not external.keeps_puppet_out
+    # Until its next try at most.
+    for answer in (OPEN, CLOSED):
+        found = decide(SETTINGS, answer, waiting)
+        assert (found.run, found.seconds) == (None, 10.0)
+        assert found.reason == f"{answer.reason}; the job j1 is tried again later"
+    # What failed beside it keeps a pause of its own.
+    failed = replace(waiting, version="v1", tried="upgrade to v2", not_before=2005.0)
+    assert (run(OPEN, failed), decide(SETTINGS, OPEN, failed).seconds) == (None, 5.0)
+    assert run(OPEN, replace(failed, now=2005.0)) == "upgrade to v2"
+    assert run(OPEN, replace(failed, now=2010.0)) == "job j1"

@@ -234,6 +234,20 @@ def test_what_failed_is_tried_again_at_once_if_the_node_was_woken_in_that_run(tm
     assert found.look().run is None
 
 
+def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) -> None:
+    answers = Admitting()
+    answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
+    answers.found["current_version"] = b"v3"
+    found = look(tmp_path, answers)
+    assert found.look().run == "job j1"
+    found.ended("job j1")
+    assert found.look().run == "upgrade to v3"
+    found.ended("upgrade to v3")
+    assert found.look().run is None
+    facts = found.facts
+    assert 0 < facts.job_not_before - facts.now <= 10 < 200 < facts.not_before - facts.now
+
+
 class Admitting(Answers):
     """Consul with gates that planners wrote."""
 
