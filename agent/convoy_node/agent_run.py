@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from .lock_file import open_lock_folder
 from .settings import Settings
 from .state import FOLDER
 
@@ -144,9 +145,13 @@ def start(release: Release, settings: Settings, path: str, more: Sequence[str] =
     """Start an agent run as a child of this process, and return it.
 
     The child inherits a lock on its release, so that no installation removes the release while the run lasts.
+
+    :raises LockError: if another user could change the folder of its lock, or that of its temporary files beside it.
     """
     environ = environment(release, settings, os.environ)
-    Path(environ["ANSIBLE_LOCAL_TEMP"]).mkdir(mode=0o755, parents=True, exist_ok=True)
+    memory = Path(environ["ANSIBLE_LOCAL_TEMP"]).absolute()
+    for folder in (memory.parent, memory):
+        os.close(open_lock_folder(folder))
     with contextlib.ExitStack() as opened:
         kept = []
         with contextlib.suppress(OSError):

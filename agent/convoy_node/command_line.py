@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import os
 import random
 import subprocess
 import sys
@@ -18,10 +19,11 @@ from typing import Optional
 
 from . import agent_run, releases
 from .decision import JOB, puppet_due
-from .errors import BadSettings, ConsulError, InstallError
+from .errors import BadSettings, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
 from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
+from .lock_file import open_lock_file
 from .resident import Look, Resident, report_bad_settings
 from .settings import FILE, Settings, keep_last_good, last_good, read_settings
 from .state import node_version
@@ -73,10 +75,10 @@ def main(words: Sequence[str]) -> int:
     except BadSettings as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command in ("agent", "once", "run"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, LockError):
                 report_bad_settings(error, last_good(options.settings))
         return BAD_SETTINGS
-    except InstallError as error:
+    except (InstallError, LockError) as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         return 1
 
@@ -170,16 +172,20 @@ def _look_and_act(look: Look, path: str, with_job: bool) -> int:
 
 @contextlib.contextmanager
 def alone(settings: Settings) -> Iterator[bool]:
-    """Hold the lock of ``convoy-node once`` meanwhile; yield False if another one has it, such as the one that cron started before."""
-    path = agent_run.lock_file(settings).with_name("agent.lock")
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with path.open("w", encoding="ascii") as file:
+    """Hold the lock of ``convoy-node once`` meanwhile; yield False if another one has it, such as the one that cron started before.
+
+    :raises LockError: if the file can't be trusted.
+    """
+    file = open_lock_file(agent_run.lock_file(settings).with_name("agent.lock"))
+    try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
         yield True
+    finally:
+        os.close(file)
 
 
 def _check(settings: Settings) -> int:

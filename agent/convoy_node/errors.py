@@ -18,6 +18,10 @@ class Denied(ConsulError):
     """Consul refused the request: the token is unknown, or may not read the keys."""
 
 
+class LockError(Exception):
+    """A lock of this node can't be used, because another user could write or replace its file."""
+
+
 class InstallError(Exception):
     """A release can't be installed or activated."""
 

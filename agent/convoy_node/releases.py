@@ -155,10 +155,21 @@ def _limits(settings: Settings) -> float:
 def alone(home: Path) -> Iterator[None]:
     """Hold the lock of installations meanwhile.
 
-    :raises InstallError: if another installation has it.
+    :raises InstallError: if another installation has it, or it can't be opened.
     """
-    home.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with (home / ".lock").open("w", encoding="ascii") as file:
+    path = home / ".lock"
+    try:
+        home.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # What is there is neither followed nor emptied.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        remedy = (
+            f"Run rm {path}"
+            if path.is_symlink()
+            else "Run convoy-node as root, and make room on the disk if it is full"
+        )
+        raise InstallError(f"The lock {path} can't be opened: {error.strerror}. {remedy}.") from error
+    try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -166,6 +177,8 @@ def alone(home: Path) -> Iterator[None]:
                 f"Another installation works in {home}. Wait until it ends, then run the same command again."
             ) from None
         yield
+    finally:
+        os.close(file)
 
 
 def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path, bool]:

@@ -520,6 +520,29 @@ def test_systemd_learns_that_it_is_ready_and_alive(consul: RawKV, node: Node) ->
         assert status == f"STATUS=closed: {EVERYWHERE} is False"
 
 
+@pytest.mark.parametrize("fault", quick(1, ["link", "folder"]))
+def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    folder, other = node.folder / "run", node.folder / "other"
+    folder.mkdir(mode=0o755)
+    other.write_text("its content")
+    if fault == "link":
+        (folder / "agent.lock").symlink_to(other)
+        told = f"convoy-node: The lock can't be opened: {folder}/agent.lock is a symbolic link. Run rm {folder}/agent.lock\n"
+    else:
+        folder.chmod(0o777)
+        told = (
+            f"convoy-node: Locks in {folder} can't be trusted: {folder} can be written by other users than its owner (mode 0777). Run chmod "
+            f"go-w {folder}, or set puppet_gate_lock_file to a path in /run/convoy\n"
+        )
+        # Nor are the temporary files of an agent run put there.
+        done = node.call("run")
+        assert (done.returncode, done.stderr) == (1, told)
+    done = node.call("once")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    assert (node.runs, other.read_text()) == ([], "its content")
+
+
 @pytest.mark.parametrize("by_cron", quick(1, [True, False]))
 def test_a_job_that_can_t_begin_keeps_neither_puppet_nor_an_upgrade_from_running(
     by_cron: bool, consul: RawKV, node: Node

@@ -19,8 +19,9 @@ from typing import Any, Callable, Optional
 
 from ..consul import Consul
 from ..consul import Entry as Key
-from ..errors import BadSettings, ConsulError, printable
+from ..errors import BadSettings, ConsulError, LockError, printable
 from ..gate import NodeKeys, admitted_job
+from ..lock_file import open_lock_file
 from ..processes import start_ticks
 from ..settings import Settings
 from .command_schema import check_arguments
@@ -88,8 +89,8 @@ class JobRun:
                     return 75
                 self._spool.prune(int(time.time()))
                 return self._run_admitted()
-        except Refused as error:
-            # The node can't keep its own record of jobs, so none is begun.
+        except (Refused, LockError) as error:
+            # The node can't keep its own record of jobs, or its lock, so none is begun.
             self._say(f"{self._settings.host}: {error}")
             return self._refuse_without_entry(str(error))
         except Busy as error:
@@ -369,11 +370,11 @@ class JobRun:
         """Hold the lock of the node, so that neither an upgrade nor Puppet runs meanwhile.
 
         :raises Busy: if an agent run or another job keeps it for too long.
+        :raises LockError: if the file can't be trusted.
         """
         until = time.monotonic() + float(self._settings.data.get("puppet_gate_lock_timeout", 600))
-        self._lock_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Not inherited by the command, which may leave a daemon behind.
-        file = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = open_lock_file(self._lock_file)
         try:
             while True:
                 try:

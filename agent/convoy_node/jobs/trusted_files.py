@@ -33,6 +33,20 @@ def refuse_untrusted_folder(folder: Path) -> None:
                 raise Refused(f"{printable(str(folder))} can't be trusted: {problem}")
 
 
+def problem_of(path: Path, facts: os.stat_result) -> Optional[str]:
+    """Return why a file or folder can't be trusted, because of its owner or mode; None if it can.
+
+    :param facts: what stat() says about it.
+    """
+    name = printable(str(path))
+    if facts.st_uid not in owners():
+        return f"{name} belongs to user {facts.st_uid} and not to root. Run chown root {name}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(facts.st_mode)
+        return f"{name} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {name}"
+    return None
+
+
 def read_trusted(path: Path, most: int) -> bytes:
     """Return the content of a file in a folder that was checked with :func:`refuse_untrusted_folder`.
 
@@ -45,7 +59,7 @@ def read_trusted(path: Path, most: int) -> bytes:
         raise Refused(_problem(path) or f"{printable(str(path))} can't be read: {error.strerror}.") from None
     try:
         facts = os.fstat(file)
-        problem = _about(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
+        problem = problem_of(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
         if problem is None and facts.st_size > most:
             problem = f"{printable(str(path))} has more than {most} bytes. Make it shorter."
         if problem is not None:
@@ -91,7 +105,7 @@ def _problem(path: Path, is_link_well: bool = False) -> Optional[str]:
             return f"{printable(str(path))} is a symbolic link. Put the file itself there."
         if facts.st_uid in owners():
             return None
-    return _about(path, facts)
+    return problem_of(path, facts)
 
 
 def _is_shared(path: Path) -> bool:
@@ -101,16 +115,6 @@ def _is_shared(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid in owners()
-
-
-def _about(path: Path, facts: os.stat_result) -> Optional[str]:
-    name = printable(str(path))
-    if facts.st_uid not in owners():
-        return f"{name} belongs to user {facts.st_uid} and not to root. Run chown root {name}"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(facts.st_mode)
-        return f"{name} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {name}"
-    return None
 
 
 def _not_regular(path: Path) -> str:

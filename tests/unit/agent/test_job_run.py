@@ -45,6 +45,7 @@ class Node:
         data = {"puppet_gate_lock_timeout": 0.2}
         self.settings = Settings("web1", "web", connection, data, commands_dir=str(folder / "commands.d"), **settings)
         self.spool = Spool(str(folder / "spool"))
+        self.lock_file = folder / "node.lock"
 
     def admit(self, identifier: str, command: str = "a", **facts: Any) -> None:
         job = {"id": identifier, "command": command, "expires": int(time.time()) + 600, **facts}
@@ -54,7 +55,7 @@ class Node:
         self.consul.put("upgrade/job_gates/host/web1", "True", flags=1)
 
     def run(self) -> int:
-        return JobRun(self.settings, self.folder / "node.lock", "test", self.spool, self.lines.append).run()
+        return JobRun(self.settings, self.lock_file, "test", self.spool, self.lines.append).run()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -459,6 +460,25 @@ def test_a_job_waits_while_an_agent_run_has_the_lock(node: Node, install: Instal
         other.kill()
     assert not (trusted / "ran").exists()
     assert node.run() == 0
+
+
+@pytest.mark.parametrize("fault", ["folder", "link"])
+def test_a_lock_that_others_could_hold_refuses_every_job(
+    fault: str, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.lock_file, other = trusted / "run/node.lock", trusted / "other"
+    other.write_text("its content")
+    node.lock_file.parent.mkdir()
+    if fault == "link":
+        node.lock_file.symlink_to(other)
+    else:
+        node.lock_file.parent.chmod(0o777)
+    assert node.run() == 1
+    told = {"folder": "run can be written by other users", "link": f"is a symbolic link. Run rm {node.lock_file}"}
+    assert node.record["error"].startswith("refused: ") and told[fault] in node.record["error"]
+    assert (other.read_text(), (trusted / "ran").exists()) == ("its content", False)
 
 
 _KILLED = """

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of this node's locks, in folders that only root can change.
+
+In a folder that other users can write, such as ``/run/lock``, any of them could hold a lock forever, or have root write to another file.
+``plugins/module_utils/_node/lock_file.py`` refuses the same places for agent runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Optional
+
+from .errors import LockError, printable
+from .jobs.trusted_files import problem_of
+
+# The option that the places of the node's locks come from.
+_OPTION = "puppet_gate_lock_file"
+_FOLDER = "/run/convoy"
+
+
+def open_lock_file(path: Path) -> int:
+    """Return the open file of a lock. The file and its folder are created if they are missing; its content stays.
+
+    :raises LockError: if it can't be opened, or if another user could write or replace it.
+    """
+    name = printable(str(path))
+    folder = open_lock_folder(path.absolute().parent)
+    try:
+        # Relative to the folder that was checked, even if the path has been replaced since. Not inherited by what runs meanwhile.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(path.name, flags, 0o600, dir_fd=folder)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    finally:
+        os.close(folder)
+    facts = os.fstat(file)
+    problem = problem_of(path, facts)
+    if problem is None and not stat.S_ISREG(facts.st_mode):
+        problem = f"{name} is not a regular file. Run rm {name}"
+    if problem is not None:
+        os.close(file)
+        raise LockError(f"The lock {name} can't be trusted: {problem}")
+    return file
+
+
+def open_lock_folder(folder: Path) -> int:
+    """Return the open folder of a lock, which is created if it is missing.
+
+    :raises LockError: if it can't be opened, or if another user could change it.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o755, parents=True)
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    problem = _problem_of_folder(folder, os.fstat(found))
+    if problem is not None:
+        os.close(found)
+        raise LockError(f"Locks in {printable(str(folder))} can't be trusted: {problem}")
+    return found
+
+
+def _problem_of_folder(folder: Path, facts: os.stat_result) -> Optional[str]:
+    problem = problem_of(folder, facts)
+    if problem is not None and facts.st_mode & stat.S_ISVTX:
+        # A folder that is meant for all users stays as it is.
+        return (
+            f"it is a folder for all users, so that any of them could hold a lock forever. Set {_OPTION} to a path in a folder that only root "
+            f"can write, such as {_FOLDER}/node.lock"
+        )
+    return f"{problem}, or set {_OPTION} to a path in {_FOLDER}" if problem is not None else None
+
+
+def _unusable(path: Path, error: OSError) -> LockError:
+    name = printable(str(path))
+    if path.is_symlink():
+        return LockError(f"The lock can't be opened: {name} is a symbolic link. Run rm {name}")
+    return LockError(
+        f"The lock can't be opened: {name}: {error.strerror}. Run convoy-node as root, and set {_OPTION} to a path that root can write, such "
+        f"as {_FOLDER}/node.lock"
+    )
