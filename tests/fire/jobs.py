@@ -189,6 +189,11 @@ class Ran:
         return [f"{host} ran {job} twice" for host, job in twice]
 
 
+def _refuse_surprises(line: str) -> None:
+    """Let a run fail with an error that the agent does not expect, and would report as a refusal."""
+    assert "The agent failed with" not in line, line
+
+
 class _Run(job_run.JobRun):
     """A run of the agent, on a node of a simulation."""
 
@@ -198,7 +203,7 @@ class _Run(job_run.JobRun):
         self._keys = NodeKeys(host, FLEET[host])
         self._consul = _Consul(node.store)
         self._spool = node.spools[host]
-        self._say = lambda _line: None
+        self._say = _refuse_surprises
         self._facts = {"role": FLEET[host], "machine": "", "release": "test"}
         self._node, self._host = node, host
 
