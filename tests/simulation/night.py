@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul import tran
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
-from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, Facts, data_of
+from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, Facts, data_of, is_open
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
@@ -322,12 +322,19 @@ class Night:
         if "begin" in events or not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
             return
         before, after = self._down_in(step.before, rules), self._down_in(step.after, rules)
+        # A host that failed before it started may say so after it was put back, which closed its gate. Nobody has admitted it.
+        late = {host for host in after - before if self._fails_late(step, host)}
         for roles, cap in rules.caps.items():
             now = {host for host in after if FLEET[host] in roles}
-            if len(now) > cap and now - before:
+            if len(now) > cap and now - before - late:
                 self._findings.at(step.index)(
                     f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
                 )
+
+    @staticmethod
+    def _fails_late(step: Step, host: str) -> bool:
+        changed = step.changed().get(f"{RECORDS}{host}")
+        return changed is not None and data_of(changed[1]).get("state") == "failed" and not is_open(step.before, host)
 
     def _down_in(self, state: State, rules: Rules) -> set[str]:
         """Return the hosts that are down. The keys after a step are mostly those before the next one."""
