@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from convoy_node.consul import Entry
+from convoy_node.consul import ConsulKey
 from convoy_node.errors import ConsulError
 
 
@@ -17,7 +17,7 @@ class AgentConsul:
     """The keys of a fleet, with the transactions that a node sends."""
 
     def __init__(self) -> None:
-        self.keys: dict[str, Entry] = {}
+        self.keys: dict[str, ConsulKey] = {}
         self.index = 0
         # Called before each write; it may change keys, or raise an error.
         self.before_write: Callable[[], None] = lambda: None
@@ -25,16 +25,16 @@ class AgentConsul:
 
     def put(self, key: str, value: str | bytes, flags: int = 0) -> None:
         self.index += 1
-        self.keys[key] = Entry(value if isinstance(value, bytes) else value.encode(), self.index, flags)
+        self.keys[key] = ConsulKey(value if isinstance(value, bytes) else value.encode(), self.index, flags)
 
     def data(self, key: str) -> Any:
         return json.loads(self.keys[key].value)
 
-    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         self._answer()
         return {key: self.keys[key] for key in keys if key in self.keys}
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> ConsulKey | None:
         self._answer()
         return self.keys.get(key)
 
@@ -43,17 +43,17 @@ class AgentConsul:
         if key not in self.keys:
             self.put(key, value)
 
-    def write(self, operations: Sequence[Mapping[str, Any]]) -> dict[str, Entry] | None:
+    def write(self, operations: Sequence[Mapping[str, Any]]) -> dict[str, ConsulKey] | None:
         self._answer()
         self.before_write()
         if not all(map(self._holds, operations)):
             return None
         self.index += 1
-        found: dict[str, Entry] = {}
+        found: dict[str, ConsulKey] = {}
         for one in operations:
             key = one["Key"]
             if one["Verb"] == "cas":
-                found[key] = self.keys[key] = Entry(one["Value"], self.index)
+                found[key] = self.keys[key] = ConsulKey(one["Value"], self.index)
             elif one["Verb"] == "delete-cas":
                 del self.keys[key]
             elif one["Verb"] == "get-tree":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .lock_file import open_lock_folder
-from .settings import Settings
+from .settings import NodeSettings
 from .state import FOLDER
 
 PLAYBOOK = "convoy.upgrade.node"
@@ -69,7 +69,7 @@ def own_release() -> Release:
     return Release.at(Path(__file__).resolve().parents[2])
 
 
-def command(release: Release, settings: Settings, path: str, more: Sequence[str] = ()) -> list[str]:
+def command(release: Release, settings: NodeSettings, path: str, more: Sequence[str] = ()) -> list[str]:
     """Return the command of an agent run.
 
     :param path: the settings file.
@@ -107,18 +107,18 @@ def command(release: Release, settings: Settings, path: str, more: Sequence[str]
     return [*words, PLAYBOOK, *more]
 
 
-def _variables_of_services(settings: Settings, path: str) -> list[str]:
+def _variables_of_services(settings: NodeSettings, path: str) -> list[str]:
     """Return the option for the inventory with the variables of services, which comes with the settings; none if there are no services."""
     file = Path(path).with_name("services.yml")
     return ["-i", str(file)] if settings.services and file.is_file() else []
 
 
-def lock_file(settings: Settings) -> Path:
+def lock_file(settings: NodeSettings) -> Path:
     """Return the lock file of the node, which agent runs use."""
     return Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE)
 
 
-def environment(release: Release, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(release: Release, settings: NodeSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an agent run."""
     # Beside the lock file, by default in /run and so in memory. Otherwise Ansible could not report a full disk.
     memory = str(lock_file(settings).with_name("tmp"))
@@ -141,7 +141,7 @@ def environment(release: Release, settings: Settings, environ: Mapping[str, str]
     }
 
 
-def start(release: Release, settings: Settings, path: str, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+def start(release: Release, settings: NodeSettings, path: str, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Start an agent run as a child of this process, and return it.
 
     The child inherits a lock on its release, so that no installation removes the release while the run lasts.

@@ -25,7 +25,7 @@ from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
 from .lock_file import open_lock_file
 from .resident import Look, Resident, report_bad_settings
-from .settings import FILE, Settings, keep_last_good, last_good, read_settings
+from .settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .state import node_version
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
@@ -92,7 +92,7 @@ def _agent(path: str) -> int:
     return Resident(path, say).run()
 
 
-def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
+def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     """Make an agent run; if it has brought another release of the agent, let that one go on."""
     release = agent_run.own_release()
     is_trial = arguments[:1] == ["--trial"]
@@ -115,7 +115,7 @@ def _run(settings: Settings, path: str, arguments: Sequence[str]) -> int:
     return agent_run.start(release, settings, path, arguments).wait() or 1
 
 
-def _job(settings: Settings) -> int:
+def _job(settings: NodeSettings) -> int:
     """Run the job that the node is admitted to, if there is one, and report jobs that have ended."""
     run = JobRun(settings, agent_run.lock_file(settings), agent_run.own_release().name, say=say)
     try:
@@ -125,7 +125,7 @@ def _job(settings: Settings) -> int:
         return 75
 
 
-def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
+def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     """Look once, as cron does every minute or so.
 
     :param arguments: ``--delay SECONDS`` for a random delay at most.
@@ -145,7 +145,7 @@ def _once(settings: Settings, path: str, arguments: Sequence[str]) -> int:
         return _look_once(settings, path)
 
 
-def _look_once(settings: Settings, path: str) -> int:
+def _look_once(settings: NodeSettings, path: str) -> int:
     look = Look(settings, say=say, is_single=True)
     code = _look_and_act(look, path, with_job=True)
     with contextlib.suppress(ConsulError):
@@ -171,7 +171,7 @@ def _look_and_act(look: Look, path: str, with_job: bool) -> int:
 
 
 @contextlib.contextmanager
-def alone(settings: Settings) -> Iterator[bool]:
+def alone(settings: NodeSettings) -> Iterator[bool]:
     """Hold the lock of ``convoy-node once`` meanwhile; yield False if another one has it, such as the one that cron started before.
 
     :raises LockError: if the file can't be trusted.
@@ -188,7 +188,7 @@ def alone(settings: Settings) -> Iterator[bool]:
         os.close(file)
 
 
-def _check(settings: Settings) -> int:
+def _check(settings: NodeSettings) -> int:
     look = Look(settings, say=lambda _text: None)
     try:
         look.consul.read(look.keys.all)
@@ -211,7 +211,7 @@ def _check(settings: Settings) -> int:
     return 0
 
 
-def _status(settings: Settings) -> int:
+def _status(settings: NodeSettings) -> int:
     look = Look(settings, say=lambda _text: None, is_single=True)
     decision = look.look(only=True)
     facts = look.facts

@@ -29,7 +29,7 @@ _RETURNED = ("cas", "check-index")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConsulKey:
     """A key as it was read; ``flags`` is the number that its writer stored beside the value."""
 
     value: bytes
@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Reply:
+class HTTPReply:
     """The answer to a request; ``index`` is 0 if it has none."""
 
     status: int
@@ -53,7 +53,7 @@ class Consul:
         """Prepare; nothing is sent yet."""
         self._to = connection
 
-    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         """Return those of the keys that exist, from one atomic and consistent read: one request.
 
         A server that has just restarted may answer other reads with old values: a closed gate could be missing, which means open.
@@ -67,7 +67,7 @@ class Consul:
         entries = self._results(found)
         return {key: entry for key, entry in entries.items() if key in wanted}
 
-    def get(self, key: str) -> Optional[Entry]:
+    def get(self, key: str) -> Optional[ConsulKey]:
         """Return a key from a consistent read of it alone; None if it is missing.
 
         :raises ConsulError: also :class:`Denied`.
@@ -90,7 +90,7 @@ class Consul:
         """
         self.send("PUT", f"kv/{quote(key)}", {"cas": "0"}, value.encode())
 
-    def write(self, operations: Sequence[Mapping[str, Any]]) -> Optional[dict[str, Entry]]:
+    def write(self, operations: Sequence[Mapping[str, Any]]) -> Optional[dict[str, ConsulKey]]:
         """Execute a transaction, all or nothing.
 
         :param operations: operations on keys, as Consul's API describes them; values are not encoded yet.
@@ -142,7 +142,7 @@ class Consul:
         body: Optional[bytes] = None,
         missing_is_well: bool = False,
         conflict_is_well: bool = False,
-    ) -> Reply:
+    ) -> HTTPReply:
         """Send a request; return the answer.
 
         :param missing_is_well: whether the key of the request may be missing.
@@ -160,7 +160,7 @@ class Consul:
 
     def answer(
         self, connection: http.client.HTTPConnection, missing_is_well: bool = False, conflict_is_well: bool = False
-    ) -> Reply:
+    ) -> HTTPReply:
         """Return the answer to a request that was sent.
 
         :param missing_is_well: whether the key of the request may be missing.
@@ -172,9 +172,9 @@ class Consul:
         index = response.headers.get("X-Consul-Index") or "0"
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):
-            return Reply(response.status, int(index) if index.isdecimal() and len(index) <= 20 else 0, body)
+            return HTTPReply(response.status, int(index) if index.isdecimal() and len(index) <= 20 else 0, body)
         if response.status == 409 and conflict_is_well:
-            return Reply(response.status, 0, body)
+            return HTTPReply(response.status, 0, body)
         text = printable(body[:300].decode("utf-8", "replace").strip(), 300)
         if self._to.token:
             text = text.replace(self._to.token, "********")
@@ -206,7 +206,7 @@ class Consul:
         except (ValueError, RecursionError):
             raise ConsulError(f"{self._to.url}: what answers there is not Consul, as its answer is not JSON.") from None
 
-    def _results(self, found: Any) -> dict[str, Entry]:
+    def _results(self, found: Any) -> dict[str, ConsulKey]:
         """Return the keys in the answer to a transaction that was executed."""
         if not isinstance(found, dict) or "Results" not in found or found.get("Errors"):
             raise self._not_consul()
@@ -215,7 +215,7 @@ class Consul:
             raise self._not_consul()
         return dict(self._entry(one.get("KV")) for one in results)
 
-    def _entry(self, found: Any) -> tuple[str, Entry]:
+    def _entry(self, found: Any) -> tuple[str, ConsulKey]:
         """Return a key and its entry, as Consul describes it."""
         if not isinstance(found, dict):
             raise self._not_consul()
@@ -227,7 +227,7 @@ class Consul:
             content = base64.b64decode(value or "", validate=True)
         except ValueError:
             raise self._not_consul() from None
-        return key, Entry(content, self._number(found.get("ModifyIndex")), self._number(found.get("Flags")))
+        return key, ConsulKey(content, self._number(found.get("ModifyIndex")), self._number(found.get("Flags")))
 
     def _number(self, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
@@ -238,7 +238,7 @@ class Consul:
         return ConsulError(f"{self._to.url}: the answer is not one of Consul's.")
 
 
-class Watch:
+class WakeWatch:
     """Blocking queries on single keys, one connection for each. A query is never abandoned, because Consul would go on with it.
 
     They allow stale answers, which any server gives without asking the others. What they return is only a reason to read again.
@@ -254,7 +254,7 @@ class Watch:
         self._consul = Consul(connection)
         self._queries = {key: _Query(key) for key in keys}
 
-    def note(self, entries: Mapping[str, Entry]) -> None:
+    def note(self, entries: Mapping[str, ConsulKey]) -> None:
         """Note the indexes of a consistent read: only what is newer counts as a change."""
         for key, query in self._queries.items():
             if key in entries:

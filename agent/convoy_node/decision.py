@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from .gate import Answer
-from .settings import Settings
+from .settings import NodeSettings
 
 # Why an agent run is started.
 UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "hold", "doubt", "job"
@@ -52,7 +52,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True)
-class Decision:
+class NextAction:
     """What to do.
 
     :param run: what an agent run is started for; None to wait.
@@ -66,12 +66,12 @@ class Decision:
     seconds: float
     keeps_puppet_out: bool = True
 
-    def is_same(self, other: Optional[Decision]) -> bool:
+    def is_same(self, other: Optional[NextAction]) -> bool:
         """Return whether another decision says the same, so that it need not be logged again."""
         return other is not None and (self.run, self.reason) == (other.run, other.reason)
 
 
-def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:
     """Return what to do, given the answer of the gates."""
     if answer.is_open is None:
         return _in_doubt(settings, answer, facts)
@@ -79,7 +79,7 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
         # Without a version, there is no record that could have the hold.
         is_reported = answer.held is not None or answer.version is None
-        return Decision(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
+        return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
     if not facts.job:
@@ -88,7 +88,7 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
     left = facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
     if left <= 0:
         reason = f"the node is admitted to the job {facts.job}"
-        return Decision(f"{JOB} {facts.job}", reason, settings.interval, keeps_puppet_out=not answer.is_open)
+        return NextAction(f"{JOB} {facts.job}", reason, settings.interval, keeps_puppet_out=not answer.is_open)
     # Nor does Puppet wait for a job that could not begin, or whose end Consul does not take.
     found = _by_gate(settings, answer, facts)
     if found.run is not None:
@@ -97,14 +97,14 @@ def decide(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
     return replace(found, reason=reason, seconds=min(left, found.seconds))
 
 
-def _by_gate(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:
     """Return what to do without jobs, given gates that can be read."""
     if not answer.is_open:
         if settings.puppet_pending and answer.is_pending and facts.version:
             return _puppet(
                 settings, facts, f"{answer.reason}; Puppet runs at {facts.version} until the node is admitted"
             )
-        return Decision(None, answer.reason, settings.interval)
+        return NextAction(None, answer.reason, settings.interval)
     if answer.version is not None and answer.version != facts.version and not settings.noop:
         return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
     if settings.services and answer.version and answer.post_upgrade == answer.version and not settings.noop:
@@ -117,7 +117,7 @@ def _by_gate(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
     return _puppet(settings, facts, answer.reason)
 
 
-def unreachable(settings: Settings, reason: str, facts: NodeFacts, failures: int) -> Decision:
+def unreachable(settings: NodeSettings, reason: str, facts: NodeFacts, failures: int) -> NextAction:
     """Return what to do while Consul gives no answer: nothing, except the first Puppet run of a node that is allowed to make it.
 
     :param failures: how many tries in a row had no answer.
@@ -128,36 +128,36 @@ def unreachable(settings: Settings, reason: str, facts: NodeFacts, failures: int
         )
     state = f"stays at {facts.version}" if facts.version else "waits"
     # The cause of most outages ends within seconds. Later tries are further apart, so that they do not make it worse.
-    return Decision(None, f"closed: {reason} The node {state}.", min(60.0, float(2 ** min(failures, 6))))
+    return NextAction(None, f"closed: {reason} The node {state}.", min(60.0, float(2 ** min(failures, 6))))
 
 
-def _in_doubt(settings: Settings, answer: Answer, facts: NodeFacts) -> Decision:
+def _in_doubt(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:
     """Wait, and if the doubt lasts start an agent run, which starts no upgrade either but reports the reason."""
     since = facts.doubt_since if facts.doubt_since is not None else facts.now
     if facts.now - since < min(facts.patience, settings.interval):
-        return Decision(None, f"closed: {answer.reason}", min(10.0, settings.interval))
+        return NextAction(None, f"closed: {answer.reason}", min(10.0, settings.interval))
     return _run(settings, facts, DOUBT, f"closed: {answer.reason}; an agent run reports it")
 
 
-def _run(settings: Settings, facts: NodeFacts, what: str, reason: str) -> Decision:
+def _run(settings: NodeSettings, facts: NodeFacts, what: str, reason: str) -> NextAction:
     """Start an agent run, unless the same was tried lately."""
     left = facts.not_before - facts.now
     if facts.tried == what and left > 0:
-        return Decision(None, f"{reason}; {what} is tried again later", min(left, settings.interval))
-    return Decision(what, reason, settings.interval)
+        return NextAction(None, f"{reason}; {what} is tried again later", min(left, settings.interval))
+    return NextAction(what, reason, settings.interval)
 
 
-def _puppet(settings: Settings, facts: NodeFacts, reason: str) -> Decision:
+def _puppet(settings: NodeSettings, facts: NodeFacts, reason: str) -> NextAction:
     """Run Puppet if its own clock says so."""
     if settings.puppet_interval is None:
-        return Decision(None, reason, settings.interval, keeps_puppet_out=False)
+        return NextAction(None, reason, settings.interval, keeps_puppet_out=False)
     left = puppet_due(settings, facts) - facts.now
     if left <= 0:
-        return Decision(PUPPET, reason, settings.interval, keeps_puppet_out=False)
-    return Decision(None, reason, min(left, settings.interval), keeps_puppet_out=False)
+        return NextAction(PUPPET, reason, settings.interval, keeps_puppet_out=False)
+    return NextAction(None, reason, min(left, settings.interval), keeps_puppet_out=False)
 
 
-def puppet_due(settings: Settings, facts: NodeFacts) -> float:
+def puppet_due(settings: NodeSettings, facts: NodeFacts) -> float:
     """Return when Puppet is due.
 
     Every node has a fixed delay of its own below ``puppet_splay``. It counts if the last run is not known or long ago, so that the nodes of

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from .consul import Entry
+from .consul import ConsulKey
 from .errors import printable
 from .jobs.job import is_job_id
 
@@ -136,7 +136,7 @@ class Answer:
     post_upgrade: Optional[str] = None
 
 
-def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answer:
+def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:
     """Return the answer for a host.
 
     :param entries: what one consistent read of ``keys.all`` returned, and the host's record if it was read.
@@ -170,7 +170,7 @@ def answer(keys: NodeKeys, entries: Mapping[str, Entry], default: bool) -> Answe
     return replace(facts, is_open=default, reason=f"{'open' if default else 'closed'}: no gate is set for {keys.host}")
 
 
-def admitted_job(keys: NodeKeys, entries: Mapping[str, Entry]) -> Optional[str]:
+def admitted_job(keys: NodeKeys, entries: Mapping[str, ConsulKey]) -> Optional[str]:
     """Return the ID of the job that the host is admitted to; None for none, and if any key is not as planners write it.
 
     :param entries: what one consistent read of ``keys.all`` returned.
@@ -191,7 +191,7 @@ def admitted_job(keys: NodeKeys, entries: Mapping[str, Entry]) -> Optional[str]:
     return identifier if is_open else None
 
 
-def _version(keys: NodeKeys, entries: Mapping[str, Entry]) -> tuple[Optional[str], str]:
+def _version(keys: NodeKeys, entries: Mapping[str, ConsulKey]) -> tuple[Optional[str], str]:
     """Return the version, and why it can't be read; the latter is empty if it can."""
     entry = entries.get(keys.current_version)
     if entry is None:
@@ -207,7 +207,7 @@ def _version(keys: NodeKeys, entries: Mapping[str, Entry]) -> tuple[Optional[str
     return text, ""
 
 
-def _newer_schema(keys: NodeKeys, entries: Mapping[str, Entry]) -> str:
+def _newer_schema(keys: NodeKeys, entries: Mapping[str, ConsulKey]) -> str:
     entry = entries.get(keys.schema)
     if entry is None:
         return ""
@@ -219,7 +219,7 @@ def _newer_schema(keys: NodeKeys, entries: Mapping[str, Entry]) -> str:
     return f"{keys.schema} is {text}, and this release knows layouts up to {SCHEMA}" if layout > SCHEMA else ""
 
 
-def _is_open(entry: Entry, version: Optional[str]) -> Optional[bool]:
+def _is_open(entry: ConsulKey, version: Optional[str]) -> Optional[bool]:
     """Return whether a gate's value opens it; None if it can't be read."""
     try:
         text = entry.value.decode().strip()
@@ -234,7 +234,7 @@ def _is_open(entry: Entry, version: Optional[str]) -> Optional[bool]:
     return False if looks_like_version else None
 
 
-def _record(entry: Optional[Entry]) -> Mapping[str, Any]:
+def _record(entry: Optional[ConsulKey]) -> Mapping[str, Any]:
     """Return the host's record; empty if it is missing or can't be read."""
     try:
         data = json.loads(entry.value) if entry is not None else {}

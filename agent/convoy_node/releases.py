@@ -24,7 +24,7 @@ from .consul import Consul
 from .errors import ConsulError, InstallError, printable
 from .gate import NodeKeys
 from .processes import run_limited
-from .settings import Settings
+from .settings import NodeSettings
 from .state import is_rebooting
 
 HOME = Path("/opt/convoy")
@@ -93,7 +93,7 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
-def try_release(old: Release, new: Release, settings: Settings, path: str) -> Optional[str]:
+def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     """Let a new release make an agent run; return None if it has reported, else why it could not, or an empty text if the node reboots first.
 
     Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
@@ -112,7 +112,7 @@ def try_release(old: Release, new: Release, settings: Settings, path: str) -> Op
     return problem
 
 
-def _trial(new: Release, settings: Settings, path: str) -> Optional[str]:
+def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     program = str(new.folder / "bin/convoy-node")
     for words, seconds in ((["check"], _CHECK_SECONDS), (["run", "--trial"], _TRIAL_SECONDS + _limits(settings))):
         try:
@@ -126,7 +126,7 @@ def _trial(new: Release, settings: Settings, path: str) -> Optional[str]:
     return _not_reported(new, settings)
 
 
-def _not_reported(new: Release, settings: Settings) -> Optional[str]:
+def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
     """Return why the last report of this host is not one of a release; None if it is."""
     keys = NodeKeys(settings.host, settings.role, settings.prefix)
     try:
@@ -140,7 +140,7 @@ def _not_reported(new: Release, settings: Settings) -> Optional[str]:
     return f"its agent run left the record of {settings.host} {'started' if state == 'started' else 'without a report of it'}"
 
 
-def _limits(settings: Settings) -> float:
+def _limits(settings: NodeSettings) -> float:
     """Return how long a trial may take for what it runs (seconds)."""
     names = {
         "puppet_gate_puppet_timeout": 3600.0,

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run, puppet, releases
-from .consul import Consul, Entry, Watch
-from .decision import DOUBT, HOLD, JOB, Decision, NodeFacts, decide, own_share, unreachable
+from .consul import Consul, ConsulKey, WakeWatch
+from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
 from .gate import Answer, NodeKeys, admitted_job, answer
 from .jobs.job_run import needs_run
 from .jobs.spool import Spool
-from .settings import Settings, keep_last_good, read_settings
+from .settings import NodeSettings, keep_last_good, read_settings
 from .signals import Signals
 from .state import PuppetRuns, node_version
-from .systemd import Notifier
+from .systemd import SystemdNotifier
 
 # How often the agent looks at files of the node while it waits, at most (seconds).
 _EVERY = 30.0
@@ -44,7 +44,7 @@ class Look:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NodeSettings,
         runs: Optional[PuppetRuns] = None,
         say: Callable[[str], None] = print,
         is_single: bool = False,
@@ -56,7 +56,7 @@ class Look:
         self.settings = settings
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
         self.consul = Consul(settings.connection)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, ConsulKey] = {}
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
         self._spool = Spool()
@@ -77,7 +77,7 @@ class Look:
         """What is known of the node."""
         return self._facts
 
-    def look(self, only: bool = False) -> Decision:
+    def look(self, only: bool = False) -> NextAction:
         """Read, and return what to do.
 
         :param only: change nothing: neither Puppet's lock nor the checks of the node.
@@ -128,7 +128,7 @@ class Look:
         # What else runs Puppet has to be kept out as soon as a rollout begins.
         return (self.keys.wake, self.keys.global_gate) if self.settings.is_external else (self.keys.wake,)
 
-    def _note_wakes(self, found: Mapping[str, Entry]) -> NodeFacts:
+    def _note_wakes(self, found: Mapping[str, ConsulKey]) -> NodeFacts:
         """Note whether the keys that wake this node have changed since the last look; return what is known of the node now.
 
         The indexes of both looks are compared, because a planner may also write during an agent run, when no query waits.
@@ -179,7 +179,7 @@ class Look:
         if settings.puppet_interval is not None and self._runs.last() is None:
             self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
 
-    def _read_record(self, facts: NodeFacts) -> dict[str, Entry]:
+    def _read_record(self, facts: NodeFacts) -> dict[str, ConsulKey]:
         """Return the host's record, if it matters.
 
         The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to the tasks after the upgrade, and wake it.
@@ -200,7 +200,7 @@ class Look:
             puppet_at=self._runs.last(),
         )
 
-    def _keep_puppet_out(self, decision: Decision) -> None:
+    def _keep_puppet_out(self, decision: NextAction) -> None:
         """Use Puppet's own lock, if something else than the agent runs Puppet."""
         try:
             if self.settings.is_external and decision.keeps_puppet_out:
@@ -244,16 +244,16 @@ class Resident:
         """
         self._path = path
         self._say = say
-        self._notifier = Notifier(os.environ)
+        self._notifier = SystemdNotifier(os.environ)
         self._settings = read_settings(path)
         keep_last_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
         self._look = Look(self._settings, say=say)
         self._release = agent_run.own_release()
-        self._watch: Optional[Watch] = None
+        self._watch: Optional[WakeWatch] = None
         self._watched: tuple[str, ...] = ()
         self._signals = Signals()
-        self._said: Optional[Decision] = None
+        self._said: Optional[NextAction] = None
 
     def run(self) -> int:
         """Work until the service is stopped; return the exit code."""
@@ -316,7 +316,7 @@ class Resident:
             keys = self._keys_to_watch()
             if self._watch is None or keys != self._watched:
                 self._close_watch()
-                self._watch, self._watched = Watch(self._settings.connection, keys, self._signals), keys
+                self._watch, self._watched = WakeWatch(self._settings.connection, keys, self._signals), keys
             self._watch.note(self._look.entries)
             # The next look finds out what has changed.
             self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))
@@ -390,7 +390,7 @@ class Resident:
         self._watch = None
 
 
-def _stamp(path: str, settings: Settings) -> tuple[Any, ...]:
+def _stamp(path: str, settings: NodeSettings) -> tuple[Any, ...]:
     """Return what changes with the settings file and the token file."""
     found: list[Any] = []
     for one in (path, settings.token_file):

@@ -116,7 +116,7 @@ _NO_ENVIRONMENTS = ("main", "master", "server", "agent", "user")
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """The settings that the agent itself needs. The rest is Ansible's.
 
     :param data: all settings as they are in the file.
@@ -156,7 +156,7 @@ class Settings:
         return self.puppet_interval is None
 
 
-def read_settings(path: str = FILE) -> Settings:
+def read_settings(path: str = FILE) -> NodeSettings:
     """Return the settings of a file.
 
     :raises BadSettings: if the file or the token can't be read, or a setting is unknown or has a wrong value.
@@ -179,7 +179,7 @@ def read_settings(path: str = FILE) -> Settings:
         raise BadSettings(f"{path}: puppet_gate_role {printable(repr(role))} can't be the name of a role. Correct it.")
     token, token_file = _token(path, data)
     interval = data.get("puppet_gate_puppet_interval", 1800)
-    return Settings(
+    return NodeSettings(
         host,
         role,
         _connection(data, token),
@@ -216,7 +216,7 @@ def last_good(path: str) -> str:
     return f"{FOLDER}/node-{hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:8]}.json"
 
 
-def keep_last_good(settings: Settings, path: str) -> None:
+def keep_last_good(settings: NodeSettings, path: str) -> None:
     """Store settings that could be used, where :func:`last_good` says. A disk that is full is no reason to stop.
 
     :param path: the settings file.

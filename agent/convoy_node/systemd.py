@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from .errors import printable
 
 
-class Notifier:
+class SystemdNotifier:
     """Tells systemd that the service is ready, alive, and what it does."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:

@@ -35,13 +35,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.connection import Connection
-from convoy_node.consul import Entry as Key
+from convoy_node.consul import ConsulKey
 from convoy_node.errors import ConsulError
 from convoy_node.gate import NodeKeys
 from convoy_node.jobs import job_run, spool
 from convoy_node.jobs.command_schema import CommandSchema
 from convoy_node.jobs.node_commands import NodeCommand
-from convoy_node.settings import Settings as NodeSettings
+from convoy_node.settings import NodeSettings
 
 from .actors import patience
 from .fleet import FLEET, OLD
@@ -115,15 +115,15 @@ class _Consul:
     def __init__(self, store: Store) -> None:
         self._client = store.client
 
-    def read(self, keys: Sequence[str]) -> dict[str, Key]:
+    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         with _as_agent():
             found = self._client.read(keys)
-            return {one.key: Key(one.value, one.modify_index, one.flags) for one in found if one.key in set(keys)}
+            return {one.key: ConsulKey(one.value, one.modify_index, one.flags) for one in found if one.key in set(keys)}
 
-    def get(self, key: str) -> Key | None:
+    def get(self, key: str) -> ConsulKey | None:
         return self.read([key]).get(key)
 
-    def write(self, operations: Sequence[Mapping[str, Any]]) -> dict[str, Key] | None:
+    def write(self, operations: Sequence[Mapping[str, Any]]) -> dict[str, ConsulKey] | None:
         make: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "cas": lambda one: compare_and_put(one["Key"], one["Value"].decode(), one["Index"]),
             "check-index": lambda one: compare(one["Key"], one["Index"]),
@@ -135,7 +135,7 @@ class _Consul:
                 written = self._client.write([make[one["Verb"]](one) for one in operations])
             except Conflict:
                 return None
-            return {one["Key"]: Key(b"", int(one["ModifyIndex"])) for one in written}
+            return {one["Key"]: ConsulKey(b"", int(one["ModifyIndex"])) for one in written}
         return None
 
 
@@ -152,23 +152,23 @@ class _Spool(spool.Spool):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: dict[str, spool.Entry] = {}
+        self._found: dict[str, spool.JobEntry] = {}
 
     def prepare(self) -> None:
         pass
 
-    def read(self, identifier: str) -> spool.Entry | None:
+    def read(self, identifier: str) -> spool.JobEntry | None:
         return self._found.get(identifier)
 
-    def add(self, entry: spool.Entry) -> None:
+    def add(self, entry: spool.JobEntry) -> None:
         assert entry.id not in self._found
         self._found[entry.id] = entry
 
-    def save(self, entry: spool.Entry) -> None:
+    def save(self, entry: spool.JobEntry) -> None:
         # No process of a simulation has a PID, so none is taken for running.
         self._found[entry.id] = replace(entry, boot="gone", pid=0)
 
-    def entries(self) -> Iterator[spool.Entry]:
+    def entries(self) -> Iterator[spool.JobEntry]:
         yield from list(self._found.values())
 
     def prune(self, now: int) -> None:
@@ -211,7 +211,7 @@ class _Run(job_run.JobRun):
     def _alone(self) -> Iterator[None]:
         yield
 
-    def _execute(self, job: Any, _command: Any, entry: spool.Entry) -> spool.Entry:
+    def _execute(self, job: Any, _command: Any, entry: spool.JobEntry) -> spool.JobEntry:
         node, chance = self._node, self._node.chance
         node.ran.begun[self._host, job.id] += 1
         time.sleep(chance.uniform(0.05, 0.4))

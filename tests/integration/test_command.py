@@ -23,7 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from convoy_node.connection import Connection
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
@@ -206,7 +206,9 @@ def test_a_start_whose_reply_was_lost_takes_no_slot_after_the_job(
     spool, record = Spool(str(folder / "spool")), "upgrade/job_records/controller1"
 
     def run_node(port: int) -> int:
-        mine = Settings("controller1", "controller", Connection(port=port), {}, commands_dir=str(folder / "commands.d"))
+        mine = NodeSettings(
+            "controller1", "controller", Connection(port=port), {}, commands_dir=str(folder / "commands.d")
+        )
         return JobRun(mine, folder / "lock", "test", spool, lambda _line: None).run()
 
     def begin(identifier: str, host: str) -> list[str]:

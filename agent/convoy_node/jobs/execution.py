@@ -28,7 +28,7 @@ _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandEnd:
     """How a command ended.
 
     :param exit_status: its exit status; negative for the signal that ended it.
@@ -91,7 +91,7 @@ def execute(
     timeout: float,
     facts: Mapping[str, str],
     started: Callable[[int], None] = lambda _pid: None,
-) -> Outcome:
+) -> CommandEnd:
     """Run a program with its arguments as JSON on standard input, and return how it ended.
 
     What it started in its process group is killed at its end, and at the time limit all its descendants are.
@@ -121,7 +121,7 @@ def execute(
         writing = -1
         started(process.pid)
         is_timeout = _follow(process, reading, output, begun + timeout)
-        return Outcome(process.returncode, is_timeout, output.text(), time.monotonic() - begun)
+        return CommandEnd(process.returncode, is_timeout, output.text(), time.monotonic() - begun)
     finally:
         os.close(reading)
         if writing >= 0:

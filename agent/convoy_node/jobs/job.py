@@ -24,7 +24,7 @@ _MOST_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Job:
+class NodeJob:
     """A job as an operator began it.
 
     :param roles: the roles that it is for.
@@ -70,7 +70,7 @@ def is_job_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def parse_job(key: str, identifier: str, value: bytes) -> Job:
+def parse_job(key: str, identifier: str, value: bytes) -> NodeJob:
     """Return a job as it is stored in Consul.
 
     :param key: its key, for messages.
@@ -99,10 +99,10 @@ def parse_job(key: str, identifier: str, value: bytes) -> Job:
             raise _bad(key, f"{name} has to be a list of texts")
         names[name] = tuple(found)
     by_ansible = data.get("by_ansible", False) is not False
-    return Job(identifier, command, expires, arguments, names["roles"], names["hosts"], signature, by_ansible)
+    return NodeJob(identifier, command, expires, arguments, names["roles"], names["hosts"], signature, by_ansible)
 
 
-def check_time(job: Job, now: float) -> None:
+def check_time(job: NodeJob, now: float) -> None:
     """Refuse a job that has expired, or that would be valid for longer than any job may.
 
     :param now: the time of the node (unix seconds).

@@ -17,21 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ..consul import Consul
-from ..consul import Entry as Key
+from ..consul import Consul, ConsulKey
 from ..errors import BadSettings, ConsulError, LockError, printable
 from ..gate import NodeKeys, admitted_job
 from ..lock_file import open_lock_file
 from ..processes import start_ticks
-from ..settings import Settings
+from ..settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import execute
-from .job import MOST_SECONDS, Job, check_time, is_job_id, parse_job
+from .job import MOST_SECONDS, NodeJob, check_time, is_job_id, parse_job
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
 from .reports import is_over, last_lines, next_outputs, next_record, parse_record, report_of, start_operations
 from .signature import verify_signature
-from .spool import DONE, ENDED, FAILED, LOST, STARTED, STARTING, Entry, Spool, new_entry, own_process
+from .spool import DONE, ENDED, FAILED, LOST, STARTED, STARTING, JobEntry, Spool, new_entry, own_process
 
 # How often a write is tried that another one got in the way of, and a report that Consul did not take.
 _TRIES = 5
@@ -56,7 +55,7 @@ class JobRun:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NodeSettings,
         lock_file: Path,
         release: str,
         spool: Optional[Spool] = None,
@@ -170,14 +169,14 @@ class JobRun:
         self._report(entry)
         return 0 if entry.state == DONE else 1
 
-    def _entry_of(self, identifier: str) -> tuple[Optional[Entry], str]:
+    def _entry_of(self, identifier: str) -> tuple[Optional[JobEntry], str]:
         """Return the entry of an earlier run, None if there is none, and why it can't be read; the latter is empty if it can."""
         try:
             return self._spool.read(identifier), ""
         except Refused as error:
             return None, str(error)
 
-    def _checked(self, identifier: str, before: Optional[Entry]) -> tuple[Job, NodeCommand]:
+    def _checked(self, identifier: str, before: Optional[JobEntry]) -> tuple[NodeJob, NodeCommand]:
         """Return the job and its command.
 
         :param before: the entry of an earlier run, which the job may have to repeat; None if there is none.
@@ -213,7 +212,7 @@ class JobRun:
             )
         return job, command
 
-    def _ended_run(self, record: Mapping[str, Any], identifier: str, before: Optional[Entry]) -> Optional[Entry]:
+    def _ended_run(self, record: Mapping[str, Any], identifier: str, before: Optional[JobEntry]) -> Optional[JobEntry]:
         """Return the end of a run that Consul has only the start of: as this node remembers it, or lost; None if there is none.
 
         :raises OtherMachine: if it is one of another machine with the name of this one.
@@ -233,7 +232,7 @@ class JobRun:
         now = int(time.time())
         error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so no one knows how it ended"
         # It began before now, so it expires before this. The job itself may be unreadable.
-        return Entry(
+        return JobEntry(
             identifier,
             str(record.get("command") or ""),
             now + MOST_SECONDS,
@@ -244,7 +243,7 @@ class JobRun:
             error=error,
         )
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: JobEntry) -> None:
         """Write that the job starts, if the node is admitted to it at that moment.
 
         :raises NotAdmitted: if it is not.
@@ -270,7 +269,7 @@ class JobRun:
             self._consul.write([undo if value is not None else _delete(keys.job_record, index)])
         raise NotAdmitted("its keys changed during each try")
 
-    def _execute(self, job: Job, command: NodeCommand, entry: Entry) -> Entry:
+    def _execute(self, job: NodeJob, command: NodeCommand, entry: JobEntry) -> JobEntry:
         """Run the command; return the entry with its end."""
 
         def started(pid: int) -> None:
@@ -311,7 +310,7 @@ class JobRun:
         now = int(time.time())
         self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
         run = str(record.get("run")) if _is_started(record, identifier) else uuid.uuid4().hex
-        entry = Entry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
+        entry = JobEntry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
         self._report(entry, is_refusal=True)
 
     def _refuse_without_entry(self, reason: str) -> int:
@@ -323,7 +322,7 @@ class JobRun:
                 self._refuse(identifier, reason, {})
         return 1
 
-    def _report(self, entry: Entry, is_refusal: bool = False) -> bool:
+    def _report(self, entry: JobEntry, is_refusal: bool = False) -> bool:
         """Write how a job ended, and note that; return False if Consul does not take it, so that the next run has to.
 
         A record of another run is left alone: an operator has removed the host's keys, or the host has begun another job. So is one that
@@ -458,7 +457,7 @@ def _delete(key: str, index: int) -> dict[str, object]:
     return {"Verb": "delete-cas", "Key": key, "Index": index}
 
 
-def _cas(key: str, value: bytes, before: Optional[Key]) -> dict[str, object]:
+def _cas(key: str, value: bytes, before: Optional[ConsulKey]) -> dict[str, object]:
     return {"Verb": "cas", "Key": key, "Value": value, "Index": before.index if before else 0}
 
 

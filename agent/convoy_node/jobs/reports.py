@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from ..errors import printable
 from ..gate import NodeKeys
-from .spool import DONE, STARTED, Entry
+from .spool import DONE, STARTED, JobEntry
 
 # An operator lets the host try again.
 RETRIED = "retried"
@@ -34,7 +34,7 @@ def is_over(record: Mapping[str, Any], identifier: str) -> bool:
     return record.get("job") == identifier and record.get("state") not in (STARTED, RETRIED)
 
 
-def next_record(before: Mapping[str, Any], entry: Entry, facts: Mapping[str, str]) -> bytes:
+def next_record(before: Mapping[str, Any], entry: JobEntry, facts: Mapping[str, str]) -> bytes:
     """Return a host's record after a job has started or ended.
 
     :param facts: ``role``, ``machine`` and ``release`` of the node.
@@ -58,7 +58,7 @@ def next_record(before: Mapping[str, Any], entry: Entry, facts: Mapping[str, str
     return json.dumps(record, sort_keys=True).encode()
 
 
-def next_outputs(before: Optional[bytes], entry: Entry) -> bytes:
+def next_outputs(before: Optional[bytes], entry: JobEntry) -> bytes:
     """Return the output of a host's last jobs with one more, the newest first."""
     try:
         known = json.loads(before) if before is not None else []
@@ -110,6 +110,6 @@ def start_operations(
     return operations, missing
 
 
-def report_of(entry: Entry) -> str:
+def report_of(entry: JobEntry) -> str:
     """Return how a job ended, as a phrase for the journal."""
     return f"job {entry.id} is {entry.state}" + ("" if entry.state == DONE else f": {entry.error}")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import printable
-from .job import Job
+from .job import NodeJob
 from .refusals import Refused
 from .trusted_files import read_trusted, refuse_untrusted_folder
 
@@ -27,7 +27,7 @@ _MOST_SIGNATURE = 20_000
 _FOLDERS = "/usr/local/bin:/usr/bin:/bin"
 
 
-def verify_signature(job: Job, prefix: str, allowed_signers: str = FILE) -> str:
+def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> str:
     """Return who signed a job.
 
     :param prefix: the key prefix of the fleet, which is part of the signed text.

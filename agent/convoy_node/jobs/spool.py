@@ -19,7 +19,7 @@ from typing import Any, Optional
 from .. import state
 from ..errors import printable
 from ..processes import kill_tree, start_ticks
-from .job import Job, is_job_id
+from .job import NodeJob, is_job_id
 from .refusals import Refused
 from .trusted_files import refuse_untrusted_folder
 
@@ -32,7 +32,7 @@ _FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobEntry:
     """One job on this node.
 
     :param state: ``starting`` before Consul knows, ``started`` before the command runs, then how it ended.
@@ -103,7 +103,7 @@ class Spool:
             ) from None
         refuse_untrusted_folder(self.folder)
 
-    def read(self, identifier: str) -> Optional[Entry]:
+    def read(self, identifier: str) -> Optional[JobEntry]:
         """Return the entry of a job; None if there is none.
 
         :raises Refused: if it can't be read, because the job may have run.
@@ -111,7 +111,7 @@ class Spool:
         path = self._path(identifier)
         try:
             data = json.loads(path.read_bytes()[: _MOST_BYTES * 2])
-            entry = Entry(**data)
+            entry = JobEntry(**data)
             if entry.id != identifier or entry.state not in _STATES:
                 raise ValueError("it is of another job")
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Spool:
             ) from None
         return entry
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JobEntry) -> None:
         """Write the first entry of a job.
 
         :raises Refused: if there is one, if the job is older than those whose entries were removed, or if the disk does not take it.
@@ -147,7 +147,7 @@ class Spool:
             self.remove(entry.id)
             raise
 
-    def save(self, entry: Entry) -> None:
+    def save(self, entry: JobEntry) -> None:
         """Replace the entry of a job, so that it outlives a loss of power.
 
         :raises Refused: if the disk does not take it.
@@ -170,7 +170,7 @@ class Spool:
             self._path(identifier).unlink()
             self._sync_folder()
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JobEntry]:
         """Yield all entries that can be read."""
         with contextlib.suppress(OSError):
             for path in sorted(self.folder.glob("*.json")):
@@ -180,7 +180,7 @@ class Spool:
                         if entry is not None:
                             yield entry
 
-    def to_report(self) -> list[Entry]:
+    def to_report(self) -> list[JobEntry]:
         """Return the entries that Consul has to learn of: those that ended, and those whose process is gone."""
         return [one for one in self.entries() if one.state != STARTING and not one.is_reported and not one.is_running]
 
@@ -249,9 +249,9 @@ class Spool:
         )
 
 
-def new_entry(job: Job, run: str, now: int, attempt: int = 1) -> Entry:
+def new_entry(job: NodeJob, run: str, now: int, attempt: int = 1) -> JobEntry:
     """Return the entry of a job that this process begins.
 
     :param now: unix seconds.
     """
-    return Entry(job.id, job.command, job.expires, STARTING, run, attempt, at=now, **own_process())
+    return JobEntry(job.id, job.command, job.expires, STARTING, run, attempt, at=now, **own_process())

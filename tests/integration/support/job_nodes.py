@@ -18,7 +18,7 @@ from convoy_node.connection import Connection
 from convoy_node.errors import ConsulError
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 from devkit.agent import ROOT
 
 SCHEMA = {"timeout": 30, "repeatable": True, "properties": {"grace": {"type": "integer", "maximum": 60}}}
@@ -55,7 +55,7 @@ def running_nodes(connection: Connection, fleet: Mapping[str, str], folder: Path
     ended = threading.Event()
 
     def be(host: str) -> None:
-        mine = Settings(host, fleet[host], connection, {}, commands_dir=str(folder / "commands.d"), **settings)
+        mine = NodeSettings(host, fleet[host], connection, {}, commands_dir=str(folder / "commands.d"), **settings)
         spool = Spool(str(folder / f"spool-{host}"))
         while not ended.wait(0.1):
             with suppress(ConsulError):

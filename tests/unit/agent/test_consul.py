@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from convoy_node.connection import Connection
-from convoy_node.consul import Consul, Entry, Watch
+from convoy_node.consul import Consul, ConsulKey, WakeWatch
 from convoy_node.errors import ConsulError, Denied
 
 INDEX = {"X-Consul-Index": "7"}
@@ -98,10 +98,10 @@ def test_a_key_with_a_value_that_consul_does_not_send_is_an_error(text: bytes, s
 
 
 def test_what_consul_sends_is_read(server: Server) -> None:
-    entry = Entry(b"x", 7, 0)
+    entry = ConsulKey(b"x", 7, 0)
     assert server.gives({"Results": [{"KV": PAIR}, {"KV": pair(Key="ab")}], "Errors": None}).read(["a"]) == {"a": entry}
     assert server.gives([PAIR]).get("a") == entry
-    assert server.gives([pair(Value=None, ModifyIndex=2**64 - 1, Flags=2**64 - 1)]).get("a") == Entry(
+    assert server.gives([pair(Value=None, ModifyIndex=2**64 - 1, Flags=2**64 - 1)]).get("a") == ConsulKey(
         b"", 2**64 - 1, 2**64 - 1
     )
     assert server.gives(b"", 404).get("a") is None
@@ -142,7 +142,10 @@ WRITE = [
 
 def test_a_write_has_to_return_what_it_wrote_and_compared(server: Server) -> None:
     both = [{"KV": pair(Value=None)}, {"KV": pair(Key="b")}]
-    assert server.gives({"Results": both, "Errors": None}).write(WRITE) == {"a": Entry(b"", 7), "b": Entry(b"x", 7)}
+    assert server.gives({"Results": both, "Errors": None}).write(WRITE) == {
+        "a": ConsulKey(b"", 7),
+        "b": ConsulKey(b"x", 7),
+    }
     for results in ([], None, both[:1], both[1:], [{"KV": pair(Key="other")}]):
         with pytest.raises(ConsulError, match=r"is not one of Consul's"):
             server.gives({"Results": results, "Errors": None}).write(WRITE)
@@ -181,7 +184,7 @@ def test_a_query_whose_answer_has_no_index_is_an_error_and_not_a_change(index: s
     server.gives([PAIR])
     signals = NoSignals()
     with signals.pipe, signals.other_end:
-        watch = Watch(server.connection, ["a"], signals)  # type: ignore[arg-type]  # all that a watch needs
+        watch = WakeWatch(server.connection, ["a"], signals)  # type: ignore[arg-type]  # all that a watch needs
         with pytest.raises(ConsulError, match="it has no index"):
             watch.wait(5, 5, lambda: False)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from convoy_node.connection import Connection
-from convoy_node.decision import DOUBT, HOLD, PUPPET, Decision, NodeFacts, decide, own_share, puppet_due, unreachable
+from convoy_node.decision import DOUBT, HOLD, PUPPET, NextAction, NodeFacts, decide, own_share, puppet_due, unreachable
 from convoy_node.gate import Answer
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 
-SETTINGS = Settings("compute7", "compute", Connection(), {})
+SETTINGS = NodeSettings("compute7", "compute", Connection(), {})
 OPEN = Answer(True, "open: gate is True", "v2")
 CLOSED = Answer(False, "closed: gate is False", "v2")
 PENDING = replace(CLOSED, is_pending=True)
@@ -130,7 +130,7 @@ def test_puppet_that_something_else_runs_is_kept_out_unless_the_gate_is_open_and
     assert not pending.keeps_puppet_out
 
 
-def without_consul(facts: NodeFacts, failures: int, **settings: Any) -> Decision:
+def without_consul(facts: NodeFacts, failures: int, **settings: Any) -> NextAction:
     return unreachable(replace(SETTINGS, **settings), "Consul can't be reached.", facts, failures)
 
 

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import SCHEMA as NEWEST
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import refuse_newer
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
-from convoy_node.consul import Entry
+from convoy_node.consul import ConsulKey
 from convoy_node.gate import SCHEMA, NodeKeys, answer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,13 +37,13 @@ VALUES = {
 }
 
 
-def entries() -> st.SearchStrategy[dict[str, Entry]]:
+def entries() -> st.SearchStrategy[dict[str, ConsulKey]]:
     """Keys as one read returns them: few at a time, so that each of them decides often."""
 
-    def values(key: str) -> st.SearchStrategy[tuple[str, Entry]]:
+    def values(key: str) -> st.SearchStrategy[tuple[str, ConsulKey]]:
         flags = st.sampled_from([0, 1700000000])
         return st.builds(
-            lambda value, flag: (key, Entry(value, 5, 0 if key == NODE.schema else flag)),
+            lambda value, flag: (key, ConsulKey(value, 5, 0 if key == NODE.schema else flag)),
             st.sampled_from(VALUES[key]),
             flags,
         )
@@ -62,7 +62,7 @@ def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
 
 
 @given(entries(), st.booleans())
-def test_the_answer_is_that_of_an_agent_run(found: dict[str, Entry], default: bool) -> None:
+def test_the_answer_is_that_of_an_agent_run(found: dict[str, ConsulKey], default: bool) -> None:
     mine = answer(NODE, found, default)
     try:
         snapshot = decode_snapshot(KEYS, [as_entry(key, one) for key, one in found.items()])
@@ -83,17 +83,17 @@ def test_the_answer_is_that_of_an_agent_run(found: dict[str, Entry], default: bo
     assert (mine.held is None) == (theirs.held is None)
 
 
-def as_entry(key: str, entry: Entry) -> KVEntry:
+def as_entry(key: str, entry: ConsulKey) -> KVEntry:
     return KVEntry(key, entry.value, modify_index=entry.index, flags=entry.flags)
 
 
 @pytest.mark.parametrize(("value", "is_pending"), [(b"False", True), (b"v1", True)])
 def test_a_node_is_pending_only_if_a_rollout_closed_the_global_gate(value: bytes, is_pending: bool) -> None:
-    version = {NODE.current_version: Entry(b"v2", 1)}
-    by_rollout = {**version, NODE.global_gate: Entry(value, 1, 1700000000)}
+    version = {NODE.current_version: ConsulKey(b"v2", 1)}
+    by_rollout = {**version, NODE.global_gate: ConsulKey(value, 1, 1700000000)}
     assert answer(NODE, by_rollout, True).is_pending == is_pending
-    assert not answer(NODE, {**version, NODE.global_gate: Entry(value, 1)}, True).is_pending
-    own = {**by_rollout, NODE.gates[0]: Entry(b"False", 1, 1700000000)}
+    assert not answer(NODE, {**version, NODE.global_gate: ConsulKey(value, 1)}, True).is_pending
+    own = {**by_rollout, NODE.gates[0]: ConsulKey(b"False", 1, 1700000000)}
     assert not answer(NODE, own, True).is_pending
 
 
@@ -106,5 +106,5 @@ def test_it_knows_the_layout_of_the_collection() -> None:
 )
 def test_the_record_admits_the_host_to_the_tasks_after_the_upgrade(post: str | None, version: str | None) -> None:
     record = json.dumps({"version": "v2", "state": "upgraded", "post": post}).encode()
-    assert answer(NODE, {NODE.record: Entry(record, 5, 0)}, True).post_upgrade == version
-    assert answer(NODE, {NODE.record: Entry(b"[1]", 5, 0)}, True).post_upgrade is None
+    assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).post_upgrade == version
+    assert answer(NODE, {NODE.record: ConsulKey(b"[1]", 5, 0)}, True).post_upgrade is None

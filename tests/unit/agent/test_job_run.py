@@ -26,8 +26,8 @@ from convoy_node.gate import NodeKeys, admitted_job
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_run import JobRun, needs_run
 from convoy_node.jobs.refusals import Refused
-from convoy_node.jobs.spool import DONE, FAILED, LOST, STARTED, STARTING, Entry, Spool
-from convoy_node.settings import Settings
+from convoy_node.jobs.spool import DONE, FAILED, LOST, STARTED, STARTING, JobEntry, Spool
+from convoy_node.settings import NodeSettings
 from devkit.agent import ROOT
 from missing import missing
 
@@ -43,7 +43,9 @@ class Node:
         self.lines: list[str] = []
         connection = Connection(host="127.0.0.1", port=1)
         data = {"puppet_gate_lock_timeout": 0.2}
-        self.settings = Settings("web1", "web", connection, data, commands_dir=str(folder / "commands.d"), **settings)
+        self.settings = NodeSettings(
+            "web1", "web", connection, data, commands_dir=str(folder / "commands.d"), **settings
+        )
         self.spool = Spool(str(folder / "spool"))
         self.lock_file = folder / "node.lock"
 
@@ -423,7 +425,7 @@ def test_an_end_in_consul_that_a_full_disk_did_not_take_is_not_replaced_by_lost(
     node.admit("j1")
     save = node.spool.save
 
-    def full(one: Entry) -> None:
+    def full(one: JobEntry) -> None:
         if (trusted / "ran").exists():
             raise Refused("the disk is full")
         save(one)
@@ -487,16 +489,16 @@ sys.path[:0] = [{agent!r}, {tests!r}, {unit!r}]
 from dataclasses import replace
 from pathlib import Path
 from agent_consul import AgentConsul
-from convoy_node.consul import Entry
+from convoy_node.consul import ConsulKey
 from convoy_node.jobs import job_run
 from convoy_node.connection import Connection
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 from convoy_node.jobs.spool import Spool
 import json
 folder = Path({folder!r})
 consul = AgentConsul()
 for key, (value, index, flags) in json.loads((folder / "keys").read_text()).items():
-    consul.keys[key] = Entry(value.encode(), index, flags)
+    consul.keys[key] = ConsulKey(value.encode(), index, flags)
 consul.index = 1000
 def dump():
     (folder / "keys").write_text(json.dumps({{k: (e.value.decode(), e.index, e.flags) for k, e in consul.keys.items()}}))
@@ -508,7 +510,7 @@ def write(operations):
 consul.write = write
 job_run.Consul = lambda _c: consul
 connection = Connection(host="127.0.0.1", port=1)
-settings = Settings("web1", "web", connection, {{}}, commands_dir=str(folder / "commands.d"))
+settings = NodeSettings("web1", "web", connection, {{}}, commands_dir=str(folder / "commands.d"))
 sys.exit(job_run.JobRun(settings, folder / "node.lock", "test", Spool(str(folder / "spool"))).run())
 """
 
@@ -556,7 +558,7 @@ def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: In
     install("a", f"touch {trusted}/ran")
     node.admit("j1")
     node.spool.prepare()
-    node.spool.add(Entry("j1", "a", int(time.time()) + 600, STARTED, "r1", boot="another", pid=os.getpid(), at=1))
+    node.spool.add(JobEntry("j1", "a", int(time.time()) + 600, STARTED, "r1", boot="another", pid=os.getpid(), at=1))
     node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
     node.run()
     assert node.record["state"] == "lost" and "the node restarted" in node.record["error"]
@@ -605,7 +607,7 @@ def test_an_end_that_consul_has_forgotten_is_reported_again_and_nothing_runs_aga
     node.admit("j1")
     node.spool.prepare()
     # As after an older snapshot of Consul was restored, which has only the start.
-    one = Entry("j1", "a", int(time.time()) + 600, state, "r1", at=1, ended=2, error="its error", is_reported=True)
+    one = JobEntry("j1", "a", int(time.time()) + 600, state, "r1", at=1, ended=2, error="its error", is_reported=True)
     node.spool.add(one)
     node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
     assert node.run() == (0 if state == DONE else 1)
@@ -613,8 +615,8 @@ def test_an_end_that_consul_has_forgotten_is_reported_again_and_nothing_runs_aga
     assert not (trusted / "ran").exists()
 
 
-def entry(identifier: str, expires: int, entry_state: str = DONE, **facts: Any) -> Entry:
-    return Entry(identifier, "a", expires, entry_state, "r", **facts)
+def entry(identifier: str, expires: int, entry_state: str = DONE, **facts: Any) -> JobEntry:
+    return JobEntry(identifier, "a", expires, entry_state, "r", **facts)
 
 
 def test_the_spool_forgets_expired_jobs_and_refuses_older_ones_from_then_on(trusted: Path) -> None:

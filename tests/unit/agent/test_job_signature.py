@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import job as collection
-from convoy_node.jobs.job import MOST_SECONDS, Job, check_time, parse_job
+from convoy_node.jobs.job import MOST_SECONDS, NodeJob, check_time, parse_job
 from convoy_node.jobs.refusals import Refused
 from convoy_node.jobs.signature import NAMESPACE, verify_signature
 from missing import missing
@@ -28,7 +28,9 @@ def _ssh_keygen() -> None:
         missing("ssh-keygen is not installed.")
 
 
-JOB = Job("restart-1", "restart", 2_000_000_000, {"service": "nova", "grace": 30}, roles=("compute",), hosts=("web1",))
+JOB = NodeJob(
+    "restart-1", "restart", 2_000_000_000, {"service": "nova", "grace": 30}, roles=("compute",), hosts=("web1",)
+)
 
 
 def keygen(*words: str, text: bytes = b"") -> bytes:
@@ -46,12 +48,12 @@ def keys(trusted: Path) -> Path:
     return trusted
 
 
-def signed(job: Job, key: Path, prefix: str = "", namespace: str = NAMESPACE) -> Job:
+def signed(job: NodeJob, key: Path, prefix: str = "", namespace: str = NAMESPACE) -> NodeJob:
     signature = keygen("-Y", "sign", "-q", "-f", str(key), "-n", namespace, text=job.signed_text(prefix))
     return replace(job, signature=signature.decode())
 
 
-def refusal(job: Job, keys: Path, prefix: str = "") -> str:
+def refusal(job: NodeJob, keys: Path, prefix: str = "") -> str:
     with pytest.raises(Refused) as error:
         verify_signature(job, prefix, str(keys / "allowed_signers"))
     return str(error.value)

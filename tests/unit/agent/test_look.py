@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from convoy_node.connection import Connection
-from convoy_node.consul import Entry
+from convoy_node.consul import ConsulKey
 from convoy_node.decision import HOLD, PUPPET, own_share
 from convoy_node.errors import ConsulError, Denied
 from convoy_node.resident import Look
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 from convoy_node.state import PuppetRuns
 
 WAKE, RECORD = "upgrade/wake/compute7", "upgrade/hosts/compute7"
@@ -34,16 +34,16 @@ class Answers:
         self.found[key] = value
         self.indexes[key] = max(self.indexes.values(), default=1) + 1
 
-    def entry(self, key: str, flags: int = 0) -> Entry:
-        return Entry(self.found[key], self.indexes.get(key, 1), flags)
+    def entry(self, key: str, flags: int = 0) -> ConsulKey:
+        return ConsulKey(self.found[key], self.indexes.get(key, 1), flags)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> ConsulKey | None:
         if self.error is not None:
             raise self.error
         self.records += 1
         return self.entry(key) if key in self.found else None
 
-    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         if self.error is not None:
             raise self.error
         return {key: self.entry(key) for key in self.found if key in keys}
@@ -69,7 +69,7 @@ def look(
     say: Callable[[str], None] = lambda _text: None,
 ) -> Look:
     (folder / "version").write_text("v2\n")
-    settings = Settings(
+    settings = NodeSettings(
         "compute7",
         "compute",
         Connection(),
@@ -200,7 +200,7 @@ def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_pat
     class Half(Answers):
         is_half = False
 
-        def get(self, key: str) -> Entry | None:
+        def get(self, key: str) -> ConsulKey | None:
             if self.is_half:
                 raise ConsulError("no answer in time")
             return super().get(key)
@@ -251,7 +251,7 @@ def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) 
 class Admitting(Answers):
     """Consul with gates that planners wrote."""
 
-    def read(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         return {key: self.entry(key, 1) for key in self.found if key in keys and key != "upgrade/schema"}
 
 

@@ -15,10 +15,10 @@ import pytest
 from convoy_node import releases
 from convoy_node.agent_run import Release
 from convoy_node.connection import Connection
-from convoy_node.consul import Entry
+from convoy_node.consul import ConsulKey
 from convoy_node.errors import InstallError
 from convoy_node.processes import run_limited
-from convoy_node.settings import Settings
+from convoy_node.settings import NodeSettings
 from convoy_node.state import is_rebooting
 
 
@@ -136,9 +136,9 @@ class Record:
     def __init__(self, _connection: Connection) -> None:
         pass
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> ConsulKey | None:
         assert key == "upgrade/hosts/compute7"
-        return Entry(json.dumps(self.found).encode(), 1) if self.found is not None else None
+        return ConsulKey(json.dumps(self.found).encode(), 1) if self.found is not None else None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     if reboots:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         (tmp_path / "version.reboot").write_text(f"v2 {boot}")
-    settings = Settings("compute7", "compute", Connection(), {}, version_file=str(version))
+    settings = NodeSettings("compute7", "compute", Connection(), {}, version_file=str(version))
     old, staged = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
     problem = releases.try_release(old, staged, settings, "/nonexistent")
     assert problem == result if not result else result in (problem or "")

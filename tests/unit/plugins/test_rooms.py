@@ -183,3 +183,24 @@ def test_pure_rooms_need_the_standard_library_alone() -> None:
         if "/" not in name and name not in sys.stdlib_module_names
     ]
     assert wrong == []
+
+
+# Ansible looks for these names in each plugin.
+NAMED_BY_ANSIBLE = {
+    "ActionModule",
+    "CallbackModule",
+    "FilterModule",
+    "InventoryModule",
+    "LookupModule",
+    "ModuleDocFragment",
+}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in (*PLUGINS.rglob("*.py"), *(ROOT / "agent").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in NAMED_BY_ANSIBLE}
+    assert not twice
