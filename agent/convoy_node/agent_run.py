@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from .lock_file import open_lock_folder
+from .machine.lock_file import open_lock_folder
 from .settings import NodeSettings
 from .state import FOLDER
 

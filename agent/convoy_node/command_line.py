@@ -23,7 +23,7 @@ from .errors import BadSettings, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
 from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
-from .lock_file import open_lock_file
+from .machine.lock_file import open_lock_file
 from .resident import Look, Resident, report_bad_settings
 from .settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .state import node_version

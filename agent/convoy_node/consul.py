@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from .connection import Connection
 from .errors import ConsulError, Denied, printable
-from .signals import Signals
+from .machine.signals import Signals
 
 # Answers on the keys of one node are small. More than this is not Consul.
 _MOST_BYTES = 4_000_000

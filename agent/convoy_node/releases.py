@@ -23,7 +23,7 @@ from .agent_run import Release
 from .consul import Consul
 from .errors import ConsulError, InstallError, printable
 from .gate import NodeKeys
-from .processes import run_limited
+from .machine.processes import run_limited
 from .settings import NodeSettings
 from .state import is_rebooting
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Callable
 
-from ..processes import kill_tree
+from ..machine.processes import kill_tree
 
 # Bytes of the output that are kept: from its beginning and from its end.
 HEAD, TAIL = 2000, 6000

@@ -20,8 +20,8 @@ from typing import Any, Callable, Optional
 from ..consul import Consul, ConsulKey
 from ..errors import BadSettings, ConsulError, LockError, printable
 from ..gate import NodeKeys, admitted_job
-from ..lock_file import open_lock_file
-from ..processes import start_ticks
+from ..machine.lock_file import open_lock_file
+from ..machine.processes import start_ticks
 from ..settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import execute

@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from .. import state
 from ..errors import printable
-from ..processes import kill_tree, start_ticks
+from ..machine.processes import kill_tree, start_ticks
 from .job import NodeJob, is_job_id
 from .refusals import Refused
 from .trusted_files import refuse_untrusted_folder

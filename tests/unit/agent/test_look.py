@@ -154,7 +154,7 @@ def test_the_record_is_read_only_when_it_matters(
     tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disabled: list[str | None] = [None]
-    monkeypatch.setattr("convoy_node.puppet.disabled_by_operator", lambda: disabled[0])
+    monkeypatch.setattr("convoy_node.machine.puppet.disabled_by_operator", lambda: disabled[0])
     found = look(tmp_path, answers)
     for _time in range(3):
         found.look()

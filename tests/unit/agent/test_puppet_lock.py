@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
-from convoy_node import puppet
+from convoy_node.machine import puppet
 
 LOCK = "agent_disabled.lock"
 

@@ -17,7 +17,7 @@ from convoy_node.agent_run import Release
 from convoy_node.connection import Connection
 from convoy_node.consul import ConsulKey
 from convoy_node.errors import InstallError
-from convoy_node.processes import run_limited
+from convoy_node.machine.processes import run_limited
 from convoy_node.settings import NodeSettings
 from convoy_node.state import is_rebooting
 

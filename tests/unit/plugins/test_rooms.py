@@ -156,6 +156,13 @@ def test_a_room_has_three_to_twelve_files() -> None:
     assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
 
 
+def test_a_room_of_the_agent_has_three_to_twelve_files() -> None:
+    files = (path for path in (ROOT / "agent/convoy_node").rglob("*.py") if path.name != "__init__.py")
+    count = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
+    assert len(count) == 3
+    assert {room: number for room, number in count.items() if not 3 <= number <= 12} == {}
+
+
 def test_pure_rooms_do_no_io_and_read_no_clock() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
