@@ -149,7 +149,16 @@ class Facts:
 
     def is_broken(self, host: str) -> bool:
         """Return whether a host has to be counted under a budget."""
-        return not self.is_excused(host) and (self.has_failed(host) or self.is_lost(host))
+        if self.is_excused(host):
+            return False
+        return self.has_failed(host) or self.is_lost(host) or self.tries_again(host)
+
+    def tries_again(self, host: str) -> bool:
+        """Return whether a host has failed and has begun again, without an operator's word."""
+        record = self.record(host)
+        if self.has_reported(host) and not self.has_left(host):
+            return False
+        return self.says(host, "started") and "failed" in record.get("times", {})
 
     def is_down(self, host: str) -> bool:
         """Return whether a host takes a slot."""

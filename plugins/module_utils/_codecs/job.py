@@ -201,7 +201,9 @@ def retried_job_record(value: bytes | None, target: str, now: int) -> str:
         # A node knows its own record by this.
         if run := _text(decode_data(value).get("run"), _LONGEST):
             kept["run"] = run
-    new = {"job": target[len(JOB) :], "state": "retried", "times": {**kept["times"], "retried": now}}
+    # With the time of a failure, the host would count as failed when it starts again.
+    times = {name: at for name, at in kept["times"].items() if name != "failed"}
+    new = {"job": target[len(JOB) :], "state": "retried", "times": {**times, "retried": now}}
     return json.dumps({**kept, **new}, sort_keys=True)
 
 

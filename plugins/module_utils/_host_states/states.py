@@ -95,6 +95,17 @@ class HostState:
         return begun and not self.gate.is_open and not self.was_admitted
 
     @property
+    def tries_again(self) -> bool:
+        """Whether it has failed in this rollout and is upgrading again, and no operator has put it back since.
+
+        An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
+        """
+        record = self.record
+        if record is None or self.state != UPGRADING or record.version != self.current:
+            return False
+        return record.state == STARTED and RECORDED_FAILED in record.times
+
+    @property
     def takes_a_slot(self) -> bool:
         """Whether it is down, or may be, and so leaves fewer slots for others."""
         return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)

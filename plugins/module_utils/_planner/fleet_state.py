@@ -43,9 +43,12 @@ class FleetState:
 
     @property
     def broken(self) -> dict[str, list[str]]:
-        """Role -> its hosts that failed or are lost. A rollback leaves out those that were broken before it."""
+        """Role -> its hosts that count under failure budgets: failed or lost, or failed and trying again.
+
+        A rollback leaves out those that were broken before it.
+        """
         return {
-            role: [one.host for one in hosts if one.state in BROKEN and not one.is_excused]
+            role: [one.host for one in hosts if (one.state in BROKEN or one.tries_again) and not one.is_excused]
             for role, hosts in self.by_role.items()
         }
 

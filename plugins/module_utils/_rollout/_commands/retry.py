@@ -17,7 +17,9 @@ from ..._common.names import did_you_mean, in_order, is_job, job_id, listing
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
-from ..._fleet.fleet import RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
+from ..._fleet.failures import MOST_ERROR as MOST_KEPT
+from ..._fleet.failures import Failure, newest_failures
+from ..._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
 from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED
 from ..._fleet.ledger import PAUSED, RUNNING, Ledger
@@ -185,13 +187,21 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
             origin=origin,
             former=with_former_rollout(kept),
         )
+    failed_at = kept.times.get(FAILED)
+    failures = kept.failures
+    if failed_at is not None and all(one.at != failed_at for one in failures):
+        last = Failure(failed_at, kept.attempt, kept.service or "", kept.step or "", (kept.error or "")[-MOST_KEPT:])
+        failures = newest_failures((*failures, last))
+    # With the time of a failure, the host would count as failed when it starts again.
+    times = {state: at for state, at in kept.times.items() if state != FAILED}
     return replace(
         kept,
         state=RETRIED,
         error=None,
         other_machine=None,
         **of_host,
-        times={**kept.times, RETRIED: now},
+        failures=failures,
+        times={**times, RETRIED: now},
         trail=extended_trail(kept.trail, now),
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers i
     find_blockers,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import StageProgress
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
 from fleets import NEW, OLD, Fleet, fleet
 
 WORD = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
@@ -232,3 +234,20 @@ def test_a_stage_that_waits_ends_by_waiting_unless_the_rollout_is_blocked() -> N
     assert not Blockers(rollout=RolloutBlocker("aborted", "", is_temporary=False), stages=waiting).end_by_waiting
     assert waiting.needs_approval
     assert not StageProgress(waits=True, until=5.0).needs_approval
+
+
+def test_a_host_that_tries_again_by_itself_counts_under_the_budget_until_it_is_upgraded_or_put_back() -> None:
+    rules = {"rolling_rules": {"global": 3}, "failure_rules": {"fleet": 1}}
+    site = fleet(compute=3).opened("compute1").started("compute1")
+    record = site.records["compute1"]
+    assert len(site.plan(rules).admissions) == 2
+    site.records["compute1"] = replace(record, times={FAILED: 9_990, STARTED: 9_995})
+    plan = site.plan(rules)
+    assert (plan.hosts["compute1"].state, plan.admissions) == ("upgrading", ())
+    assert plan.exhausted_keys == ("failure_rules.fleet",)
+    # It may still succeed, so a run that waits goes on.
+    assert plan.can_move
+    put_back = put_back_record(replace(record, state=FAILED, times={STARTED: 9_980, FAILED: 9_990}), NEW, OLD, 9_992)
+    site.records["compute1"] = replace(put_back, state=STARTED, times={**put_back.times, STARTED: 9_995})
+    assert len(site.plan(rules).admissions) == 2
+    assert len(site.upgraded("compute1").plan(rules).admissions) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
     RETRIED,
@@ -25,7 +26,11 @@ FRESH = HostRecord("2.10", RETRIED, attempt=0, times={RETRIED: 9})
 def test_what_was_done_of_the_same_move_stays() -> None:
     before = HostRecord("2.10", FAILED, "db", "start", 2, "broken", {FAILED: 5}, done=DONE, origin="2.2")
     after = put_back_record(before, "2.10", "2.2", 9)
-    assert after == replace(before, state=RETRIED, error=None, times={FAILED: 5, RETRIED: 9})
+    # The failure stays known, and counts under no budget any more.
+    failures = (Failure(5, 2, "db", "start", "broken"),)
+    assert after == replace(before, state=RETRIED, error=None, times={RETRIED: 9}, failures=failures)
+    again = put_back_record(replace(before, failures=failures), "2.10", "2.2", 9)
+    assert again.failures == failures
 
 
 @pytest.mark.parametrize(
