@@ -213,7 +213,7 @@ def test_a_start_whose_reply_was_lost_takes_no_slot_after_the_job(
 
     def begin(identifier: str, host: str) -> list[str]:
         job = Job(identifier, "work", int(time.time()) + 600, {"grace": 1}, hosts=(host,))
-        return [one.host for one in make_pass(store, PassRequest(job.target, RULES, FLEET, job=job)).admissions]
+        return [one.host for one in make_pass(store, PassRequest(job.target, RULES, fleet=FLEET, job=job)).admissions]
 
     assert begin("work-1", "controller1") == ["controller1"]
     with LossyProxy(agent.http_port, [LOSE_REPLY]) as proxy:

@@ -34,7 +34,7 @@ from .._rollout.desired_ledger import (
     other_under_way,
 )
 from .._rollout.host_health_notes import with_checks, write_health
-from .._rollout.job_request import needs_tasks
+from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
 from .._rule_checks.changes import changed_keys
@@ -199,7 +199,8 @@ def _try_once(
         # The beginning of a rollout closes all gates. A planner that is too slow to admit a host must not do that.
         refuse_old_read(writer.store, read_at)
     if move is not None:
-        _do(writer, move)
+        with beginning(request.job if desired.begins else None):
+            _do(writer, move)
         outcome.replaces = desired.replaces or outcome.replaces
         outcome.begun |= desired.begins
         if desired.begins and not writer.dry:

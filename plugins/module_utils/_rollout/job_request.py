@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,24 @@ def needs_tasks(job: Ledger) -> UpgradeError:
         f"-e job={job_id(job.version)} -e run_tasks=FILE.",
         variables={"run_tasks": "FILE"},
     )
+
+
+@contextmanager
+def beginning(job: Job | None) -> Iterator[None]:
+    """Say which token begins a job if Consul refuses that to the token in use; None for a write that begins no job.
+
+    :raises UpgradeError: ``denied``.
+    """
+    try:
+        yield
+    except UpgradeError as error:
+        if job is None or error.code != "denied":
+            raise
+        raise UpgradeError(
+            error.code,
+            f"{error.message} To begin a job, give a token of the kind commander, which consul_upgrade_acl creates.",
+            **error.details,
+        ) from error
 
 
 def _bad(text: str, *, without: Sequence[str] = (), **variables: str) -> UpgradeError:

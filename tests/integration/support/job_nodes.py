@@ -46,15 +46,19 @@ def install(folder: Path, script: str) -> None:
 
 
 @contextmanager
-def running_nodes(connection: Connection, fleet: Mapping[str, str], folder: Path, **settings: Any) -> Iterator[None]:
+def running_nodes(
+    connections: Connection | Mapping[str, Connection], fleet: Mapping[str, str], folder: Path, **settings: Any
+) -> Iterator[None]:
     """Let hosts run jobs meanwhile.
 
+    :param connections: that of all hosts, or host -> its own.
     :param fleet: host -> role.
     :param folder: that of :func:`command_folder`.
     """
     ended = threading.Event()
 
     def be(host: str) -> None:
+        connection = connections if isinstance(connections, Connection) else connections[host]
         mine = NodeSettings(host, fleet[host], connection, {}, commands_dir=str(folder / "commands.d"), **settings)
         spool = Spool(str(folder / f"spool-{host}"))
         while not ended.wait(0.1):
