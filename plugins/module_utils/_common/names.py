@@ -122,6 +122,11 @@ def target_text(target: str) -> str:
     return f"job {job_id(target)}" if is_job(target) else target
 
 
+def rollout_text(target: str) -> str:
+    """Return a rollout for messages, within a sentence: ``the rollout to 2.0``, or ``the job`` and its ID."""
+    return f"the {target_text(target)}" if is_job(target) else f"the rollout to {target}"
+
+
 def rollout_title(target: str) -> str:
     """Return the title of a rollout: ``Rollout to 2.0``, or ``Job`` and its ID."""
     return f"Job {job_id(target)}" if is_job(target) else f"Rollout to {target}"

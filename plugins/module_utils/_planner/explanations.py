@@ -114,7 +114,8 @@ def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
         first: [one for one in fleet.by_role[first] if one.blocks_others and blockers.stages.is_due(one.host)]
         for first in {first for role in after.next for first in after.waits_for(role)}
     }
-    awaited = {first: _awaited(first, hosts, wave.get(first, ())) for first, hosts in unfinished.items()}
+    of_job = fleet.snapshot.is_job
+    awaited = {first: _awaited(first, hosts, wave.get(first, ()), of_job) for first, hosts in unfinished.items()}
     holders = _holders(occupants, after)
     otherwise = _set_reason(after, occupants) or Reason("can be admitted in the next pass", MAY_GO)
     return {
@@ -133,15 +134,19 @@ def _order_reason(role: str, after: Position, awaited: Mapping[str, str]) -> Rea
     return Reason(text, ORDER, f"role_order.{role}")
 
 
-def _awaited(role: str, hosts: Sequence[HostState], admitted: Collection[str]) -> str:
+def _awaited(role: str, hosts: Sequence[HostState], admitted: Collection[str], of_job: bool) -> str:
     """Return the text for a role that others wait for: its name and its hosts, or more than 3 as counts for each state."""
     of_wave = frozenset(admitted)
-    found = {one.host: "can be admitted now" if one.host in of_wave else one.state for one in hosts}
+    found = {
+        one.host: "can be admitted now" if one.host in of_wave else state_names.state_text(one.state, of_job=of_job)
+        for one in hosts
+    }
     if len(found) <= 3:
         shown = listing([f"{host} {state}" for host, state in found.items()])
     else:
         shown = _counted(found.values())
-    return f"role {role} ({plural(len(found), 'host is', 'hosts are')} not upgraded: {shown})"
+    done = state_names.state_text(state_names.UPGRADED, of_job=of_job)
+    return f"role {role} ({plural(len(found), 'host is', 'hosts are')} not {done}: {shown})"
 
 
 def _counted(found: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._common.names import listing
+from .._common.names import is_job, listing
 from .._fleet.health_marks import HealthMark
 from .._host_states import state_names
 from .._host_states.failure_budgets import ExhaustedBudget
@@ -157,7 +157,11 @@ def blocked_hosts(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
     for host in plan.unfinished:
         view = hosts[host]
         by_reason.setdefault((view.state, view.reason), []).append(host)
-    return [f"{listing(found)} ({state}): {reason}" for (state, reason), found in by_reason.items()]
+    of_job = is_job(plan.version)
+    return [
+        f"{listing(found)} ({state_names.state_text(state, of_job=of_job)}): {reason}"
+        for (state, reason), found in by_reason.items()
+    ]
 
 
 def rollout_blockers(plan: Plan) -> dict[str, Any]:

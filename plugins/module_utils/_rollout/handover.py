@@ -18,7 +18,7 @@ from .._codecs.values import decode_data, decode_ledger, sanitize_all
 from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
-from .._common.names import is_valid_target
+from .._common.names import is_valid_target, rollout_text
 from .._common.sanitize import sanitize
 from .._consul.client import KVEntry
 from .._consul.operations import Change, compare, compare_and_put, remove
@@ -153,11 +153,11 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
             return before
         found = decode_ledger(keys.ledger, current.value) if current is not None else None
         if current is None or found is None or not new.is_of(found):
-            whose = f"to {found.version}, begun by {found.who}," if found is not None else "that is gone"
+            other = f"{rollout_text(found.version)}, begun by {found.who}," if found is not None else "another one"
+            name = rollout_text(ledger.version)
             raise UpgradeError(
                 "overtaken",
-                f"The rollout to {ledger.version} was not handed over, because another one {whose} has begun since. Look at it with "
-                "status.yml.",
+                f"{name[0].upper()}{name[1:]} was not handed over, because {other} has begun since. Look at it with status.yml.",
             )
         # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
         index = before.modify_index if before is not None else 0

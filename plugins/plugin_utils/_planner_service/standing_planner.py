@@ -17,11 +17,12 @@ from ...module_utils._cache.cached_store import FleetCache
 from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import job_id, target_text
+from ...module_utils._common.names import job_id, rollout_text
+from ...module_utils._consul.client import KVEntry
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import compare, remove
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._fleet.ledger import PAUSED, RUNNING, Ledger
+from ...module_utils._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from ...module_utils._passes.planner_pass import PassRequest, PassResult
 from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import rollout_blockers
@@ -96,6 +97,8 @@ class StandingPlanner:
         self._refused: dict[str, str] = {}
         # The handover that was read last; empty for none.
         self._handover_id = ""
+        # Whether its rollout is complete. A run that waits for an answer may find only that one: a job can take less time than the answer.
+        self._is_carried = False
         self._pause = _PAUSE
 
     def run(self) -> None:
@@ -145,7 +148,8 @@ class StandingPlanner:
         found = self._read()
         if isinstance(found, str):
             self._log.state("standing_by", f"Stands by: {found}")
-            self._presence.answer(self._handover_id, f"It stands by: {found}" if self._handover_id else "")
+            refusal = f"It stands by: {found}" if self._handover_id and not self._is_carried else ""
+            self._presence.answer(self._handover_id, refusal)
             self._drop_work()
             self._wait(self._either, mark)
             return
@@ -164,13 +168,15 @@ class StandingPlanner:
         entries = self._store.client.read((keys.ledger, keys.handover, keys.schema))
         found = {entry.key: entry for entry in entries}
         self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
+        self._is_carried = False
         refuse_newer_among(keys, entries)
         if keys.ledger not in found:
             return "no rollout has begun."
         ledger = decode_ledger(keys.ledger, found[keys.ledger].value)
+        what = rollout_text(ledger.version)
         if ledger.state not in (RUNNING, PAUSED):
-            return f"the rollout to {ledger.version} is {ledger.state}."
-        what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
+            self._is_carried = ledger.state == COMPLETE and _is_of(found.get(keys.handover), ledger)
+            return f"{what} is {ledger.state}."
         again = (
             f"command.yml -e job={job_id(ledger.version)}"
             if ledger.is_job
@@ -197,8 +203,7 @@ class StandingPlanner:
         :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
         """
         by = f", which {work.handover.by} handed over"
-        what = f"the {target_text(ledger.version)}" if ledger.is_job else f"the rollout to {ledger.version}"
-        self._log.state("carrying", f"Carries {what}{by}.", version=ledger.version)
+        self._log.state("carrying", f"Carries {rollout_text(ledger.version)}{by}.", version=ledger.version)
         while True:
             if not work.own:
                 self._wait_until_quiet()
@@ -263,7 +268,8 @@ class StandingPlanner:
         why = f" No further host is admitted: {blocker['reason']}." if blocker else ""
         self._log.say_once("blocker", "blocker", why.strip(), code=str(blocker.get("code", "")))
         if made.plan.complete:
-            self._log.say("complete", f"The rollout is complete. {count}", version=str(made.plan.version))
+            kind = "job" if made.snapshot.is_job else "rollout"
+            self._log.say("complete", f"The {kind} is complete. {count}", version=str(made.plan.version))
         self._systemd.status(f"{'Acts' if work.own else 'Another planner acts'}. {count}.{why}")
 
     def _wait_until_quiet(self) -> None:
@@ -290,3 +296,11 @@ class StandingPlanner:
         work, self._work = self._work, None
         if work is not None:
             work.passes.close()
+
+
+def _is_of(handover: KVEntry | None, ledger: Ledger) -> bool:
+    """Return whether a handover can be read, and is that of the rollout of a ledger."""
+    try:
+        return handover is not None and decode_handover(handover.value).is_of(ledger)
+    except ValueError:
+        return False

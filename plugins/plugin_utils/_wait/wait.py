@@ -10,6 +10,7 @@ from typing import Any
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import Code, UpgradeError
+from ...module_utils._common.names import is_job
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
 from .passes import Passes, PassFailed, WaitedPass
 
@@ -72,7 +73,8 @@ class RolloutWait:
                 return self._stopped(latest, blocker.get("code", "stuck"), f"{reason[0].upper()}{reason[1:]}")
             left = deadline - runtime.monotonic()
             if left <= 0:
-                why = "The wait timeout has passed, and the rollout continues without this call"
+                kind = "job" if is_job(latest.states.version) else "rollout"
+                why = f"The wait timeout has passed, and the {kind} continues without this call"
                 return self._stopped(latest, "timeout", why)
             longest = min(left, _SHOW_EVERY, latest.wake_at - runtime.now() + 1 if latest.wake_at else left)
             try:

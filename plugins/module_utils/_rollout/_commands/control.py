@@ -15,6 +15,7 @@ from ..._common.sanitize import truncated_repr
 from ..._consul.operations import Change, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from ..._host_states.state_names import UPGRADED, state_text
 from ..._planner.plan import Plan
 from ..._rules.instructions import parse
 from ..._state.ledger_writer import LedgerWriter
@@ -119,14 +120,15 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
             f"The rules have no stage {truncated_repr(stage)}{did_you_mean(stage, names) or '.'} Their stages are {listing(names, 10)}. Nothing is approved.",
         )
     whom = f"stage {stage}" if stage is not None else "the current stage"
-    now = f"the rollout is in stage {plan.stage}" if plan.stage else "the rules have no stages"
+    kind, done = "job" if ledger.is_job else "rollout", state_text(UPGRADED, of_job=ledger.is_job)
+    now = f"the {kind} is in stage {plan.stage}" if plan.stage else "the rules have no stages"
     why = "it waits for approval" if plan.needs_approval else "nothing waits for approval now"
-    hint = "Look at it with status.yml, and approve once its hosts are upgraded."
+    hint = f"Look at it with status.yml, and approve once its hosts are {done}."
     # done_at is set once all hosts of the stage are upgraded.
     done_at = plan.stage_mark.get("done_at")
     if done_at is not None and not plan.needs_approval and stage in (None, plan.stage):
         one = stages[plan.stage_mark["number"]]
         until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
-        why = f"its hosts are upgraded, and it soaks until {until}"
+        why = f"its hosts are {done}, and it soaks until {until}"
         hint = "Approve it after that." if one.approve else "It needs no approval: the next stage begins then."
     return UpgradeError("nothing_to_approve", f"{whom} can't be approved: {now}; {why}. {hint}")
