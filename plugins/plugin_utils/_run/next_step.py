@@ -27,7 +27,7 @@ _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
 # Failures of commands that would fail again. Without its host, retry.yml would retry all hosts.
-_NOT_AGAIN = ("not_running", "unknown_host", "no_rollout")
+_NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
@@ -71,9 +71,11 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
     unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]
     if code == "timeout" and unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
-    if code not in _STOPPED:
-        return NextStep()
     blocker = (info.get("blocker") or {}).get("code") or code
+    # Another wait for what only an operator can give would end in the same way.
+    waits_for_operator = code == "timeout" and (blocker == PAUSE or info.get("needs_approval"))
+    if code not in _STOPPED and not waits_for_operator:
+        return NextStep()
     if blocker == PAUSE:
         return NextStep("resume", then_again=True)
     if blocker == ABORT:

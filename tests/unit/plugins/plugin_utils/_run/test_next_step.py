@@ -47,6 +47,10 @@ MAY_GO = reasons(web1=("pending", "may_go"))
             {"needs_approval": True, "stage": "canary", "reasons": FAILED},
             NextStep("approve", {"stage": "canary"}, True),
         ),
+        # A wait that ends before the operator's command does not only begin again.
+        ("timeout", {"needs_approval": True, "stage": "canary"}, NextStep("approve", {"stage": "canary"}, True)),
+        ("timeout", {"blocker": {"code": "paused"}}, NextStep("resume", then_again=True)),
+        ("timeout", {"blocker": {"code": "hours"}}, AGAIN),
         # Failures and budgets, holds, caps.
         (
             "failure_budget",
