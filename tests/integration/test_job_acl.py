@@ -151,6 +151,25 @@ def test_each_part_of_a_job_needs_only_the_token_of_its_kind(
     assert kv.texts(f"{PREFIX}config_state/") == {f"{PREFIX}config_state/enable_puppet/global": "False"}
 
 
+@pytest.mark.thorough
+def test_a_commander_runs_tasks_of_ansible_and_a_controller_begins_none(
+    kv: RawKV, folder: Path, playbooks: Callable[..., Any]
+) -> None:
+    tasks = folder / "restart.yml"
+    tasks.write_text("- ansible.builtin.debug:\n    msg: restarts\n")
+    given = {"run_tasks": str(tasks), "instructions": RULES, "only": "compute", "ansible_connection": "local"}
+    before = kv.tree()
+    refused = playbooks("controller", "command", **given)
+    assert refused.returncode
+    assert "To begin a job, give a token of the kind commander" in " ".join(refused.stdout.split())
+    assert kv.tree() == before
+    done = playbooks("commander", "command", **given)
+    assert done.returncode == 0, done.stdout
+    assert ledger(kv, PREFIX)["state"] == "complete"
+    assert [record(kv, host)["state"] for host in ("compute1", "compute2")] == ["done", "done"], done.stdout
+    assert record(kv, "controller1") == {}
+
+
 def test_a_controller_that_begins_a_job_is_told_which_token_does(kv: RawKV, playbooks: Callable[..., Any]) -> None:
     before = kv.tree()
     refused = playbooks("controller", "command", run="work", args={"grace": 3}, instructions=RULES)

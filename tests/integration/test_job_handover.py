@@ -145,3 +145,36 @@ def test_a_job_that_its_run_left_is_handed_over_afterwards_with_its_id(
     refused = play("command", run_tasks=str(tasks), wait=False, **MORE)
     assert refused.returncode and "planner services run no Ansible tasks" in refused.stdout
     assert consul.tree() == before
+
+
+@pytest.mark.thorough
+def test_a_service_goes_on_with_the_next_job_and_the_next_rollout_that_is_handed_over(
+    store: Store, service: Start, consul: RawKV, folder: Path, job_nodes: JobNodes
+) -> None:
+    seed(consul, FLEET)
+    one = service("one")
+    until(lambda: running(consul))
+    expires = int(time.time()) + 600
+    with job_nodes():
+        for number, host in ((1, "compute1"), (2, "controller1")):
+            job = Job(f"work-{number}", "work", expires, {"grace": 3}, hosts=(host, "compute3"))
+            begun = make_pass(store, PassRequest(job.target, RULES, fleet=FLEET, job=job))
+            assert begun.admissions[-1].host == host
+            assert begun.ledger is not None
+            handed = hand_over(store, begun.ledger, None, dry=False)
+            assert wait_for_planner(store, handed.id) == ("one",)
+            until(lambda host=host: f"begin {host}" in lines(folder))
+            # The command goes on, and takes its slot in what comes next.
+            control.abort(store, Command(fleet=FLEET))
+        begun = make_pass(store, PassRequest("2", RULES, fleet=FLEET))
+        assert begun.ledger is not None
+        assert wait_for_planner(store, hand_over(store, begun.ledger, None, dry=False).id) == ("one",)
+        assert begun.admissions == []
+        for host in ("compute1", "controller1"):
+            (folder / f"go-{host}").touch()
+            until(lambda host=host: f"end {host}" in lines(folder))
+        until(lambda: len(one.admitted()) == 2)
+    assert one.admitted() == ["compute1", "controller1"]
+    assert sorted(lines(folder)) == ["begin compute1", "begin controller1", "end compute1", "end controller1"]
+    # A service that still carries the job before learns that another rollout has begun, not that its job never was.
+    assert one.messages("unknown_job") == []
