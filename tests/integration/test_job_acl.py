@@ -31,7 +31,7 @@ from convoy_node.consul import Consul
 from convoy_node.errors import Denied
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import Settings as NodeSettings
+from convoy_node.settings import NodeSettings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
