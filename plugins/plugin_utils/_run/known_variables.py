@@ -259,5 +259,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
         return _PREFIX + plain
     if plain.removeprefix(_PREFIX) in known:
         return plain.removeprefix(_PREFIX)
+    # Of a short name, two swapped letters are a large part.
+    swapped = next((one for one in sorted(known) if sorted(one) == sorted(plain)), "")
     found = difflib.get_close_matches(plain, sorted(known), n=1, cutoff=_SIMILARITY)
-    return found[0] if found else ""
+    return swapped or (found[0] if found else "")

@@ -194,3 +194,13 @@ def test_only_what_begins_something_waits_for_what_is_under_way() -> None:
         UpgradeError, match=r"rollback\.yml has no such variable, and would not wait\. Nothing was done"
     ):
         refuse_unknown_variables("rollback", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("hots", "host"), ("raeson", "reason"), ("rloe", "role"), ("sateg", "stage")]
+)
+def test_swapped_letters_of_a_short_name_are_a_typo(given: str, meant: str) -> None:
+    """``retry -e hots=web2`` would retry all hosts."""
+    with pytest.raises(UpgradeError, match=f"did you mean '{meant}'") as caught:
+        refuse_unknown_variables("retry", {given: "web2"})
+    assert caught.value.details["renamed"] == {given: meant}
