@@ -194,8 +194,8 @@ MUTATIONS = (
     Mutation(
         "a start that met a new gate is not undone",
         _START,
-        'if not absent.isdisjoint(one["Key"] for one in written):',
-        "if False:",
+        'is_created = not absent.isdisjoint(one["Key"] for one in written)',
+        "is_created = False",
     ),
     Mutation("a start is not checked", _START, "    _refuse_unless_admitted(store, request, entries.values())\n", ""),
     Mutation(
