@@ -175,3 +175,24 @@ def test_a_run_whose_daemon_is_killed_admits_no_host_and_goes_on_with_the_same_c
     # The end of the first step could not be recorded, so it is run again.
     assert site.done("web1") == [TASKS[0], *TASKS]
     assert site.reported("v1") == {"web1", "web2"}
+
+
+@pytest.mark.thorough
+def test_a_rollback_takes_over_the_hosts_of_a_wave_that_was_interrupted(site: Site) -> None:
+    """The beginning of the rollback closes their gates. Hosts of the control plane begin together, in a wave."""
+    roles = {"db": {"plane": "controlplane", "services": ["app"]}, "web": {"plane": "dataplane", "services": ["app"]}}
+    rules = {"rolling_rules": {"global": 2}, "role_order": {"web": "db"}}
+    site.service("app", ["prepare", "upgrade"], meta="---\nallow_downgrade: true\n")
+    site.inventory(roles, {"db": ["db1", "db2"], "web": ["web1", "web2"]})
+    site.play("upgrade", version="v1", instructions=rules)
+    before = len(site.entries("db1"))
+    for host in ("db1", "db2"):
+        site.sleep(30, host)
+    process = site.start("upgrade", version="v2", instructions=rules)
+    wait_for(lambda: len(site.entries("db1")) > before, "db1 has begun")
+    os.killpg(process.pid, signal.SIGINT)
+    site.end(process)
+    for host in ("db1", "db2"):
+        site.sleep(0.05, host)
+    assert_ended_well(site.end(site.start("rollback", reason="it is slow")))
+    assert site.reported("v1") == {"db1", "db2", "web1", "web2"}

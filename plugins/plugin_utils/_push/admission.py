@@ -225,14 +225,18 @@ class RunAdmission:
                 latest = self._make_pass(self._pulled)
                 # Their mates were in earlier waves.
                 refused = {host: why for host in hosts if (why := self._why_later(host))}
-                waiting = [host for host in hosts if host not in refused and decide(self._run, latest, host) is None]
+                decisions = {host: decide(self._run, latest, host) for host in hosts if host not in refused}
+                waiting = [host for host, found in decisions.items() if found is None]
+                # A rollout that began after their start has closed their gates, and only a pass for them opens these again.
+                resumed = [host for host, found in decisions.items() if found is not None and found.admitted]
                 others = [host for host in hosts if host not in refused]
                 plan = latest.plan_for(others)
                 admissible = {one.host for one in plan.admissions}
                 fits = all(host in admissible for host in waiting)
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
                 if fits or not can_fit_later or runtime.monotonic() >= deadline:
-                    latest = self._make_pass([*waiting, *self._pulled]) if waiting else latest
+                    if waiting or resumed:
+                        latest = self._make_pass([*waiting, *resumed, *self._pulled])
                     return {
                         host: Decision(admitted=False, state=latest.hosts[host].state, reason=refused[host])
                         if host in refused
