@@ -154,11 +154,12 @@ class Facts:
         return self.has_failed(host) or self.is_lost(host) or self.tries_again(host)
 
     def tries_again(self, host: str) -> bool:
-        """Return whether a host has failed and has begun again, without an operator's word."""
+        """Return whether a host has begun again after a failure, and no operator has put it back since."""
         record = self.record(host)
         if self.has_reported(host) and not self.has_left(host):
             return False
-        return self.says(host, "started") and "failed" in record.get("times", {})
+        times = record.get("times", {})
+        return self.says(host, "started") and times.get("failed", 0) > times.get("upgraded", 0)
 
     def is_down(self, host: str) -> bool:
         """Return whether a host takes a slot."""

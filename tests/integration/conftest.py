@@ -20,6 +20,7 @@ from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.catalog import Catalog
 from integration.support.fleet import seed
+from integration.support.guarded import guarded_agent
 from integration.support.planner_service import Service
 from integration.support.playbook import Runner
 from integration.support.seen import Seen
@@ -54,6 +55,13 @@ def agent() -> Iterator[Agent]:
     except (OSError, subprocess.CalledProcessError) as error:
         missing(f"no Consul here: {error}")
     with Agent() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Agent]:
+    """A Consul of its own for a file, which allows nothing without a token."""
+    with guarded_agent() as running:
         yield running
 
 

@@ -38,6 +38,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.fleet import GATES, gates, names, seed
+from integration.support.guarded import MASTER
 from integration.support.playbook import Runner, Task, ask, gate, health, info, plan, report
 from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
@@ -46,16 +47,8 @@ from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
-MASTER = str(uuid.uuid4())
 UNKNOWN = str(uuid.uuid4())
 ALL_BUT = 'key_prefix "" {{ policy = "read" }} key_prefix "{}" {{ policy = "deny" }}'
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.fleet import names, seed
+from integration.support.guarded import MASTER, guarded_agent
 from integration.support.hook import example, listening
 from integration.support.playbook import Runner, Task
 from integration.support.seen import Seen
@@ -44,15 +44,13 @@ from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
-MASTER = str(uuid.uuid4())
 PREFIX = "cloud/"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
     # The node's own name is that of the host, so that it may set checks.
-    with Agent({"acl": acl, "node_name": "compute1"}) as running:
+    with guarded_agent(node_name="compute1") as running:
         yield running
 
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.fleet import gates, names
+from integration.support.guarded import MASTER
 from integration.support.old_fleet import legacy_gates, legacy_reports, load, old_fleet
 from integration.support.playbook import Runner, Task, plan
 from integration.support.shipped import Shipped, inventory
@@ -122,15 +121,6 @@ def test_the_playbook_tells_what_it_did_and_what_is_kept(play: Shipped, consul: 
 
 
 # With tokens
-
-MASTER = str(uuid.uuid4())
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as running:
-        yield running
 
 
 def store_with(guarded: Agent, token: str, prefix: str = "cloud/") -> Store:

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed
+from integration.support.guarded import MASTER
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
@@ -91,12 +89,9 @@ BEFORE = {
 
 
 @pytest.fixture
-def guarded_environ() -> Iterator[dict[str, str]]:
-    """What tells of a Consul that wants tokens, and the one that may do everything there."""
-    master = str(uuid.uuid4())
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
-    with Agent({"acl": acl}) as agent:
-        yield {**agent.environ, "CONSUL_HTTP_TOKEN": master}
+def guarded_environ(guarded: Agent) -> dict[str, str]:
+    """Return what names a Consul that wants tokens, and the one that may do everything there."""
+    return {**guarded.environ, "CONSUL_HTTP_TOKEN": MASTER}
 
 
 @pytest.mark.thorough

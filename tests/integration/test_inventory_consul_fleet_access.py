@@ -128,14 +128,7 @@ def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, catalog: Catalog)
     assert set(listed.hosts) == {"compute1", "compute2"}, listed.errors
 
 
-MASTER, UNKNOWN = str(uuid.uuid4()), str(uuid.uuid4())
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as running:
-        yield running
+UNKNOWN = str(uuid.uuid4())
 
 
 def new_token(kv: RawKV, rules: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,25 +35,18 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.fleet import ledger, names, seed
+from integration.support.guarded import MASTER
 from integration.support.job_nodes import command_folder, install, running_nodes
 from integration.support.planner_service import Service, until
 from integration.support.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release
 
-MASTER = str(uuid.uuid4())
 FLEET = names(controller=1, compute=2)
 RULES: dict[str, Any] = {"rolling_rules": {"global": 1}, "role_order": {"compute": "controller"}}
 ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}
 JOBS = "upgrade/jobs/"
 PREFIX = "cloud/"
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as running:
-        yield running
 
 
 @pytest.fixture
@@ -119,7 +111,7 @@ def playbooks(guarded: Agent, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def planner(guarded: Agent, kv: RawKV, tmp_path: Path) -> Iterator[Service]:  # noqa: ARG001  it wipes
+def planner(guarded: Agent, kv: RawKV, tmp_path: Path) -> Iterator[Service]:  # noqa: ARG001  the fixture wipes Consul before the service starts
     """A planner service with the token of its kind."""
     token = tmp_path / "token"
     token.write_text(secret(guarded, "planner"))

@@ -23,7 +23,7 @@ from convoy_node.connection import Connection
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
-from integration.support.job_nodes import command_folder, install, running_nodes
+from integration.support.job_nodes import command_folder, install, lines, running_nodes
 from integration.support.planner_service import Service, running, until
 from integration.support.shipped import Shipped, inventory
 
@@ -50,11 +50,6 @@ def folder() -> Iterator[Path]:
 def job_nodes(agent: Agent, folder: Path) -> JobNodes:
     """Let hosts run jobs meanwhile."""
     return partial(running_nodes, Connection(port=agent.http_port), FLEET, folder)
-
-
-def lines(folder: Path) -> list[str]:
-    log = folder / "log"
-    return log.read_text().splitlines() if log.exists() else []
 
 
 def test_a_job_that_was_handed_over_goes_on_after_the_acting_service_is_killed(

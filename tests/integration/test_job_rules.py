@@ -22,7 +22,7 @@ from convoy_node.connection import Connection
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
-from integration.support.job_nodes import command_folder, install, running_nodes
+from integration.support.job_nodes import command_folder, install, lines, running_nodes
 from integration.support.planner_service import until
 from integration.support.shipped import Shipped, inventory
 from integration.support.words import upgrade
@@ -52,11 +52,6 @@ def folder() -> Iterator[Path]:
 def job_nodes(agent: Agent, folder: Path) -> JobNodes:
     """Let hosts run jobs meanwhile."""
     return partial(running_nodes, Connection(port=agent.http_port), FLEET, folder)
-
-
-def lines(folder: Path) -> list[str]:
-    log = folder / "log"
-    return log.read_text().splitlines() if log.exists() else []
 
 
 def words(text: str) -> str:

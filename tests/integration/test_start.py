@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,21 +27,14 @@ from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support import playbook
 from integration.support.fleet import GATES, names, record, seed
+from integration.support.guarded import MASTER
 from integration.support.playbook import Runner
 
 pytestmark = pytest.mark.one_release
 
-MASTER = str(uuid.uuid4())
 ONE_BY_ONE = {"rolling_rules": {"global": 1}}
 UNLIMITED = {"rolling_rules": {"global": "unlimited"}}
 STARTS = HostReport("web1", "2", "started", role="web")
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Agent]:
-    config = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": config}) as running:
-        yield running
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ class Night:
         if "begin" in events or not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
             return
         before, after = self._down_in(step.before, rules), self._down_in(step.after, rules)
-        # A host that failed before it started may say so after it was put back, which closed its gate. Nobody has admitted it.
+        # A host that failed before it started may say so after it was put back, which closed its gate. No planner has admitted it.
         late = {host for host in after - before if self._fails_late(step, host)}
         for roles, cap in rules.caps.items():
             now = {host for host in after if FLEET[host] in roles}

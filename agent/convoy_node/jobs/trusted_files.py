@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Optional
 
 from ..errors import printable
+from ..machine import ownership
 from .refusals import Refused
-
-
-def owners() -> tuple[int, ...]:
-    """Return the users that may own trusted files: root, and the agent's own user where it does not run as root."""
-    return (0,) if os.geteuid() == 0 else (0, os.geteuid())
 
 
 def refuse_untrusted_folder(folder: Path) -> None:
@@ -33,20 +29,6 @@ def refuse_untrusted_folder(folder: Path) -> None:
                 raise Refused(f"{printable(str(folder))} can't be trusted: {problem}")
 
 
-def problem_of(path: Path, facts: os.stat_result) -> Optional[str]:
-    """Return why a file or folder can't be trusted, because of its owner or mode; None if it can.
-
-    :param facts: what stat() says about it.
-    """
-    name = printable(str(path))
-    if facts.st_uid not in owners():
-        return f"{name} belongs to user {facts.st_uid} and not to root. Run chown root {name}"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(facts.st_mode)
-        return f"{name} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {name}"
-    return None
-
-
 def read_trusted(path: Path, most: int) -> bytes:
     """Return the content of a file in a folder that was checked with :func:`refuse_untrusted_folder`.
 
@@ -59,7 +41,7 @@ def read_trusted(path: Path, most: int) -> bytes:
         raise Refused(_problem(path) or f"{printable(str(path))} can't be read: {error.strerror}.") from None
     try:
         facts = os.fstat(file)
-        problem = problem_of(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
+        problem = ownership.problem_of(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
         if problem is None and facts.st_size > most:
             problem = f"{printable(str(path))} has more than {most} bytes. Make it shorter."
         if problem is not None:
@@ -103,9 +85,9 @@ def _problem(path: Path, is_link_well: bool = False) -> Optional[str]:
     if stat.S_ISLNK(facts.st_mode):
         if not is_link_well:
             return f"{printable(str(path))} is a symbolic link. Put the file itself there."
-        if facts.st_uid in owners():
+        if facts.st_uid in ownership.owners():
             return None
-    return problem_of(path, facts)
+    return ownership.problem_of(path, facts)
 
 
 def _is_shared(path: Path) -> bool:
@@ -114,7 +96,7 @@ def _is_shared(path: Path) -> bool:
         facts = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid in owners()
+    return stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid in ownership.owners()
 
 
 def _not_regular(path: Path) -> str:

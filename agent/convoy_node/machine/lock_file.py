@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from ..errors import LockError, printable
-from ..jobs.trusted_files import problem_of
+from .ownership import problem_of
 
 # The option that the places of the node's locks come from.
 _OPTION = "puppet_gate_lock_file"

@@ -96,14 +96,15 @@ class HostState:
 
     @property
     def tries_again(self) -> bool:
-        """Whether it has failed in this rollout and is upgrading again, and no operator has put it back since.
+        """Whether it is upgrading again after a failure in this rollout, and was neither upgraded nor put back by an operator since.
 
         An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
         """
         record = self.record
-        if record is None or self.state != UPGRADING or record.version != self.current:
+        if record is None or self.state != UPGRADING or record.state != STARTED or record.version != self.current:
             return False
-        return record.state == STARTED and RECORDED_FAILED in record.times
+        # Both times are by the host's clock.
+        return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
 
     @property
     def takes_a_slot(self) -> bool:

@@ -67,7 +67,7 @@ class Icinga:
                 found.append(Silence(str(one.get("name")), host, str(facts.get("start_time")), until))
         return found
 
-    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:  # noqa: ARG002  of all systems
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:  # noqa: ARG002  Monitoring has it; Icinga renews no downtime
         """Begin a downtime of a host and its services that ends at a time (unix seconds).
 
         :raises UnknownHost: if Icinga does not have the host.

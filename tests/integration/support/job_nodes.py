@@ -45,6 +45,12 @@ def install(folder: Path, script: str) -> None:
     program.chmod(0o755)
 
 
+def lines(folder: Path) -> list[str]:
+    """Return what the commands have noted so far."""
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
 @contextmanager
 def running_nodes(
     connections: Connection | Mapping[str, Connection], fleet: Mapping[str, str], folder: Path, **settings: Any

@@ -77,7 +77,7 @@ def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
 
 def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
-    node.write(RELEASE, "somebody was here")
+    node.write(RELEASE, "changed by hand")
     fleet.consul.put("current_version", "v2")
     before = fleet.consul.tree()
     shown = agent_run(fleet, "--check", "--diff")
@@ -87,18 +87,18 @@ def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node
     assert fleet.consul.tree() == before
     assert fleet.version_of(NODE) == "v1"
     assert node.read(FACTS) == "convoy_version=v1\n"
-    assert node.read(RELEASE) == "somebody was here"
+    assert node.read(RELEASE) == "changed by hand"
     assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
 
 
 def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
-    node.write(RELEASE, "somebody was here")
+    node.write(RELEASE, "changed by hand")
     fleet.consul.put("current_version", "v2")
     before = fleet.consul.tree()
     shown = agent_run(fleet, "-e", '{"puppet_gate_noop": true}')
     assert changed(shown) == 1
-    assert node.read(RELEASE) == "somebody was here"
+    assert node.read(RELEASE) == "changed by hand"
     assert fleet.consul.tree() == before
     assert fleet.version_of(NODE) == "v1"
 

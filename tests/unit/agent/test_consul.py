@@ -16,6 +16,7 @@ import pytest
 from convoy_node.connection import Connection
 from convoy_node.consul import Consul, ConsulKey, WakeWatch
 from convoy_node.errors import ConsulError, Denied
+from convoy_node.machine.signals import Signals
 
 INDEX = {"X-Consul-Index": "7"}
 PAIR = {"Key": "a", "Value": "eA==", "ModifyIndex": 7, "Flags": 0}
@@ -168,14 +169,12 @@ def test_a_conflict_has_to_say_what_failed(server: Server) -> None:
         server.gives({"Errors": errors}, 409).write(WRITE)
 
 
-class NoSignals:
+class NoSignals(Signals):
     """Signals that never come. Those of the agent would take over the handlers of this process."""
 
     def __init__(self) -> None:
         self.pipe, self.other_end = socket.socketpair()
-
-    def drain(self) -> None:
-        pass
+        self.pipe.setblocking(False)
 
 
 @pytest.mark.parametrize("index", ["", "0", "x", "-1", "1e999", "9" * 400])
@@ -184,7 +183,7 @@ def test_a_query_whose_answer_has_no_index_is_an_error_and_not_a_change(index: s
     server.gives([PAIR])
     signals = NoSignals()
     with signals.pipe, signals.other_end:
-        watch = WakeWatch(server.connection, ["a"], signals)  # type: ignore[arg-type]  # all that a watch needs
+        watch = WakeWatch(server.connection, ["a"], signals)
         with pytest.raises(ConsulError, match="it has no index"):
             watch.wait(5, 5, lambda: False)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from convoy_node.jobs import trusted_files
 from convoy_node.jobs.node_commands import find_command
 from convoy_node.jobs.refusals import Refused
+from convoy_node.machine import ownership
 
 Install = Callable[..., Path]
 
@@ -123,7 +123,7 @@ def test_files_of_other_users_are_refused(install: Install, monkeypatch: pytest.
         )
         return
     # As root sees it.
-    monkeypatch.setattr(trusted_files, "owners", lambda: (0,))
+    monkeypatch.setattr(ownership, "owners", lambda: (0,))
     assert f"belongs to user {os.geteuid()} and not to root" in refusal("a", program.parent)
 
 

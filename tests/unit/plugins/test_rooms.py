@@ -156,10 +156,14 @@ def test_a_room_has_three_to_twelve_files() -> None:
     assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
 
 
-def test_a_room_of_the_agent_has_three_to_twelve_files() -> None:
+def test_rooms_of_the_agent_have_three_to_twelve_files_and_that_of_the_machine_is_the_lowest() -> None:
     files = (path for path in (ROOT / "agent/convoy_node").rglob("*.py") if path.name != "__init__.py")
     count = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
     assert len(count) == 3
+    machine = (ROOT / "agent/convoy_node/machine").glob("*.py")
+    assert not [
+        path.name for path in machine if re.search(r"^from \.\.(?!errors import)", path.read_text(), re.MULTILINE)
+    ]
     assert {room: number for room, number in count.items() if not 3 <= number <= 12} == {}
 
 

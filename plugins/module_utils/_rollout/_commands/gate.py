@@ -96,10 +96,11 @@ def who_is_under_way(store: Store) -> str:
 
     It is read after the reset, so that none is missed that began before.
     """
-    entry = store.client.get(store.keys.ledger)
     try:
+        entry = store.client.get(store.keys.ledger)
         ledger = decode_ledger(entry.key, entry.value) if entry is not None else None
     except UpgradeError as error:
+        # The gates are closed, whatever keeps the ledger from being read.
         return f"A rollout may be under way: {error.message}"
     if ledger is None or not ledger.is_under_way:
         return ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import (
     Blockers,
@@ -247,6 +247,9 @@ def test_a_host_that_tries_again_by_itself_counts_under_the_budget_until_it_is_u
     assert plan.exhausted_keys == ("failure_rules.fleet",)
     # It may still succeed, so a run that waits goes on.
     assert plan.can_move
+    # A failure that it has recovered from does not count.
+    site.records["compute1"] = replace(record, times={FAILED: 9_980, UPGRADED: 9_990, STARTED: 9_995})
+    assert len(site.plan(rules).admissions) == 2
     put_back = put_back_record(replace(record, state=FAILED, times={STARTED: 9_980, FAILED: 9_990}), NEW, OLD, 9_992)
     site.records["compute1"] = replace(put_back, state=STARTED, times={**put_back.times, STARTED: 9_995})
     assert len(site.plan(rules).admissions) == 2
