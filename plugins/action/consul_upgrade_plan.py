@@ -92,11 +92,18 @@ class ActionModule(ModuleAction):
                 raise PassFailed(found)
             return found
 
-        try:
-            made: dict[str, Any] = PatientPasses(lambda line: self._say([line])).make(attempt)
-        except PassFailed as failed:
-            return failed.result
-        self.show(made)
+        def make() -> dict[str, Any]:
+            try:
+                made: dict[str, Any] = PatientPasses(lambda line: self._say([line])).make(attempt)
+            except PassFailed as failed:
+                return failed.result
+            return made
+
+        waits = boolean(options.get("wait_for_other") or False, strict=False) and not self._task.check_mode
+        deadline = runtime.monotonic() + _seconds(options.get("wait_timeout"))
+        made = when_free(make, deadline, lambda line: self._say([line])) if waits else make()
+        if not made.get("failed"):
+            self.show(made)
         return made
 
     def _passes(

@@ -115,7 +115,9 @@ class ActionModule(ControllerAction):
         require_watch()
         if asked is not None:
             request = {"job": {**asked, "id": job.id}}
-        begun = self._plan(options, {**request, **rules, "limit": []}, check=False)
+        # Another one may have begun since the plan.
+        again = {"wait_for_other": options["wait_for_other"], "wait_timeout": int(options["wait_timeout"])}
+        begun = self._plan(options, {**request, **rules, **again, "limit": []}, check=False)
         ensure_daemon()
         ask(KeepRun(run))
         for line in forks_lines(plan, run.scope, self.forks):

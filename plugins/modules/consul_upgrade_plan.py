@@ -215,7 +215,8 @@ options:
         default: ""
   wait_for_other:
     description:
-      - With O(wait), wait while another job or rollout is under way. Without it, the call fails and names the other one.
+      - Wait while another job or rollout is under way, for at most O(wait_timeout). Without it, the call fails and names the other one.
+      - It has no effect in check mode.
     type: bool
     default: false
   hosts:

@@ -25,7 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_reques
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
-from integration.support.playbook import Played, Runner
+from integration.support.playbook import Played, Runner, plan
 from integration.support.push import WATCHED, in_groups, stopped
 
 HOST = "localhost"
@@ -107,6 +107,11 @@ def test_a_job_that_came_second_waits_for_some_time(folder: Runner, store: Store
     assert played[1]["failure"]["code"] == "rollout_under_way"
     assert "The rollout under way goes to 2" in played.stdout
     assert "This run waits for its end." in played.stdout
+    # So does the task that begins a rollout, as another one may have begun since the plan.
+    task = plan(version="3", fleet=FLEET, instructions=RULES, limit=[], wait_for_other=True, wait_timeout=8)
+    begun = folder([task, {**task, "check_mode": True}])
+    assert [one["failure"]["code"] for one in begun] == ["rollout_under_way"] * 2
+    assert begun.stdout.count("This run waits for its end.") == 1
     assert consul.tree() == before
 
 

@@ -20,7 +20,8 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
 
     :param upgrade_roles: role -> its plane and services.
     :param groups: Ansible's ``groups``.
-    :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, or if no role has a host.
+    :raises UpgradeError: ``bad_upgrade_roles`` for a host in two of the roles, for a role that is probably a misspelt group, or if no role has a
+        host.
     """
     check_roles(upgrade_roles)
     fleet: dict[str, str] = {}
@@ -40,7 +41,26 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
             f"upgrade_roles: no host of the inventory is in a group named {' or '.join(upgrade_roles)}. "
             f"Its groups are {listing(known, 10) or 'none; was an inventory given (-i)?'}",
         )
+    _refuse_misspelt(upgrade_roles, groups, fleet)
     return fleet
+
+
+def _refuse_misspelt(
+    upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str]], fleet: Mapping[str, str]
+) -> None:
+    """Refuse a role that is no group, and whose name is like that of a group whose hosts have no role.
+
+    Other roles may be absent from an inventory, such as that of another cloud.
+    """
+    left_out = [name for name, hosts in groups.items() if hosts and not any(host in fleet for host in hosts)]
+    for role in upgrade_roles:
+        hint = did_you_mean(role, left_out) if role not in groups else ""
+        if hint:
+            raise UpgradeError(
+                "bad_upgrade_roles",
+                f"upgrade_roles: {role!r} is no group of the inventory{hint} Nothing was done: the hosts of that group would not be upgraded as "
+                "their role says. Correct the name, or rename one of the two.",
+            )
 
 
 def plane_order(upgrade_roles: Mapping[str, Any]) -> dict[str, list[str]]:

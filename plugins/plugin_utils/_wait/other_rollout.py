@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...module_utils._common import runtime
 from .._actions.other_action import ActionFailed
+from .passes import PASSING
 
 # Between two tries, at first and at most (seconds). A try plans for the whole fleet.
 _PAUSE, _LONGEST_PAUSE = 5.0, 30.0
@@ -21,26 +22,30 @@ def when_free(attempt: Callable[[], dict[str, Any]], deadline: float, say: Calla
 
     :param attempt: begins a rollout or a job, or plans one. Its result may have failed.
     :param deadline: as :func:`runtime.monotonic` counts.
-    :param say: shows a line that names the other one, once for each.
+    :param say: shows a line that names the other one, once for each, and an outage of Consul meanwhile.
     :raises ActionFailed: if ``attempt`` raises it for another reason, or at the deadline.
     """
-    shown, pause = "", _PAUSE
+    is_waiting, shown, pause = False, "", _PAUSE
     while True:
         try:
             found, failed = attempt(), None
         except ActionFailed as error:
             found, failed = error.result, error
-        if not _came_second(found) or runtime.monotonic() + pause >= deadline:
+        failure = found.get("failure") or {}
+        is_second = failure.get("code") in _CAME_SECOND
+        is_waiting = is_waiting or is_second
+        if (
+            not (is_second or (is_waiting and failure.get("code") in PASSING))
+            or runtime.monotonic() + pause >= deadline
+        ):
             if failed is not None:
                 raise failed
             return found
-        line = f"{found['failure']['message'].partition('. So ')[0]}. This run waits for its end."
+        line = f"{failure['message'].partition('. So ')[0]}. This run waits for its end."
+        if not is_second:
+            line = f"{failure['message']} This run goes on waiting."
         if line != shown:
             say(line)
         shown = line
         runtime.sleep(pause)
         pause = min(_LONGEST_PAUSE, 1.5 * pause)
-
-
-def _came_second(result: Mapping[str, Any]) -> bool:
-    return (result.get("failure") or {}).get("code") in _CAME_SECOND

@@ -14,6 +14,9 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._rollout.admission import MOST_SLOW, SlowTries
 from .._observe.progress_lines import FleetStates
 
+# What ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
+PASSING = ("unreachable", "redirected")
+
 
 @dataclass(frozen=True, slots=True)
 class WaitedPass:

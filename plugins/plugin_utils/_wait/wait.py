@@ -12,13 +12,11 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import Code, UpgradeError
 from ...module_utils._common.names import is_job
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
-from .passes import Passes, PassFailed, WaitedPass
+from .passes import PASSING, Passes, PassFailed, WaitedPass
 
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30
 _LONGEST_PAUSE = 15
-# What ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
-_PASSING = ("unreachable", "redirected")
 
 
 class RolloutWait:
@@ -80,7 +78,7 @@ class RolloutWait:
             try:
                 latest = self._passes.next(max(0.0, longest)) or latest
             except PassFailed as failed:
-                if failed.code not in _PASSING or deadline - runtime.monotonic() <= pause:
+                if failed.code not in PASSING or deadline - runtime.monotonic() <= pause:
                     raise
                 self._say([f"{failed} No host is admitted until it is back; the next try is in {pause:.0f} s."])
                 runtime.sleep(pause)

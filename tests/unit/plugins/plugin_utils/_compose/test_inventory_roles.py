@@ -79,3 +79,12 @@ def test_a_fleet_without_hosts_names_the_groups_that_there_are() -> None:
         fleet_of({"compute": {}}, {"all": ["n1"], "ungrouped": [], "computes": ["n1"]})
     with pytest.raises(UpgradeError, match="none; was an inventory given"):
         fleet_of({"compute": {}}, {"all": [], "ungrouped": []})
+
+
+def test_a_role_that_is_a_misspelt_group_is_refused() -> None:
+    groups = {"all": ["db1", "web1"], "db": ["db1"], "web": ["web1"]}
+    with pytest.raises(UpgradeError, match=r"'wbe' is no group of the inventory; did you mean 'web'\?") as caught:
+        fleet_of({"db": {}, "wbe": {}}, groups)
+    assert caught.value.code == "bad_upgrade_roles"
+    # Roles may be absent from an inventory, also beside a group of a similar name whose hosts have a role.
+    assert fleet_of({"db": {}, "web": {}, "webs": {}, "cache": {}}, groups) == {"db1": "db", "web1": "web"}

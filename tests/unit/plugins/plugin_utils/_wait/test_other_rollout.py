@@ -67,3 +67,14 @@ def test_at_the_deadline_and_for_other_reasons_the_failure_remains(clock: Clock)
         when_free(fail, clock.seconds + 60, said.append)
     assert failed.value.result["failure"]["code"] == "job_under_way"
     assert 1030 < clock.seconds < 1060
+
+
+def test_an_outage_of_consul_ends_a_wait_that_has_begun_only_at_the_deadline(clock: Clock) -> None:
+    down = UpgradeError("unreachable", "Consul can't be reached.").as_result()
+    answers = iter([refused("job_under_way"), down, down, refused("job_under_way"), {"a": 1}])
+    said: list[str] = []
+    assert when_free(lambda: next(answers), clock.seconds + 600, said.append) == {"a": 1}
+    waits = "The job a-1 is under way. This run waits for its end."
+    assert said == [waits, "Consul can't be reached. This run goes on waiting.", waits]
+    # Before anything waits, it is a mistake to be told at once.
+    assert when_free(lambda: down, clock.seconds + 600, said.append) == down
