@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import LEASED_ELSEWHERE
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
     AdmitWave,
@@ -73,8 +74,10 @@ class ActionModule(ControllerAction):
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:
         for host, one in admissions.items():
-            if not (one.admitted or one.asks_again or one.state == "upgraded"):
-                self._display.display(f"{host} is not admitted ({one.state}): {one.reason}")
+            is_leased = one.state == LEASED_ELSEWHERE
+            if not (one.admitted or (one.asks_again and not is_leased) or one.state == "upgraded"):
+                more = ". It asks again after the other hosts" if one.asks_again else ""
+                self._display.display(f"{host} is not admitted ({one.state}): {one.reason}{more}")
 
 
 def _plain(one: HostAdmission) -> dict[str, Any]:

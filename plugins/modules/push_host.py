@@ -83,7 +83,9 @@ go:
   returned: with O(state=begun), without O(hosts)
   type: bool
 asks_again:
-  description: Whether the host is not admitted yet, and gave its fork to a host that can be admitted. It asks again later in the run.
+  description:
+    - Whether the host is not admitted yet, and asks again later in the run, because it gave its fork to a host that can be admitted, or because
+      another run has its lease.
   returned: with O(state=begun), without O(hosts)
   type: bool
 state:

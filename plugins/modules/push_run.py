@@ -179,7 +179,7 @@ left_out:
   type: list
   elements: str
 gave_way:
-  description: Hosts that waited, gave their forks to others, and have to ask again.
+  description: Hosts that gave their forks to others, or that another run had leased, and have to ask again.
   returned: with V(asked_again)
   type: list
   elements: str

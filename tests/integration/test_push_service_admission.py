@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -112,13 +112,31 @@ def test_a_run_waits_for_hosts_that_another_run_is_to_upgrade(services: PushServ
     _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
     other = json.loads(body)["ID"]
     assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
-    assert service.admit(Admit("web2")).state == "taken"
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "taken"
     # Between the end of a host and the pass that admits the next one, no host is upgrading.
     assert service.settle(Settle(("web2",), 0.1)).can_move
     consul.delete("upgrade/drivers/web2")
     settled = service.settle(Settle(("web2",), 0.1))
     assert not settled.can_move
     assert "but no run holds its lease; run the same command again" in settled.reasons[0]
+
+
+def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+    answer = service.admit(Admit("web2"))
+    assert (answer.state, answer.asks_again) == ("taken", True)
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    assert end(service, "web1") == "upgraded"
+    assert service.hosts_that_gave_way() == ("web2",)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(service.admit, Admit("web2"))
+        assert not wait([again], 1).done
+        consul.delete("upgrade/drivers/web2")
+        assert again.result(60).admitted
 
 
 @pytest.mark.thorough

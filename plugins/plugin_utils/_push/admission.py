@@ -72,7 +72,7 @@ class RunAdmission:
         self._last_request = 0.0
         self._gathered_plays: set[int] = set()
         self._has_passed = False
-        # Waiting hosts that gave their forks to others, and those of them that have been told to ask again.
+        # Hosts that gave their forks to others, or are leased by another run, and those of them that have been told to ask again.
         self._gave_way: dict[str, None] = {}
         self._asking_again: set[str] = set()
         self._pulled = [host for host, role in run.fleet.items() if not run.is_pushed(role) and host in self._remaining]
@@ -154,14 +154,12 @@ class RunAdmission:
 
     def _decide(self, hosts: Collection[str], *, as_wave: bool) -> dict[str, Decision]:
         decisions: dict[str, Decision] = {}
-        for host in hosts:
-            holder = self._acquire(host)
-            if holder is not None:
-                decisions[host] = Decision(
-                    admitted=False, state=LEASED_ELSEWHERE, reason=f"its lease belongs to {holder}"
-                )
-        leased = [host for host in hosts if host not in decisions]
         deadline = runtime.monotonic() + self._run.wait_timeout
+        for host in hosts:
+            holder = self._lease(host, deadline)
+            if holder is not None:
+                decisions[host] = self._leased_elsewhere(host, holder, as_wave=as_wave)
+        leased = [host for host in hosts if host not in decisions]
         with self._lock:
             if as_wave:
                 return decisions | self._decide_wave(leased, deadline)
@@ -196,6 +194,28 @@ class RunAdmission:
                 if decision is not None:
                     decisions[host] = decision
         return decisions
+
+    def _lease(self, host: str, deadline: float) -> str | None:
+        """Acquire the lease of a host; return the other run that has it, or None.
+
+        A host that asks for the second time waits until the other run has ended with it, or is gone.
+        """
+        while True:
+            position = self._watcher.mark()
+            holder = self._acquire(host)
+            left = deadline - runtime.monotonic()
+            if holder is None or host not in self._asking_again or left <= 0:
+                return holder
+            self._watcher.wait(position, min(_LONGEST_WAIT, left))
+
+    def _leased_elsewhere(self, host: str, holder: str, *, as_wave: bool) -> Decision:
+        """Return the decision on a host whose lease another run has. Alone, it asks again after all others, as that run may be interrupted."""
+        reason = f"its lease belongs to {holder}"
+        with self._lock:
+            asks_again = not as_wave and host not in self._asking_again
+            if asks_again:
+                self._gave_way[host] = None
+        return Decision(admitted=False, state=LEASED_ELSEWHERE, reason=reason, asks_again=asks_again)
 
     def _note_request(self, hosts: Collection[str]) -> None:
         self._requested.update(hosts)
