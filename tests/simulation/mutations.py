@@ -52,11 +52,18 @@ _STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
 _SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
 _HOLD, _NEEDS = "_rollout/_commands/hold.py", "_observe/operator_needs.py"
+_FLEET = "_planner/fleet_state.py"
 _JOBS, _SNAPSHOT = "job_night", "_state/snapshot.py"
 _JOB_RUN = "agent/convoy_node/jobs/job_run.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
 
 MUTATIONS = (
+    Mutation(
+        "a host that tries again counts under no budget",
+        _FLEET,
+        "(one.state in BROKEN or one.tries_again)",
+        "one.state in BROKEN",
+    ),
     Mutation(
         "the ledger is set without comparing it",
         _WRITER,
