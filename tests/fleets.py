@@ -21,7 +21,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState, read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.fleet_state import FleetState, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan

@@ -208,7 +208,12 @@ MUTATIONS = (
     Mutation(
         "a planner goes on after a restore", "_passes/restored_consul.py", "    if found < epoch:\n", "    if False:\n"
     ),
-    Mutation("hosts never get their gate back", _STATES, "and self.hold is None and self.was_admitted", "and False"),
+    Mutation(
+        "hosts never get their gate back",
+        "_host_states/host_state.py",
+        "and self.hold is None and self.was_admitted",
+        "and False",
+    ),
     Mutation(
         "a retry leaves hosts failed",
         "_rollout/_commands/retry.py",

@@ -9,129 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._common.errors import UpgradeError
 from .._fleet.fleet import FAILED as RECORDED_FAILED
 from .._fleet.fleet import MAY_START, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
-from .._fleet.health_marks import HealthMark
-from .._fleet.holds import Hold
 from .._rules.health_rules import HealthRules
+from .admitted import gate_of, is_listed
+from .host_state import HostState
 from .soak import HealthState, health_state, silent_since
-from .state_names import BROKEN, FAILED, HELD, LOST, PENDING, TAKES_A_SLOT, UPGRADED, UPGRADING
-
-# Keeps the ledger far below the half megabyte that Consul takes.
-MOST_ADMITTED = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """A host, its state, and the facts that the state was read from.
-
-    :param version: the version that it reported last; None if it never reported.
-    :param trouble: why it is lost, or why it is not upgraded though it reported; empty for other states.
-    :param wake_at: when its state may change if nothing is written (unix seconds).
-    :param mark: the health mark to store; None for none.
-    :param in_rollback: whether the rollout is a rollback.
-    :param was_broken: whether it had failed or was lost when that rollback began.
-    :param current: the version that the rollout goes to.
-    :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
-    :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
-    :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
-    """
-
-    host: str
-    role: str
-    state: str
-    version: str | None
-    gate: GateAnswer
-    hold: Hold | None
-    record: HostRecord | None
-    trouble: str = ""
-    wake_at: float | None = None
-    mark: HealthMark | None = None
-    in_rollback: bool = False
-    was_broken: bool = False
-    current: str | None = None
-    was_admitted: bool = False
-    is_busy: bool = False
-    is_target: bool = True
-
-    @property
-    def has_started(self) -> bool:
-        """Whether it reported that it began an upgrade, to any version, and not that it ended."""
-        return self.record is not None and self.record.state == STARTED
-
-    @property
-    def begun(self) -> str | None:
-        """The version that it began to upgrade to and does not run: it is midway, or it failed, retried or not."""
-        record = self.record
-        return record.version if record is not None and record.readable and record.state != RECORDED_UPGRADED else None
-
-    @property
-    def is_soaking(self) -> bool:
-        """Whether it reported the version, and its health is still to be seen."""
-        return self.state == UPGRADING and bool(self.trouble)
-
-    @property
-    def can_finish(self) -> bool:
-        """Whether it is upgrading and can be expected to finish. A host that is held before it started can not."""
-        goes_on = self.has_started or self.is_soaking or self.hold is None
-        return self.state == UPGRADING and goes_on and not self.is_unadmitted
-
-    @property
-    def needs_its_gate(self) -> bool:
-        """Whether it was admitted and is upgrading, but its gate is closed, as when a new rollout began after its start.
-
-        A start in its record is not enough, because a host may write anything there.
-        """
-        is_closed = not self.is_soaking and not self.gate.is_open
-        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted and not self.is_busy
-
-    @property
-    def is_unadmitted(self) -> bool:
-        """Whether it reported a start behind a closed gate, and no planner has admitted it."""
-        begun = self.state in (UPGRADING, LOST) and self.has_started and not (self.is_soaking or self.is_busy)
-        return begun and not self.gate.is_open and not self.was_admitted
-
-    @property
-    def tries_again(self) -> bool:
-        """Whether it is upgrading again after a failure in this rollout, and was neither upgraded nor put back by an operator since.
-
-        An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
-        """
-        record = self.record
-        if record is None or self.state != UPGRADING or record.state != STARTED or record.version != self.current:
-            return False
-        # Both times are by the host's clock.
-        return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
-
-    @property
-    def takes_a_slot(self) -> bool:
-        """Whether it is down, or may be, and so leaves fewer slots for others."""
-        return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)
-
-    @property
-    def is_excused(self) -> bool:
-        """Whether others do not wait for it, because it was broken before the rollback that is under way.
-
-        That includes a host that was midway then and has failed or gone silent since.
-        """
-        return self.was_broken or (self.in_rollback and self._has_broken_elsewhere)
-
-    @property
-    def _has_broken_elsewhere(self) -> bool:
-        record = self.record
-        if record is None or not record.readable or record.version == self.current:
-            return False
-        if self.state == LOST:
-            return record.state == STARTED
-        return record.state == RECORDED_FAILED and self.state in (PENDING, HELD)
-
-    @property
-    def blocks_others(self) -> bool:
-        """Whether roles that wait for its role have to wait for it."""
-        return self.state != UPGRADED and not self.is_excused
+from .state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +60,7 @@ def read_states(
         if is_kept and host in states:
             continue
         if host in snapshot.gates.hosts or role not in shared:
-            gate = _answer(snapshot, host, role)
+            gate = gate_of(snapshot, host, role)
             if host not in snapshot.gates.hosts:
                 shared[role] = gate
         else:
@@ -196,7 +82,7 @@ def read_states(
             in_rollback=goes_back,
             was_broken=host in were_broken,
             current=current,
-            was_admitted=_was_admitted(snapshot, host),
+            was_admitted=is_listed(snapshot, host),
             is_busy=other is not None,
             is_target=is_target,
         )
@@ -246,7 +132,7 @@ def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:
     versions = snapshot.versions
     if versions is None or versions.current_version is None or versions.holds.covering(host, role) is not None:
         return None
-    gate = _answer(versions, host, role)
+    gate = gate_of(versions, host, role)
     if not gate.is_open:
         return None
     report, record = versions.reports.get(host), versions.records.get(host)
@@ -298,63 +184,6 @@ def _is_same_frame(old: Snapshot, new: Snapshot) -> bool:
     return frame(old) == frame(new) and not any(_changed_names(*both) for both in shared)
 
 
-def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
-    """Return host -> index of its last report, for hosts that planners have admitted and that have not ended, started or not.
-
-    A host that has not started may do so between the read of the snapshot and the write that removes its gate. At most ``MOST_ADMITTED``
-    hosts are returned, because the ledger stores them: those that have started come first.
-    """
-    started, others = [], []
-    for host, role in members.items():
-        if _has_started(snapshot, host):
-            if was_admitted(snapshot, host, role):
-                started.append(host)
-        elif _has_gate_of_planner(snapshot, host, role):
-            others.append(host)
-    return {host: _reported_index(snapshot, host) for host in (*started, *others)[:MOST_ADMITTED]}
-
-
-def without_unstarted(snapshot: Snapshot, admitted: Mapping[str, int]) -> dict[str, int]:
-    """Return ``admitted`` of the ledger without the hosts that have not started. They can't start any more, as their gates are closed.
-
-    A host may write anything into its record. So it must not get its gate back for a start that it reports later.
-    """
-    return {host: index for host, index in admitted.items() if _has_started(snapshot, host)}
-
-
-def _has_started(snapshot: Snapshot, host: str) -> bool:
-    record = snapshot.records.get(host)
-    return record is not None and record.readable and record.state == STARTED
-
-
-def was_admitted(snapshot: Snapshot, host: str, role: str) -> bool:
-    """Return whether an admission of a host by planners is still valid, whether or not it has started."""
-    return _has_gate_of_planner(snapshot, host, role) or _was_admitted(snapshot, host)
-
-
-def _has_gate_of_planner(snapshot: Snapshot, host: str, role: str) -> bool:
-    """Return whether a gate that planners opened admits a host, and it has not reported the version since then.
-
-    A planner stores the time in each gate that it opens. A report of another version does not end an admission: the host fell back, and
-    its gate admits it again.
-    """
-    gate = _answer(snapshot, host, role)
-    if not gate.is_open or not gate.at or gate.scope not in ("host", "role"):
-        return False
-    report = snapshot.reports.get(host)
-    return report is None or gate.index > report.index or report.version != snapshot.current_version
-
-
-def _was_admitted(snapshot: Snapshot, host: str) -> bool:
-    ledger = snapshot.ledger
-    return ledger is not None and ledger.admitted.get(host) == _reported_index(snapshot, host)
-
-
-def _reported_index(snapshot: Snapshot, host: str) -> int:
-    report = snapshot.reports.get(host)
-    return report.index if report is not None else 0
-
-
 def in_rollback(snapshot: Snapshot) -> bool:
     """Return whether the rollout under way is a rollback."""
     ledger = snapshot.ledger
@@ -372,14 +201,6 @@ def reported_version(snapshot: Snapshot, host: str) -> str | None:
     if record is None or not record.readable or record.state != RECORDED_UPGRADED or record.version == version:
         return version
     return record.version if report is None or record.index > report.index else version
-
-
-def _answer(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
-    try:
-        answer = snapshot.gates.answer(host, role, snapshot.current_version)
-    except UpgradeError as error:
-        return GateAnswer(False, "unreadable", str(error.details.get("key")), error.message)
-    return GateAnswer(True) if answer.is_open is None else answer
 
 
 def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:

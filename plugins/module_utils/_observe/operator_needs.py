@@ -12,8 +12,8 @@ from typing import Any
 from .._common.names import listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, HostRecord, Snapshot
 from .._fleet.ledger import COMPLETE
+from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING
-from .._host_states.states import HostState
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
 from .._planner.blockers import command_text
 from .._planner.plan import Plan

@@ -19,9 +19,10 @@ from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import Membership, Snapshot
 from .._fleet.ledger import RUNNING, Ledger
+from .._host_states.host_state import HostState
 from .._host_states.soak import failing_checks
 from .._host_states.state_names import BROKEN, UPGRADED, UPGRADING
-from .._host_states.states import HostState, read_states
+from .._host_states.states import read_states
 from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
 from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._fleet.fleet import Snapshot
+from .._host_states.host_state import HostState
 from .._host_states.state_names import PENDING
-from .._host_states.states import HostState
 from .._rules.role_order import RoleOrder
 from .blockers import Blockers
 from .fleet_state import FleetState

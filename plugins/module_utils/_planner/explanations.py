@@ -12,7 +12,7 @@ from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
 from .._fleet.checkpoints import is_checkpoint_group
 from .._host_states import state_names
-from .._host_states.states import HostState
+from .._host_states.host_state import HostState
 from .admission import Position, Wave
 from .blockers import Blockers
 from .fleet_state import FleetState

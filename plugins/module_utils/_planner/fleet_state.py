@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from .._common.names import plural
 from .._fleet.fleet import Snapshot
 from .._fleet.host_patterns import select_hosts
+from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, UPGRADED
-from .._host_states.states import HostState, StatesRead, in_rollback, read_states
+from .._host_states.states import StatesRead, in_rollback, read_states
 from .._rules.instructions import FORWARD, REVERSED, Instructions
 from .._rules.role_order import RoleOrder, resolve
 

@@ -27,8 +27,8 @@ from .._fleet.fleet import (
     VersionReport,
 )
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
+from .._host_states.host_state import HostState
 from .._host_states.state_names import UPGRADED
-from .._host_states.states import HostState
 
 
 def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from .._common.names import listing, plural
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
+from .._host_states.host_state import HostState
 from .._host_states.state_names import PENDING
-from .._host_states.states import HostState, in_rollback
+from .._host_states.states import in_rollback
 from .._rule_checks.stage_hosts import refuse_empty_stage
 from .._rules.caps import Cap
 from .._rules.role_order import RoleOrder

@@ -13,7 +13,8 @@ from .._common.errors import UpgradeError
 from .._common.names import check_name, did_you_mean, in_order, listing
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.gates import GateAnswer
-from .._host_states.states import HostState, read_states
+from .._host_states.host_state import HostState
+from .._host_states.states import read_states
 from .._planner.plan import Plan
 from .._planner.reconcile import make_plan
 from .._rules.instructions import Instructions, parse

@@ -17,7 +17,7 @@ from .._common.names import check_new_version, did_you_mean, is_job, job_id, lis
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._host_states.states import still_admitted, without_unstarted
+from .._host_states.admitted import still_admitted, without_unstarted
 from .._planner.blockers import command_text
 from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped

@@ -17,7 +17,7 @@ from ..._consul.operations import Change, compare, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.gates import CLOSED, OPEN, GateValue
 from ..._fleet.ledger import ABORTED, PAUSED, RUNNING, Ledger
-from ..._host_states import state_names, states
+from ..._host_states import admitted, state_names, states
 from ..._planner.blockers import command_text
 from ..._state.keys import Keys
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
@@ -123,7 +123,7 @@ def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate:
         return 0
     host = gate.key.removeprefix(keys.gate("host", ""))
     answer = snapshot.gates.answer(host, members[host], snapshot.current_version)
-    return answer.at if answer.scope == "role" or states.was_admitted(snapshot, host, members[host]) else 0
+    return answer.at if answer.scope == "role" or admitted.was_admitted(snapshot, host, members[host]) else 0
 
 
 def _admitted_by_shared_gates(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:

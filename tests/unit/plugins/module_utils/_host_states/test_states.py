@@ -16,8 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     UPGRADED,
     HostRecord,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
 from hypothesis import given
 

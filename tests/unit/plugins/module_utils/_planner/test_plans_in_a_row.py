@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord, Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import HostState
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse

@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host in its state, and what follows from the facts that the state was read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._fleet.fleet import FAILED as RECORDED_FAILED
+from .._fleet.fleet import STARTED, HostRecord
+from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
+from .._fleet.gates import GateAnswer
+from .._fleet.health_marks import HealthMark
+from .._fleet.holds import Hold
+from .state_names import BROKEN, HELD, LOST, PENDING, TAKES_A_SLOT, UPGRADED, UPGRADING
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A host, its state, and the facts that the state was read from.
+
+    :param version: the version that it reported last; None if it never reported.
+    :param trouble: why it is lost, or why it is not upgraded though it reported; empty for other states.
+    :param wake_at: when its state may change if nothing is written (unix seconds).
+    :param mark: the health mark to store; None for none.
+    :param in_rollback: whether the rollout is a rollback.
+    :param was_broken: whether it had failed or was lost when that rollback began.
+    :param current: the version that the rollout goes to.
+    :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
+    :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
+    :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
+    """
+
+    host: str
+    role: str
+    state: str
+    version: str | None
+    gate: GateAnswer
+    hold: Hold | None
+    record: HostRecord | None
+    trouble: str = ""
+    wake_at: float | None = None
+    mark: HealthMark | None = None
+    in_rollback: bool = False
+    was_broken: bool = False
+    current: str | None = None
+    was_admitted: bool = False
+    is_busy: bool = False
+    is_target: bool = True
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it reported that it began an upgrade, to any version, and not that it ended."""
+        return self.record is not None and self.record.state == STARTED
+
+    @property
+    def begun(self) -> str | None:
+        """The version that it began to upgrade to and does not run: it is midway, or it failed, retried or not."""
+        record = self.record
+        return record.version if record is not None and record.readable and record.state != RECORDED_UPGRADED else None
+
+    @property
+    def is_soaking(self) -> bool:
+        """Whether it reported the version, and its health is still to be seen."""
+        return self.state == UPGRADING and bool(self.trouble)
+
+    @property
+    def can_finish(self) -> bool:
+        """Whether it is upgrading and can be expected to finish. A host that is held before it started can not."""
+        goes_on = self.has_started or self.is_soaking or self.hold is None
+        return self.state == UPGRADING and goes_on and not self.is_unadmitted
+
+    @property
+    def needs_its_gate(self) -> bool:
+        """Whether it was admitted and is upgrading, but its gate is closed, as when a new rollout began after its start.
+
+        A start in its record is not enough, because a host may write anything there.
+        """
+        is_closed = not self.is_soaking and not self.gate.is_open
+        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted and not self.is_busy
+
+    @property
+    def is_unadmitted(self) -> bool:
+        """Whether it reported a start behind a closed gate, and no planner has admitted it."""
+        begun = self.state in (UPGRADING, LOST) and self.has_started and not (self.is_soaking or self.is_busy)
+        return begun and not self.gate.is_open and not self.was_admitted
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether it is upgrading again after a failure in this rollout, and was neither upgraded nor put back by an operator since.
+
+        An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
+        """
+        record = self.record
+        if record is None or self.state != UPGRADING or record.state != STARTED or record.version != self.current:
+            return False
+        # Both times are by the host's clock.
+        return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
+
+    @property
+    def takes_a_slot(self) -> bool:
+        """Whether it is down, or may be, and so leaves fewer slots for others."""
+        return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether others do not wait for it, because it was broken before the rollback that is under way.
+
+        That includes a host that was midway then and has failed or gone silent since.
+        """
+        return self.was_broken or (self.in_rollback and self._has_broken_elsewhere)
+
+    @property
+    def _has_broken_elsewhere(self) -> bool:
+        record = self.record
+        if record is None or not record.readable or record.version == self.current:
+            return False
+        if self.state == LOST:
+            return record.state == STARTED
+        return record.state == RECORDED_FAILED and self.state in (PENDING, HELD)
+
+    @property
+    def blocks_others(self) -> bool:
+        """Whether roles that wait for its role have to wait for it."""
+        return self.state != UPGRADED and not self.is_excused
