@@ -19,7 +19,7 @@ from .consul import Consul, ConsulKey, WakeWatch
 from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
 from .gate import Answer, NodeKeys, admitted_job, answer
-from .jobs.job_run import needs_run
+from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
 from .machine.signals import Signals

@@ -251,7 +251,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a start whose answer was lost stays for ever",
-        _JOB_RUN,
+        "agent/convoy_node/jobs/job_need.py",
         '    if record.get("state") != STARTED or job == identifier or',
         "    if True or",
         _JOBS,

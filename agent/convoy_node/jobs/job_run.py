@@ -25,10 +25,20 @@ from ..machine.processes import start_ticks
 from ..settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import execute
-from .job import MOST_SECONDS, NodeJob, check_time, is_job_id, parse_job
+from .job import MOST_SECONDS, NodeJob, check_time, parse_job
+from .job_need import is_by_ansible, never_ran
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
-from .reports import is_over, last_lines, next_outputs, next_record, parse_record, report_of, start_operations
+from .reports import (
+    is_over,
+    is_started,
+    last_lines,
+    next_outputs,
+    next_record,
+    parse_record,
+    report_of,
+    start_operations,
+)
 from .signature import verify_signature
 from .spool import DONE, ENDED, FAILED, LOST, STARTED, STARTING, JobEntry, Spool, new_entry, own_process
 
@@ -110,11 +120,11 @@ class JobRun:
         identifier = admitted_job(self._keys, found)
         key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
-        if key is not None and _never_ran(record, self._spool, identifier):
+        if key is not None and never_ran(record, self._spool, identifier):
             # If the record has changed meanwhile, the next look removes it.
             self._consul.write([_delete(self._keys.job_record, key.index)])
             record = {}
-        if identifier is None or is_over(record, identifier) or _is_by_ansible(self._keys, self._consul, identifier):
+        if identifier is None or is_over(record, identifier) or is_by_ansible(self._keys, self._consul, identifier):
             return 0
         before, problem = self._entry_of(identifier)
         try:
@@ -218,7 +228,7 @@ class JobRun:
         :raises OtherMachine: if it is one of another machine with the name of this one.
         """
         run = record.get("run")
-        if not _is_started(record, identifier):
+        if not is_started(record, identifier):
             return None
         if before is not None and before.run == run:
             # Its end was not reported in time.
@@ -309,7 +319,7 @@ class JobRun:
         """
         now = int(time.time())
         self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
-        run = str(record.get("run")) if _is_started(record, identifier) else uuid.uuid4().hex
+        run = str(record.get("run")) if is_started(record, identifier) else uuid.uuid4().hex
         entry = JobEntry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
         self._report(entry, is_refusal=True)
 
@@ -317,7 +327,7 @@ class JobRun:
         with contextlib.suppress(ConsulError):
             found = self._consul.read(self._keys.all)
             identifier = admitted_job(self._keys, found)
-            if identifier is not None and not _is_by_ansible(self._keys, self._consul, identifier):
+            if identifier is not None and not is_by_ansible(self._keys, self._consul, identifier):
                 # Not the start of a run: its end may be in the folder that can't be used now.
                 self._refuse(identifier, reason, {})
         return 1
@@ -340,7 +350,7 @@ class JobRun:
                 record, outputs = self._consul.get(keys.job_record), self._consul.get(keys.job_output)
                 before = parse_record(record.value if record else None)
                 is_same = before.get("run") == entry.run
-                if is_refusal and (is_over(before, entry.id) or (_is_started(before, entry.id) and not is_same)):
+                if is_refusal and (is_over(before, entry.id) or (is_started(before, entry.id) and not is_same)):
                     return True
                 if not is_refusal and not (is_same and before.get("state") == STARTED):
                     if is_same and before.get("state") in ENDED:
@@ -397,60 +407,6 @@ class JobRun:
             yield
         finally:
             os.close(file)
-
-
-def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> str:
-    """Return the job for which :meth:`JobRun.run` has something to do; empty for none.
-
-    :param identifier: the job that the node is admitted to; None for none.
-    :raises ConsulError: if its record can't be read.
-    """
-    left = spool.to_report()
-    if left:
-        return left[0].id
-    is_admitted = identifier is not None and is_job_id(identifier)
-    if not is_admitted and not any(one.state == STARTING for one in spool.entries()):
-        return ""
-    entry = consul.get(keys.job_record)
-    record = parse_record(entry.value if entry else None)
-    if _never_ran(record, spool, identifier):
-        return str(record["job"])
-    if identifier is None or not is_admitted or is_over(record, identifier):
-        return ""
-    return "" if _is_by_ansible(keys, consul, identifier) else identifier
-
-
-def _never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
-    """Return whether a host's record is the start of a job whose command never ran: its answer was lost, and then the admission ended.
-
-    Without the record, the host takes no slot. If it is admitted to the job again, it starts it again.
-
-    :param identifier: the job that the node is admitted to; None for none.
-    """
-    job = record.get("job")
-    if record.get("state") != STARTED or job == identifier or not isinstance(job, str) or not is_job_id(job):
-        return False
-    with contextlib.suppress(Refused):
-        entry = spool.read(job)
-        return entry is not None and entry.state == STARTING and entry.run == record.get("run")
-    return False
-
-
-def _is_started(record: Mapping[str, Any], identifier: str) -> bool:
-    """Return whether a host's record is the start of a job, without its end."""
-    return record.get("job") == identifier and record.get("state") == STARTED
-
-
-def _is_by_ansible(keys: NodeKeys, consul: Consul, identifier: str) -> bool:
-    """Return whether Ansible runs the tasks of a job, so that nodes have nothing to do.
-
-    :raises ConsulError: if the job can't be read.
-    """
-    key = keys.job(identifier)
-    entry = consul.get(key)
-    with contextlib.suppress(Refused):
-        return entry is not None and parse_job(key, identifier, entry.value).by_ansible
-    return False
 
 
 def _delete(key: str, index: int) -> dict[str, object]:

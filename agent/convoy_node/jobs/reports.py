@@ -34,6 +34,11 @@ def is_over(record: Mapping[str, Any], identifier: str) -> bool:
     return record.get("job") == identifier and record.get("state") not in (STARTED, RETRIED)
 
 
+def is_started(record: Mapping[str, Any], identifier: str) -> bool:
+    """Return whether a host's record is the start of a job, without its end."""
+    return record.get("job") == identifier and record.get("state") == STARTED
+
+
 def next_record(before: Mapping[str, Any], entry: JobEntry, facts: Mapping[str, str]) -> bytes:
     """Return a host's record after a job has started or ended.
 

@@ -24,7 +24,8 @@ from convoy_node.connection import Connection
 from convoy_node.errors import ConsulError
 from convoy_node.gate import NodeKeys, admitted_job
 from convoy_node.jobs import job_run
-from convoy_node.jobs.job_run import JobRun, needs_run
+from convoy_node.jobs.job_need import needs_run
+from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.refusals import Refused
 from convoy_node.jobs.spool import DONE, FAILED, LOST, STARTED, STARTING, JobEntry, Spool
 from convoy_node.settings import NodeSettings

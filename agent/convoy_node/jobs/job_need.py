@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether an agent has something to do for a job: one to run, or an end to report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from ..consul import Consul
+from ..gate import NodeKeys
+from .job import is_job_id, parse_job
+from .refusals import Refused
+from .reports import is_over, parse_record
+from .spool import STARTED, STARTING, Spool
+
+
+def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> str:
+    """Return the job for which :meth:`JobRun.run` has something to do; empty for none.
+
+    :param identifier: the job that the node is admitted to; None for none.
+    :raises ConsulError: if its record can't be read.
+    """
+    left = spool.to_report()
+    if left:
+        return left[0].id
+    is_admitted = identifier is not None and is_job_id(identifier)
+    if not is_admitted and not any(one.state == STARTING for one in spool.entries()):
+        return ""
+    entry = consul.get(keys.job_record)
+    record = parse_record(entry.value if entry else None)
+    if never_ran(record, spool, identifier):
+        return str(record["job"])
+    if identifier is None or not is_admitted or is_over(record, identifier):
+        return ""
+    return "" if is_by_ansible(keys, consul, identifier) else identifier
+
+
+def never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:
+    """Return whether a host's record is the start of a job whose command never ran: its answer was lost, and then the admission ended.
+
+    Without the record, the host takes no slot. If it is admitted to the job again, it starts it again.
+
+    :param identifier: the job that the node is admitted to; None for none.
+    """
+    job = record.get("job")
+    if record.get("state") != STARTED or job == identifier or not isinstance(job, str) or not is_job_id(job):
+        return False
+    with contextlib.suppress(Refused):
+        entry = spool.read(job)
+        return entry is not None and entry.state == STARTING and entry.run == record.get("run")
+    return False
+
+
+def is_by_ansible(keys: NodeKeys, consul: Consul, identifier: str) -> bool:
+    """Return whether Ansible runs the tasks of a job, so that nodes have nothing to do.
+
+    :raises ConsulError: if the job can't be read.
+    """
+    key = keys.job(identifier)
+    entry = consul.get(key)
+    with contextlib.suppress(Refused):
+        return entry is not None and parse_job(key, identifier, entry.value).by_ansible
+    return False
