@@ -115,7 +115,7 @@ class ActionModule(ControllerAction):
             raise UpgradeError(
                 "no_services",
                 f"{self._host} lacks the variables of its services: /etc/convoy/services.yml is missing or is that of another host "
-                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (enroll.yml --limit {self._host}).",
+                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (convoy.upgrade.enroll --limit {self._host}).",
             )
         composition = {"roles": {role: data}}
         entry = store.client.get(store.keys.record(self._host))
@@ -135,7 +135,7 @@ class ActionModule(ControllerAction):
             raise UpgradeError(
                 "forbidden_move",
                 f"Nothing was touched: {self._host} may not go to {version}. {' '.join(forbidden.reasons)} Go to another version first, hold this "
-                "host (hold.yml), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
+                "host (convoy.upgrade.hold), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
                 hosts=[self._host],
             )
         if not self._task.check_mode:
@@ -207,6 +207,7 @@ def _view(record: HostRecord | None, role: str, before: str) -> dict[str, Any]:
     view: dict[str, Any] = {
         "role": role,
         "held": False,
+        "holds_itself": False,
         "version": before or None,
         "origin": None,
         "begun": None,

@@ -25,6 +25,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failed"], "required": True},
     "hosts": {"type": "list", "elements": "str"},
     "goes_last": {"type": "bool", "default": False},
+    "puppet_disabled": {"type": "str", "default": ""},
     "error": {"type": "str"},
 }
 
@@ -47,7 +48,8 @@ class ActionModule(ControllerAction):
         return act[options["state"]](host, options)
 
     def _report_valid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
-        ask(ReportValidation(host, Validation(goes_last=options["goes_last"])))
+        found = Validation(goes_last=options["goes_last"], puppet_disabled=options["puppet_disabled"])
+        ask(ReportValidation(host, found))
         return {}
 
     def _report_invalid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:

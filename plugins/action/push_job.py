@@ -105,7 +105,8 @@ class ActionModule(ControllerAction):
         target = str(plan["version"])
         if not is_job(target):
             raise UpgradeError(
-                "unknown_job", f"{target} is a version and no job. Nothing was done. Look at it with status.yml."
+                "unknown_job",
+                f"{target} is a version and no job. Nothing was done. Look at it with convoy.upgrade.status.",
             )
         job = _planned(asked, target) if asked is not None else self._stored(options, target)
         run = prepare_job(job, plan)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HELD, RELEASED
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
@@ -34,6 +37,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     POST_UPGRADE,
+    PreparedRun,
     services_of,
     with_post_upgrade,
 )
@@ -79,8 +83,9 @@ class ActionModule(ControllerAction):
         except ActionFailed as failed:
             return failed.result
 
-    def _validate(self, _options: dict[str, Any]) -> dict[str, Any]:
-        hosts = ask(GetRun()).scope.validate
+    def _validate(self, options: dict[str, Any]) -> dict[str, Any]:
+        run = ask(GetRun())
+        hosts = run.scope.validate
         reported = ask(GetValidation())
         # Ansible drops an unreachable host from the play, so it has reported nothing.
         silent = Validation("it can't be reached (see above).")
@@ -96,7 +101,24 @@ class ActionModule(ControllerAction):
                 "hosts, or leave them out with upgrade_limit; then run the same command again.",
                 hosts=errors,
             )
-        return {}
+        held = {host: why for host in hosts if (why := reported[host].puppet_disabled.strip())}
+        return {"held": held, "changed": self._write_holds(options, run, held)}
+
+    def _write_holds(self, options: dict[str, Any], run: PreparedRun, held: Mapping[str, str]) -> bool:
+        """Hold hosts whose Puppet is disabled, and end the holds of those where it is enabled again; return whether anything changes.
+
+        :param held: host -> the reason that was given to ``puppet agent --disable``.
+        """
+        reports = [HostReport(host, run.version, HELD, reason=why) for host, why in held.items()]
+        reports += [HostReport(host, run.version, RELEASED) for host in run.scope.held if host not in held]
+        dry = self._task.check_mode
+        changes = 0
+        if reports:
+            store = Store(read_settings(options.get, os.environ))
+            changes = sum(len(write_report(store, report, dry=dry)[1]) for report in reports)
+        for host, why in held.items():
+            self._display.display(f"{host} {'would be' if dry else 'is'} held, as its Puppet is disabled: {why}")
+        return changes > 0
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
         """Admit hosts from now on. In check mode no host is admitted."""

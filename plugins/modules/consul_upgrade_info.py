@@ -207,6 +207,9 @@ hosts:
     held:
       description: Whether a hold covers the host, in any state.
       type: bool
+    holds_itself:
+      description: Whether the host is held only because it reported so, for example because its Puppet is disabled.
+      type: bool
     services:
       description: ID of the tasks of services that a pull host has, or null.
       type: str
@@ -454,6 +457,9 @@ host:
       type: bool
     held:
       description: Whether a hold covers the host, in any state.
+      type: bool
+    holds_itself:
+      description: Whether the host is held only because it reported so, for example because its Puppet is disabled.
       type: bool
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.

@@ -485,6 +485,9 @@ hosts:
     held:
       description: Whether a hold covers the host, in any state.
       type: bool
+    holds_itself:
+      description: Whether the host is held only because it reported so, for example because its Puppet is disabled.
+      type: bool
     services:
       description: ID of the tasks of services that a pull host has, or null.
       type: str

@@ -28,7 +28,7 @@ attributes:
 options:
   state:
     description:
-      - V(valid) reports that the host can be upgraded, V(invalid) that it can't, and why. Nothing is written to Consul.
+      - V(valid) reports that the host can be upgraded, V(invalid) that it can't, and why. M(convoy.upgrade.push_run) writes the holds.
       - V(begun) waits for the admission of the host.
       - V(ended) reports that the host is upgraded. If C(--tags) left out task groups, the host stays in its state.
       - V(failed) reports that the host failed at its current step. It keeps its slot.
@@ -46,6 +46,12 @@ options:
       - Whether the host goes after the other hosts of its role in this run, such as the primary of a database. For O(state=valid).
     type: bool
     default: false
+  puppet_disabled:
+    description:
+      - Reason that was given to C(puppet agent --disable) on the host, for O(state=valid). The run holds the host, and the others go. A later run
+        that finds Puppet enabled ends the hold.
+    type: str
+    default: ""
   error:
     description:
       - Error of the host, for O(state=failed) and O(state=invalid).
@@ -65,6 +71,11 @@ EXAMPLES = r"""
   convoy.upgrade.push_host:
     state: valid
     goes_last: true
+
+- name: Hold the host, as its Puppet is disabled
+  convoy.upgrade.push_host:
+    state: valid
+    puppet_disabled: the disk is being replaced
 
 - name: Wait for the admission of the host
   convoy.upgrade.push_host:

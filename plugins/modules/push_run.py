@@ -32,7 +32,8 @@ attributes:
 options:
   state:
     description:
-      - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing.
+      - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing. It holds hosts whose Puppet is
+        disabled, and ends such holds of earlier runs.
       - V(started) opens a session with Consul and admits hosts from now on. The rollout has to have begun.
       - V(asked_again) returns the hosts that waited in a play and gave their forks to hosts that could be admitted. They ask again in another
         play, and do not give way a second time.
@@ -90,6 +91,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+held:
+  description: Host -> the reason that was given to C(puppet agent --disable) on it.
+  returned: with V(validated)
+  type: dict
 pushes:
   description: Always true.
   returned: with V(started) and V(finished)

@@ -66,7 +66,7 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
     (result,) = live.end()
     assert (result["failed"], result["failure"]["code"]) == (True, "aborted")
     assert result["failure"]["message"].startswith("The rollout was aborted by ")
-    assert ": enough; restart it with -e restart=true, or go back with rollback.yml." in result["msg"]
+    assert ": enough; restart it with -e restart=true, or go back with convoy.upgrade.rollback." in result["msg"]
 
 
 def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: RawKV) -> None:
@@ -75,7 +75,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     early = run([control("approve", stage="canary")])[0]
     assert early["failure"]["message"] == (
         "stage canary can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
-        "status.yml, and approve once its hosts are upgraded."
+        "convoy.upgrade.status, and approve once its hosts are upgraded."
     )
     upgrade(store, "compute1")
     assert make_pass(store, PassRequest()).admissions == []
@@ -168,7 +168,7 @@ def test_without_a_rollout_there_is_nothing_to_say(run: Runner, consul: RawKV) -
         result = run([control(action, fleet=FLEET)])[0]
         assert (
             result["failure"]["message"]
-            == "There is no rollout: upgrade/ledger does not exist. Begin one with upgrade.yml."
+            == "There is no rollout: upgrade/ledger does not exist. Begin one with convoy.upgrade.upgrade."
         )
     wrong, nowhere = run([control("pause", stage="x"), control("pause", version="3")])
     assert wrong["failure"]["message"] == "stage goes with action: approve, not with pause. Leave stage out."

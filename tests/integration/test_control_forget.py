@@ -122,7 +122,7 @@ def test_one_that_is_at_work_is_refused_unless_it_is_forced(run: Runner, store: 
     before = consul.tree()
     refused = run([control("forget", hosts=[host], fleet=FLEET)])[0]
     assert refused["failure"]["code"] == "at_work"
-    assert f"forget.yml -e host={host} -e force=true" in refused["msg"]
+    assert f"convoy.upgrade.forget -e host={host} -e force=true" in refused["msg"]
     assert consul.tree() == before
     done = run([control("forget", hosts=[host], fleet=FLEET, force=True)])[0]
     assert done["hosts"] == [host]

@@ -133,7 +133,9 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
 def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runner, store: Store, consul: RawKV) -> None:
     taken_back(store, consul)
     paused = run([control("pause"), control("rollback")])[1]
-    assert paused["remarks"] == ["The rollback to 1 is under way already, and it is paused: continue with resume.yml."]
+    assert paused["remarks"] == [
+        "The rollback to 1 is under way already, and it is paused: continue with convoy.upgrade.resume."
+    ]
     operator.abort(store, operator.Command("wait"))
     back, again = run([control("rollback", reason="on again"), control("rollback")])
     assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")

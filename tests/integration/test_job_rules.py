@@ -133,7 +133,7 @@ def test_a_job_under_the_stages_of_the_last_rollout_waits_for_an_approval_of_its
         assert "/approve.yml" in following and "-e stage=canary" in following
         assert "/command.yml" in then and f"-e job={identifier}" in then and "run=" not in then
         shown = play("status", **MORE)
-        assert f"Job {identifier}" in shown.stdout and "approve.yml -e stage=canary" in words(shown.stdout)
+        assert f"Job {identifier}" in shown.stdout and "convoy.upgrade.approve -e stage=canary" in words(shown.stdout)
         assert lines(folder) == ["begin gpu1", "end gpu1"]
         wrong = play("approve", stage="rest", **MORE)
         assert wrong.returncode and "the job is in stage canary" in words(wrong.stdout)

@@ -232,7 +232,7 @@ def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it
     error = refusal(store)
     assert error.code == "busy"
     assert "upgrade/migration or upgrade/ledger changed under each of 200 tries" in error.message
-    assert "pause it (pause.yml)" in error.message
+    assert "pause it (convoy.upgrade.pause)" in error.message
     assert consul.get("upgrade/schema") is None
 
 

@@ -169,7 +169,7 @@ def test_what_failed_on_another_host_for_all_is_not_tried_here(node: Node) -> No
     played = node.upgrade()
     failures = [one["failure"] for one in played if one.get("failure")]
     assert failures[0]["code"] == "once_failed"
-    assert failures[0]["message"].endswith("Fix that, then retry.yml -e host=db1,localhost.")
+    assert failures[0]["message"].endswith("Fix that, then convoy.upgrade.retry -e host=db1,localhost.")
     assert node.lines() == []
 
 
@@ -228,7 +228,7 @@ def test_a_rollout_begins_only_if_pull_hosts_have_their_tasks(
     refused = play("upgrade", **given)
     assert refused.returncode != 0
     assert "[other_services] Nothing was touched: 1 pull host has no tasks" in refused.stdout
-    assert "enroll.yml --limit web1" in refused.stdout
+    assert "convoy.upgrade.enroll --limit web1" in refused.stdout
     assert consul.get("upgrade/ledger") is None
     tasks_id = json.loads((play.folder / "composed/composition.json").read_text())["pull_roles"]["web"]["tasks_id"]
     write_report(store, HostReport("web1", "1", "upgraded", services=tasks_id))

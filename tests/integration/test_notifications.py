@@ -113,7 +113,7 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
     upgraded(store, "compute1", "controller1")
     wanted = chat.wait_for("approval_wanted")
     assert (wanted["stage"], wanted["upgraded"]) == ("canary", 2)
-    assert "approve.yml -e stage=canary" in wanted["next"]
+    assert "convoy.upgrade.approve -e stage=canary" in wanted["next"]
     control.approve(store, said)
     assert chat.wait_for("approved")["by"] == "ann"
     wait_until(lambda: ask_gate(store, {"compute2": "compute"}, default=False)["compute2"].value, 90, "its admission")

@@ -72,7 +72,7 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
     found = ask_gate(store, hosts)
     assert not any(one.value for one in found.values())
     assert found["compute1"].key == "config_state/global/enable_puppet"
-    assert "False', an operator's pause (ends with unhold.yml" in found["compute1"].reason
+    assert "False', an operator's pause (ends with convoy.upgrade.unhold" in found["compute1"].reason
 
 
 @pytest.mark.parametrize("count", [1, 5, 500])
@@ -330,7 +330,7 @@ def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Sto
     assert caught.value.code == "closed_by_hand"
     # 10 of a beginning, 37 gates and the global one once more.
     assert "room for 16 holds." in caught.value.message
-    assert "hold.yml" in caught.value.message
+    assert "convoy.upgrade.hold" in caught.value.message
     assert consul.tree() == before
 
 

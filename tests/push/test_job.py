@@ -77,7 +77,7 @@ def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_f
     # No gate of Puppet was touched, and the next commands are those of the job.
     assert fleet.consul.tree("config_state/") == {}
     assert "Next: " in stopped
-    assert "retry.yml -e host=web3" in stopped
+    assert "convoy.upgrade.retry -e host=web3" in stopped
     broken.unlink()
     fleet.play("retry", host="web3")
     # Without its tasks it admits no host.
@@ -114,7 +114,7 @@ def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> 
     assert record(site, "web2")["state"] == "failed"
     assert "unreachable" in record(site, "web2")["error"]
     assert {record(site, host)["state"] for host in ("db1", "web1", "web3", "web4", "web5")} == {"done"}
-    assert "retry.yml -e host=web2" in said
+    assert "convoy.upgrade.retry -e host=web2" in said
 
 
 @pytest.mark.thorough
@@ -129,7 +129,7 @@ def test_a_host_that_is_left_over_by_a_killed_run_keeps_its_slot_and_runs_no_job
     one = {"rolling_rules": {"global": 1}}
     given = {"run_tasks": "restart.yml", "only": "web3", "instructions": one, "upgrade_wait_timeout": 5}
     said = " ".join(fleet.play("command", **given, code=2).split())
-    assert "run retry.yml -e host=web1" in said
+    assert "run convoy.upgrade.retry -e host=web1" in said
     assert "web1 is not admitted" not in said
     assert not fleet.entries("web3")
     fleet.play("retry", host="web1")
@@ -146,13 +146,13 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
     process.send_signal(signal.SIGINT)
     said = " ".join(fleet.end(process).stdout.split())
     again = said.rpartition("Next: ")[2]
-    assert "command.yml" in again
+    assert "convoy.upgrade.command" in again
     assert f"-e job={job_of(fleet)}" in again
     assert "run_tasks=restart.yml" in again
     assert "only" not in again
     # The command as it was begins no second job, and names the one that continues.
     refused = " ".join(fleet.play("command", run_tasks="restart.yml", only="web", code=2).split())
-    assert f"continue it with command.yml -e job={job_of(fleet)} -e run_tasks=FILE" in refused
+    assert f"continue it with convoy.upgrade.command -e job={job_of(fleet)} -e run_tasks=FILE" in refused
 
 
 @pytest.mark.thorough
@@ -202,7 +202,7 @@ def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: s
     said = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
     assert message in said
     again = said.rpartition("Next: ")[2]
-    assert "command.yml" in again or "status.yml" in again
+    assert "convoy.upgrade.command" in again or "convoy.upgrade.status" in again
     # It does not fail in the same way.
     assert not [name for name in ("wait", "once", "sign_with") if name in given and name in again]
     assert fleet.consul.tree("upgrade/") == {}

@@ -275,6 +275,26 @@ def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:
     assert {one.host for one in fleet.entries() if one.task == "app/after"} == set(WEB)
 
 
+def test_a_host_whose_puppet_is_disabled_is_held_until_it_is_enabled(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    roles, hosts = {"web": {"plane": "dataplane", "services": ["app"]}}, {"web": [*WEB]}
+    # The role puppet sets this fact.
+    site.inventory(roles, hosts, web2={"upgrade_puppet_disabled": "its disk is being replaced"})
+    shown = site.play("upgrade", "--check", version="v1", instructions=CAPS)
+    assert "web2 would be held, as its Puppet is disabled: its disk is being replaced" in shown
+    assert site.consul.tree() == {}
+    for _again in range(2):
+        shown = site.play("upgrade", version="v1", instructions=CAPS, code=2)
+        assert "web2 is held, as its Puppet is disabled: its disk is being replaced" in shown
+        assert "web2 is not admitted (held): held by puppet agent --disable: its disk is being replaced" in shown
+        assert site.reported("v1") == {*WEB} - {"web2"}
+        assert site.record("web2")["held"] == "its disk is being replaced"
+    site.inventory(roles, hosts)
+    site.play("upgrade", version="v1", instructions=CAPS)
+    assert site.reported("v1") == {*WEB}
+    assert site.record("web2").get("held") is None
+
+
 def test_check_mode_shows_the_plan_checks_the_hosts_and_writes_nothing(fleet: Site) -> None:
     shown = fleet.play("upgrade", "--check", "--diff", version="v1", instructions=CAPS)
     assert "   2      1  controller3" in shown

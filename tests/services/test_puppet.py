@@ -97,9 +97,9 @@ def test_puppet_that_is_disabled_after_the_checks_keeps_its_packages(steps: Step
     point(node, "v2")
     node.run("puppet", "agent", "--disable", "its disk is being replaced")
     try:
-        for step in ("validate", "upgrade"):
-            shown = run(steps, step, code=2)
-            assert "web1: Puppet is disabled: its disk is being replaced. No package was touched." in shown
+        run(steps, "validate")
+        shown = run(steps, "upgrade", code=2)
+        assert "web1: Puppet is disabled: its disk is being replaced. No package was touched." in shown
         assert installed(node, "fleet-manifests") == "1.0"
     finally:
         node.run("puppet", "agent", "--enable")

@@ -236,8 +236,8 @@ class JobRun:
         machine = record.get("machine")
         if machine and self._facts["machine"] and machine != self._facts["machine"]:
             raise OtherMachine(
-                f"The machine {printable(str(machine), 100)} has begun the job under the name of this one. If it is gone, run forget.yml -e "
-                f"host={self._settings.host} -e force=true. If not, rename one of the two."
+                f"The machine {printable(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
+                f"convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
         now = int(time.time())
         error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so no one knows how it ended"

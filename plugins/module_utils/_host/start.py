@@ -153,8 +153,8 @@ def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEn
         return
     raise UpgradeError(
         "not_admitted",
-        f"{request.host} does not start {target_text(request.version)}, as it is not admitted: {reason}. Nothing was done. Run status.yml to see what "
-        "it waits for; it starts by itself once it is admitted.",
+        f"{request.host} does not start {target_text(request.version)}, as it is not admitted: {reason}. Nothing was done. Run "
+        "convoy.upgrade.status to see what it waits for; it starts by itself once it is admitted.",
         host=request.host,
         reason=reason,
     )

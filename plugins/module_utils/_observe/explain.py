@@ -21,24 +21,24 @@ from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
-_ORDER_AGAIN = "An operator can change this: give all rules again to upgrade.yml with another {rule}."
+_ORDER_AGAIN = "An operator can change this: give all rules again to convoy.upgrade.upgrade with another {rule}."
 _CHANGES: Mapping[str, str] = {
-    explanations.NO_VERSION: "An operator can change this: upgrade.yml -e version=X begins a rollout.",
+    explanations.NO_VERSION: "An operator can change this: convoy.upgrade.upgrade -e version=X begins a rollout.",
     explanations.MAY_GO: "",
-    explanations.OTHER_SERVICES: "An operator can change this: enroll.yml --limit {host}.",
-    blocker_codes.PAUSE: "An operator can change this: resume.yml.",
+    explanations.OTHER_SERVICES: "An operator can change this: convoy.upgrade.enroll --limit {host}.",
+    blocker_codes.PAUSE: "An operator can change this: convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",
-    blocker_codes.EXPIRED: "An operator can change this: abort.yml, and command.yml for a new job.",
-    blocker_codes.BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
-    explanations.ROLE_BUDGET: "An operator can change this: retry.yml, once those hosts are fixed.",
+    blocker_codes.EXPIRED: "An operator can change this: convoy.upgrade.abort, and convoy.upgrade.command for a new job.",
+    blocker_codes.BUDGET: "An operator can change this: convoy.upgrade.retry, once those hosts are fixed.",
+    explanations.ROLE_BUDGET: "An operator can change this: convoy.upgrade.retry, once those hosts are fixed.",
     blocker_codes.HOURS: _ORDER_AGAIN,
     stage_progress.STAGE: _ORDER_AGAIN,
     stage_progress.SOAK: _ORDER_AGAIN,
-    stage_progress.APPROVAL: "An operator can change this: approve.yml.",
+    stage_progress.APPROVAL: "An operator can change this: convoy.upgrade.approve.",
     stage_progress.ROLLBACK: "",
     explanations.ORDER: _ORDER_AGAIN,
-    explanations.CAP: "An operator can change this: give all rules again to upgrade.yml with a higher {rule}.",
-    explanations.CAP_ZERO: "An operator can change this: give all rules again to upgrade.yml with {rule} above 0.",
+    explanations.CAP: "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher {rule}.",
+    explanations.CAP_ZERO: "An operator can change this: give all rules again to convoy.upgrade.upgrade with {rule} above 0.",
     explanations.SETS: _ORDER_AGAIN,
 }
 
@@ -188,16 +188,20 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state == state_names.PENDING:
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
         if snapshot.is_job and snapshot.current_version:
-            return text.replace("upgrade.yml", f"command.yml -e job={job_id(snapshot.current_version)}")
+            return text.replace(
+                "convoy.upgrade.upgrade", f"convoy.upgrade.command -e job={job_id(snapshot.current_version)}"
+            )
         return text
     if view.unadmitted:
-        return f"An operator can change this: make sure that nothing runs there, then retry.yml -e host={host}."
+        return (
+            f"An operator can change this: make sure that nothing runs there, then convoy.upgrade.retry -e host={host}."
+        )
     hold = _hold(host, view, snapshot)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
-        return f"An operator can change this: unhold.yml{_held_by(hold, snapshot)}."
+        return f"An operator can change this: convoy.upgrade.unhold{_held_by(hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
-        return f"An operator can change this: fix the host, then retry.yml -e host={host}."
+        return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if view.done and host not in snapshot.leases:
             return "No rule keeps it waiting, but no Ansible run upgrades it now: run the command of its rollout again."
@@ -246,7 +250,7 @@ def _wave_text(
     for number, wave in enumerate(waves):
         if host in wave:
             if number == 0:
-                playbook = f"command.yml -e job={job}" if job else "upgrade.yml"
+                playbook = f"convoy.upgrade.command -e job={job}" if job else "convoy.upgrade.upgrade"
                 return f"Next: the next pass of {playbook} admits it. If no run is active, start one."
             return (
                 f"Next: if all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "

@@ -298,18 +298,24 @@ def _next(found: Mapping[str, Any]) -> str:
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        return f"Look at {one} with status.yml -e host=HOST, fix what is broken, and run retry.yml."
+        return (
+            f"Look at {one} with convoy.upgrade.status -e host=HOST, fix what is broken, and run convoy.upgrade.retry."
+        )
     if event == PAUSE:
         return (
-            "Run resume.yml to continue it, or abort.yml to end it."
+            "Run convoy.upgrade.resume to continue it, or convoy.upgrade.abort to end it."
             if found["cause"] == "command"
-            else "Fix the hosts that failed and run retry.yml, or give all rules again with a higher budget."
+            else "Fix the hosts that failed and run convoy.upgrade.retry, or give all rules again with a higher budget."
         )
     if event == WANTED:
-        return f"Look at the hosts with status.yml, then run approve.yml -e stage={found['stage']} or abort.yml."
+        return f"Look at the hosts with convoy.upgrade.status, then run convoy.upgrade.approve -e stage={found['stage']} or convoy.upgrade.abort."
     if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
-        return "A job does not begin again. Begin another one with command.yml."
+        return "A job does not begin again. Begin another one with convoy.upgrade.command."
     if event == END and found["outcome"] == ABORTED:
-        return "Begin it again with upgrade.yml -e restart=true, or go back with rollback.yml."
+        return "Begin it again with convoy.upgrade.upgrade -e restart=true, or go back with convoy.upgrade.rollback."
     what = "job" if is_job(found["version"]) else "rollout"
-    return "" if event == END else f"Nothing: the {what} continues by itself. Watch it with status.yml -e follow=true."
+    return (
+        ""
+        if event == END
+        else f"Nothing: the {what} continues by itself. Watch it with convoy.upgrade.status -e follow=true."
+    )

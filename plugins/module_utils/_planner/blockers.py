@@ -98,16 +98,18 @@ def rollout_blocker(
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with rollback.yml"
+            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with convoy.upgrade.rollback"
             if ledger.is_job:
-                text = f"the job was aborted{command_text(ledger)}; begin a new one with command.yml"
+                text = f"the job was aborted{command_text(ledger)}; begin a new one with convoy.upgrade.command"
             return RolloutBlocker(ABORT, text, is_temporary=False)
         kind = "job" if ledger.is_job else "rollout"
         if ledger.state == PAUSED:
-            return RolloutBlocker(PAUSE, f"the {kind} is paused{command_text(ledger)}; continue with resume.yml")
+            return RolloutBlocker(
+                PAUSE, f"the {kind} is paused{command_text(ledger)}; continue with convoy.upgrade.resume"
+            )
         if ledger.is_job and ledger.expires <= snapshot.now:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ledger.expires))
-            text = f"the job expired at {at}, so no node begins it any more; end it with abort.yml, and begin a new one with command.yml"
+            text = f"the job expired at {at}, so no node begins it any more; end it with convoy.upgrade.abort, and begin a new one with convoy.upgrade.command"
             return RolloutBlocker(EXPIRED, text, is_temporary=False)
     if exhausted is not None:
         text = f"no more hosts are admitted: {exhausted.reason()}"

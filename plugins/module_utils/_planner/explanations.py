@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
 from .._fleet.checkpoints import is_checkpoint_group
+from .._fleet.holds import PUPPET
 from .._host_states import state_names
 from .._host_states.host_state import HostState
 from .admission import Position, Wave
@@ -22,7 +23,9 @@ from .plan import HostView
 NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
 OTHER_SERVICES = "other_services"
 # Hosts with the same text are listed together.
-_NO_SERVICES = "it has no tasks of services, or not those of this rollout: enroll it again (enroll.yml --limit HOST)"
+_NO_SERVICES = (
+    "it has no tasks of services, or not those of this rollout: enroll it again (convoy.upgrade.enroll --limit HOST)"
+)
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
 
 
@@ -220,7 +223,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
     if host.is_busy and not host.has_started and host.record is not None:
         return (
             f"its gate is open for {host.record.version}, which it does not run, so it may start that upgrade at any time and takes a slot; it is "
-            f"not admitted before it has ended: let it upgrade, or hold it (hold.yml -e host={host.host})"
+            f"not admitted before it has ended: let it upgrade, or hold it (convoy.upgrade.hold -e host={host.host})"
         )
     if host.record is not None and host.has_started:
         if host.is_busy:
@@ -232,13 +235,13 @@ def _upgrading(host: HostState, version: str | None) -> str:
             text = f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
             if not host.is_target:
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
-                text += f". If nothing works on it any more, run retry.yml -e host={host.host}"
+                text += f". If nothing works on it any more, run convoy.upgrade.retry -e host={host.host}"
             return text
         target = "" if host.record.version == version else f" {target_text(host.record.version)}"
         if host.is_unadmitted:
             return (
                 f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "
-                f"closed: make sure that no upgrade runs there, then run retry.yml -e host={host.host}"
+                f"closed: make sure that no upgrade runs there, then run convoy.upgrade.retry -e host={host.host}"
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
@@ -275,6 +278,7 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         soaking=one.is_soaking,
         started=one.has_started,
         held=one.hold is not None,
+        holds_itself=one.hold is not None and one.hold.by == PUPPET,
         cause=reason.cause,
         rule=reason.rule,
         origin=record.origin if record is not None else None,

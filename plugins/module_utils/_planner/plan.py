@@ -29,6 +29,7 @@ class HostView:
     :param soaking: whether it reported the version and its health is not proven yet.
     :param started: whether it reported the start of an upgrade and no end.
     :param held: whether a hold applies to it, in any state.
+    :param holds_itself: whether it is held only because it reported so. Its next report may end that.
     :param cause: a stable code for the reason; empty for states other than pending.
     :param rule: the key in the rules because of which it waits; empty for none.
     :param origin: the version that it upgrades from, once Ansible has begun to upgrade it and until it reports.
@@ -51,6 +52,7 @@ class HostView:
     soaking: bool = False
     started: bool = False
     held: bool = False
+    holds_itself: bool = False
     cause: str = ""
     rule: str = ""
     origin: str | None = None

@@ -221,7 +221,8 @@ def _refuse_unknown_job(request: PassRequest, keys: Keys) -> None:
     if request.job is None or request.job.target != request.version:
         raise UpgradeError(
             "unknown_job",
-            f"{request.version} is not the job of {keys.ledger}: it is over or never began. Begin a new one with command.yml -e run=NAME.",
+            f"{request.version} is not the job of {keys.ledger}: it is over or never began. Begin a new one with "
+            "convoy.upgrade.command -e run=NAME.",
         )
 
 
@@ -341,13 +342,13 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         raise UpgradeError(
             "aborted",
             f"The job {job_id(version)} was aborted{command_text(old)}. No host is admitted, and a job does not begin again. Begin another one "
-            "with command.yml -e run=NAME.",
+            "with convoy.upgrade.command -e run=NAME.",
         )
     if old is not None and over and not (request.restart or request.rolls_back):
         raise UpgradeError(
             "aborted",
             f"The rollout to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with restart: true "
-            "(-e restart=true), or go back with rollback.yml.",
+            "(-e restart=true), or go back with convoy.upgrade.rollback.",
         )
     begins = snapshot.current_version != version or over
     if begins and (request.since is not None or begun):
@@ -379,7 +380,7 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
         f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
-        f"upgrade.yml -e version={old.version}, or replace it: give replace: {old.version} (-e replace={old.version}).",
+        f"convoy.upgrade.upgrade -e version={old.version}, wait for its end (-e wait_for_other=true), or replace it (-e replace={old.version}).",
         under_way=old.version,
         state=old.state,
     )
@@ -393,8 +394,9 @@ def other_under_way(old: Ledger, version: str) -> UpgradeError:
     return UpgradeError(
         "rollout_under_way",
         f"The rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}{paused}. So the job {job_id(version)} does not "
-        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with upgrade.yml -e version={old.version}, or end it "
-        "with abort.yml. Then run the same command again.",
+        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with convoy.upgrade.upgrade -e "
+        f"version={old.version}, or end it with convoy.upgrade.abort. Then run the same command again. With -e wait_for_other=true it waits "
+        "by itself.",
         under_way=old.version,
         state=old.state,
     )
@@ -457,10 +459,10 @@ def other_rollout(snapshot: Snapshot) -> UpgradeError:
         )
         return UpgradeError(
             "overtaken",
-            f"{what}{who}, came first. This run ends. Look at it with status.yml, and run command.yml again after it.",
+            f"{what}{who}, came first. This run ends. Look at it with convoy.upgrade.status, and run convoy.upgrade.command again after it.",
         )
     return UpgradeError(
         "overtaken",
-        f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with status.yml. To replace it "
-        f"with yours, run upgrade.yml again with -e replace={snapshot.current_version}.",
+        f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with convoy.upgrade.status. To replace it "
+        f"with yours, run convoy.upgrade.upgrade again with -e replace={snapshot.current_version}.",
     )

@@ -194,8 +194,8 @@ def needs_tasks(job: Ledger) -> UpgradeError:
     """Return the error for something that would admit hosts to a job whose tasks Ansible runs, and does not have these tasks."""
     return UpgradeError(
         "needs_tasks",
-        f"Ansible runs the tasks of {target_text(job.version)}, and this call has none, so it admits no host. Continue with the tasks: command.yml "
-        f"-e job={job_id(job.version)} -e run_tasks=FILE.",
+        f"Ansible runs the tasks of {target_text(job.version)}, and this call has none, so it admits no host. Continue with the tasks: "
+        f"convoy.upgrade.command -e job={job_id(job.version)} -e run_tasks=FILE.",
         variables={"run_tasks": "FILE"},
     )
 

@@ -47,7 +47,7 @@ def with_holds_for_closed_gates(
         raise UpgradeError(
             "closed_by_hand",
             f"{names} are closed by gates of their own, such as {next(iter(closed.values())).key}. No rollout has closed them, so they "
-            f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with hold.yml, or open them "
+            f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with convoy.upgrade.hold, or open them "
             "with consul_enable_puppet. If the keys were never migrated, run convoy.upgrade.migrate_state, which holds any number.",
             hosts=hosts,
         )
@@ -77,6 +77,6 @@ def with_holds_for_closed_gates(
         after,
     )
     return held, [
-        f"{names}: closed by hand before the first rollout, and held from now on. End the hold with unhold.yml, which removes the "
+        f"{names}: closed by hand before the first rollout, and held from now on. End the hold with convoy.upgrade.unhold, which removes the "
         "gate too."
     ]

@@ -92,7 +92,7 @@ def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
     machine = snapshot.records[first].machine
     return (
         f"{listing(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
-        f"If a host was renamed, remove its former name: forget.yml -e host={first}"
+        f"If a host was renamed, remove its former name: convoy.upgrade.forget -e host={first}"
     )
 
 
@@ -103,7 +103,7 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
         return ""
     return (
         f"{host}: two machines have reported under this name, {record.machine} and {record.other_machine}. If both are there, rename one. "
-        f"If the host was reinstalled, this warning ends with its next upgrade, or with forget.yml -e host={host}"
+        f"If the host was reinstalled, this warning ends with its next upgrade, or with convoy.upgrade.forget -e host={host}"
     )
 
 

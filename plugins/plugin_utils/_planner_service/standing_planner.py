@@ -178,9 +178,9 @@ class StandingPlanner:
             self._is_carried = ledger.state == COMPLETE and _is_of(found.get(keys.handover), ledger)
             return f"{what} is {ledger.state}."
         again = (
-            f"command.yml -e job={job_id(ledger.version)}"
+            f"convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job
-            else f"upgrade.yml -e version={ledger.version}"
+            else f"convoy.upgrade.upgrade -e version={ledger.version}"
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:

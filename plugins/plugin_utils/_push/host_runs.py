@@ -231,7 +231,7 @@ class HostRuns:
         if host_run is None:
             raise UpgradeError(
                 "not_admitted",
-                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run role.yml -e role=R.",
+                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run convoy.upgrade.role -e role=R.",
             )
         self._session.check(host)
         return host_run
@@ -339,7 +339,7 @@ class HostRuns:
                     "once_failed",
                     f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
                     + (
-                        f"then retry.yml -e host={found.host},{host_run.host}."
+                        f"then convoy.upgrade.retry -e host={found.host},{host_run.host}."
                         if self._run.on_host
                         else "and run the same command with -e retry_failed=true."
                     ),

@@ -131,7 +131,7 @@ def check_moves(request: RunRequest) -> ForbiddenMoves:
         raise UpgradeError(
             "forbidden_move",
             f"Nothing was touched: {subject} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
-            "hold these hosts (hold.yml), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
+            "hold these hosts (convoy.upgrade.hold), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
             hosts=list(forbidden.hosts),
         )
     return forbidden
@@ -164,10 +164,10 @@ def check_services(request: RunRequest) -> None:
     # A host without a version reports nothing when it is enrolled.
     unknown = [host for host, view in other.items() if not view["version"]]
     known = [host for host in other if host not in unknown]
-    more = f" Deliver them: enroll.yml --limit {','.join(known[:20])}." if known else ""
+    more = f" Deliver them: convoy.upgrade.enroll --limit {','.join(known[:20])}." if known else ""
     if unknown:
         more += (
-            f" {listing(unknown, 20)} never reported; give the version that it runs: enroll.yml --limit {','.join(unknown[:20])} "
+            f" {listing(unknown, 20)} never reported; give the version that it runs: convoy.upgrade.enroll --limit {','.join(unknown[:20])} "
             "-e puppet_gate_version=VERSION."
         )
     raise UpgradeError(
@@ -196,7 +196,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         raise UpgradeError(
             "no_host_left",
             f"Nothing was touched: no host of this run can go to {request.version}. {' '.join(left_out)} Have these hosts report "
-            "another version or hold them (hold.yml); then run the same command again.",
+            "another version or hold them (convoy.upgrade.hold); then run the same command again.",
         )
     return PreparedRun(
         request.version,

@@ -79,6 +79,7 @@ VARIABLES = frozenset(
         "upgrade_own_variables",
         "upgrade_planner_host",
         "upgrade_provider_versions",
+        "upgrade_puppet_disabled",
         "upgrade_roles",
         "upgrade_roles_path",
         "upgrade_version_from",
@@ -93,13 +94,13 @@ _PREFIX = "upgrade_"
 _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
-# The same for command.yml.
+# The same for convoy.upgrade.command.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
 # Variables that only these playbooks have -> the playbooks, and what others would do.
 _ONLY_IN = {
     "job": (
         (COMMAND, "status", "report"),
-        "would apply to whatever is under way. Nothing was done: look at it with status.yml, then leave job out",
+        "would apply to whatever is under way. Nothing was done: look at it with convoy.upgrade.status, then leave job out",
     ),
     "wait_for_other": (
         (COMMAND, "upgrade", "controlplane", "dataplane", "role"),

@@ -26,7 +26,7 @@ _OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_
 # Failures of a limit. The status shows the names of hosts and roles.
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
-# Failures of commands that would fail again. Without its host, retry.yml would retry all hosts.
+# Failures of commands that would fail again. Without its host, convoy.upgrade.retry would retry all hosts.
 _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
 _MAY_GO = "may_go"
 # If more hosts are broken, the command retries all broken hosts.

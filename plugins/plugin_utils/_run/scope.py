@@ -31,6 +31,7 @@ class RunScope:
     :param validate: the pushed hosts that have not begun.
     :param plays: play -> all hosts of the run in it, including those that upgrade themselves.
     :param left_out: the hosts that are in no play because their upgrade paths can't be computed.
+    :param held: the pushed hosts that an earlier run found to hold themselves.
     """
 
     pushed: Mapping[str, tuple[str, ...]]
@@ -38,6 +39,7 @@ class RunScope:
     validate: tuple[str, ...]
     plays: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
     @property
     def pushed_hosts(self) -> tuple[str, ...]:
@@ -81,6 +83,7 @@ class RunScope:
             pushed={play: tuple(host for host in found if host not in hosts) for play, found in self.pushed.items()},
             waves=tuple(size for size in waves if size),
             validate=tuple(host for host in self.validate if host not in hosts),
+            held=tuple(host for host in self.held if host not in hosts),
             plays={play: tuple(host for host in found if host not in hosts) for play, found in self.plays.items()},
         )
 
@@ -136,14 +139,16 @@ def run_scope(
     included = set(wanted)
     outside = [host for host in hosts if host not in included]
     wanted = _without_blocked(hosts, wanted, outside, order, part, fresh, limited=bool(limit))
-    skipped_states = {UPGRADED, HELD} | (set() if retry_failed else {FAILED, LOST})
-    missed = [host for host in wanted if host in left_out and hosts[host]["state"] not in (UPGRADED, HELD)]
+    # A host that holds itself is validated again, which may end its hold.
+    held = {host for host in wanted if hosts[host]["state"] == HELD and not hosts[host]["holds_itself"]}
+    skipped_states = {UPGRADED} | (set() if retry_failed else {FAILED, LOST})
+    missed = [host for host in wanted if host in left_out and host not in held and hosts[host]["state"] != UPGRADED]
     out = set(missed)
     wanted = [host for host in wanted if host not in out]
     pushed = [
         host
         for host in wanted
-        if hosts[host]["role"] in composition["roles"] and hosts[host]["state"] not in skipped_states
+        if hosts[host]["role"] in composition["roles"] and host not in held and hosts[host]["state"] not in skipped_states
     ]
     chosen = set(pushed)
     begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]
@@ -163,6 +168,7 @@ def run_scope(
         },
         waves=tuple(len(wave) for wave in control_waves),
         validate=tuple(host for host in pushed if host not in resumed),
+        held=tuple(host for host in pushed if hosts[host]["state"] == HELD),
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )

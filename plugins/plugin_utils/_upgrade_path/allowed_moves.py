@@ -41,7 +41,7 @@ def forbidden_moves(
     """Return all hosts of the fleet that may not go to a version, and why.
 
     - If a host has an unfinished upgrade, both its origin and the target of that upgrade must be allowed.
-    - Held hosts are not checked, nor are pull hosts that never reported a version.
+    - Hosts that an operator holds are not checked, nor are pull hosts that never reported a version.
     - A host whose version can't be compared is left out, and the others go. If no other host goes, all these hosts are forbidden.
 
     :param progress: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
@@ -61,7 +61,7 @@ def forbidden_moves(
     any_goes = False
     for host, view in progress["hosts"].items():
         role = view["role"]
-        if view["held"] or role not in roles:
+        if _is_held_by_operator(view) or role not in roles:
             continue
         origin = origin_of(view, declared_hosts.get(host)) or None
         if origin is None and role in pull_roles:
@@ -102,6 +102,11 @@ class _Refusal(NamedTuple):
     is_incomparable: bool
 
 
+def _is_held_by_operator(view: Mapping[str, Any]) -> bool:
+    """Return whether an operator holds a host. A host that holds itself may end that in this rollout."""
+    return bool(view["held"]) and not view["holds_itself"]
+
+
 def _version_rules(role: Mapping[str, Any]) -> Iterator[tuple[str, VersionRules]]:
     return ((name, version_rules_from(one)) for name, one in role.get("version_rules", {}).items())
 
@@ -115,9 +120,9 @@ def _of_providers(
 ) -> list[str]:
     """Return why providers may not go to a version, from their origins and the targets of unfinished upgrades.
 
-    A provider whose hosts are all held is not checked.
+    A provider whose hosts are all held by operators is not checked.
     """
-    roles_that_go = {view["role"] for view in progress["hosts"].values() if not view["held"]}
+    roles_that_go = {view["role"] for view in progress["hosts"].values() if not _is_held_by_operator(view)}
     found: dict[tuple[str, str | None, str], dict[str, None]] = {}
     for role, data in {**composition["roles"], **composition.get("pull_roles", {})}.items():
         for name, rules in _version_rules(data):

@@ -89,7 +89,7 @@ def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, truste
     (output,) = node.consul.data(OUTPUT)
     assert (output["job"], output["output"], output["exit_status"]) == ("j1", "j1 30\n", 0)
     assert node.run() == 0
-    # Not even if its record is gone, as after forget.yml, or an older snapshot of Consul.
+    # Not even if its record is gone, as after convoy.upgrade.forget, or an older snapshot of Consul.
     del node.consul.keys[RECORD]
     assert node.run() == 1
     assert "The job has run on this node already" in node.record["error"]

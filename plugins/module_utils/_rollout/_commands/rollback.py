@@ -62,7 +62,7 @@ def roll_back(
         raise UpgradeError(
             "no_previous_version",
             f"version: {target} is the target of the rollout in {store.keys.ledger}, so a rollback can't go there. Give another "
-            "version, or begin that rollout again with upgrade.yml.",
+            "version, or begin that rollout again with convoy.upgrade.upgrade.",
         )
     elif version is None:
         remarks.append(
@@ -87,7 +87,7 @@ def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
         raise UpgradeError(
             "bad_options",
             f"{ROLLBACK_ORDER}: {rollback_order} is given, but the rollback to {ledger.version} is under way with {current}. Leave it "
-            f"out, or change the rules: run upgrade.yml -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
+            f"out, or change the rules: run convoy.upgrade.upgrade -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
             f"{rollback_order}.",
         )
 
@@ -107,5 +107,5 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
 def _already_rolled_back(ledger: Ledger) -> str:
     if ledger.state == COMPLETE:
         return f"The rollback to {ledger.version} is complete already. To roll back to another version, give version."
-    paused = ", and it is paused: continue with resume.yml" if ledger.state == PAUSED else ""
+    paused = ", and it is paused: continue with convoy.upgrade.resume" if ledger.state == PAUSED else ""
     return f"The rollback to {ledger.version} is under way already{paused}."

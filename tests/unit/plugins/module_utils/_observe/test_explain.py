@@ -52,7 +52,7 @@ def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave(
         f"It has been pending {BEGAN}",
         "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
-        "An operator can change this: give all rules again to upgrade.yml with a higher rolling_rules.roles.compute.",
+        "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher rolling_rules.roles.compute.",
         "Next: if all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts in flight.",
     ]
 
@@ -63,7 +63,7 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
         FROM_OLD.format("compute1"),
         f"It has been pending {BEGAN}",
         "Why: can be admitted now.",
-        "Next: the next pass of upgrade.yml admits it. If no run is active, start one.",
+        "Next: the next pass of convoy.upgrade.upgrade admits it. If no run is active, start one.",
     ]
 
 
@@ -73,37 +73,37 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
         (
             {"role_order": {"compute": "controller"}},
             'role_order.compute: ["controller"]',
-            "give all rules again to upgrade.yml with another role_order.compute",
+            "give all rules again to convoy.upgrade.upgrade with another role_order.compute",
         ),
         (
             {"group_mappings": {"nodes": "compute"}, "role_order": {"nodes": "controller"}},
             'role_order.nodes: ["controller"]',
-            "give all rules again to upgrade.yml with another role_order.nodes",
+            "give all rules again to convoy.upgrade.upgrade with another role_order.nodes",
         ),
         (
             {"rolling_rules": {"roles": {"compute": 0}}},
             "rolling_rules.roles.compute: 0",
-            "give all rules again to upgrade.yml with rolling_rules.roles.compute above 0",
+            "give all rules again to convoy.upgrade.upgrade with rolling_rules.roles.compute above 0",
         ),
         (
             {"rolling_rules": {"complete_sets": True}},
             "rolling_rules.complete_sets: true",
-            "give all rules again to upgrade.yml with another rolling_rules.complete_sets",
+            "give all rules again to convoy.upgrade.upgrade with another rolling_rules.complete_sets",
         ),
         (
             {"stages": [{"name": "canary", "roles": ["controller"]}]},
             "stages[0]: canary, all of controller",
-            "give all rules again to upgrade.yml with another stages[0]",
+            "give all rules again to convoy.upgrade.upgrade with another stages[0]",
         ),
         (
             {"freezes": [{"from": "1970-01-01", "to": "1970-01-02", "reason": "new year"}]},
             None,
-            "give all rules again to upgrade.yml with another freezes[0]",
+            "give all rules again to convoy.upgrade.upgrade with another freezes[0]",
         ),
         (
             {"windows": [{"from": "22:00", "to": "23:00"}]},
             None,
-            "give all rules again to upgrade.yml with another windows",
+            "give all rules again to convoy.upgrade.upgrade with another windows",
         ),
     ],
 )
@@ -120,8 +120,8 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 @pytest.mark.parametrize(
     ("rules", "change"),
     [
-        ({"failure_rules": {"fleet": 1}}, "retry.yml, once those hosts are fixed"),
-        ({"failure_rules": {"roles": {"compute": 1}}}, "retry.yml, once those hosts are fixed"),
+        ({"failure_rules": {"fleet": 1}}, "convoy.upgrade.retry, once those hosts are fixed"),
+        ({"failure_rules": {"roles": {"compute": 1}}}, "convoy.upgrade.retry, once those hosts are fixed"),
     ],
 )
 def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: str) -> None:
@@ -133,7 +133,7 @@ def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: s
 
 def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
     paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
-    assert "An operator can change this: resume.yml." in paused
+    assert "An operator can change this: convoy.upgrade.resume." in paused
     assert paused[-1].startswith("Next: if all upgrades succeed, it is admitted in wave ")
     aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
     assert "Only an operator can change this." in aborted
@@ -145,7 +145,7 @@ def test_a_stage_that_needs_approval_names_the_playbook() -> None:
     one = under(fleet(compute=2).upgraded("compute1"), rules)
     sentences = told(one, "compute2")
     assert any(sentence.startswith("The rule is stages[0].approve: true, given by") for sentence in sentences)
-    assert "An operator can change this: approve.yml." in sentences
+    assert "An operator can change this: convoy.upgrade.approve." in sentences
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> Non
     one = under(fleet(compute=1).held(place), {})
     sentences = told(one, "compute1")
     assert "It has been held since noon, when the hold was set." in sentences
-    assert f"An operator can change this: unhold.yml -e {argument}." in sentences
+    assert f"An operator can change this: convoy.upgrade.unhold -e {argument}." in sentences
     assert sentences[-1] == "Next: nothing until then. It takes no slot."
 
 
@@ -166,7 +166,7 @@ def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     assert told(one, "compute1")[1:] == [
         "It has been failed since 1970-01-01 02:45:40 (60 seconds ago), when it reported the failure.",
         "Why: failed, service nova, step stop: disk full.",
-        "An operator can change this: fix the host, then retry.yml -e host=compute1.",
+        "An operator can change this: fix the host, then convoy.upgrade.retry -e host=compute1.",
         "Next: nothing until then. It keeps its slot, so that failures do not spread.",
     ]
 
@@ -176,7 +176,7 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     one.gated_at = 9_100
     sentences = told(one, "compute1")
     assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
-    assert "An operator can change this: fix the host, then retry.yml -e host=compute1." in sentences
+    assert "An operator can change this: fix the host, then convoy.upgrade.retry -e host=compute1." in sentences
 
 
 def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
@@ -201,7 +201,7 @@ def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_tr
 def test_a_held_host_that_was_let_through_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
     sentences = told(one, "compute1")
-    assert "An operator can change this: unhold.yml -e host=compute1." in sentences
+    assert "An operator can change this: convoy.upgrade.unhold -e host=compute1." in sentences
     assert sentences[-1] == "Next: nothing until then. It keeps its slot, because it was admitted."
 
 
@@ -224,7 +224,7 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
 def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
     sentences = told(under(fleet(compute=2).gated("False", "global").started("compute1"), {}), "compute1")
     assert sentences[-2:] == [
-        "An operator can change this: make sure that nothing runs there, then retry.yml -e host=compute1.",
+        "An operator can change this: make sure that nothing runs there, then convoy.upgrade.retry -e host=compute1.",
         "Next: nothing until then. It keeps its slot.",
     ]
 
@@ -267,7 +267,7 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
         "compute1 has never reported a version.",
         "It is pending.",
         "Why: never reported; there is no version to upgrade to: current_version is not set.",
-        "An operator can change this: upgrade.yml -e version=X begins a rollout.",
+        "An operator can change this: convoy.upgrade.upgrade -e version=X begins a rollout.",
         "Next: nothing until that changes. It is in no wave of the forecast.",
     ]
 

@@ -348,7 +348,9 @@ def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: 
     assert read_fleet(store, fleet=FLEET).plan.version == "job/j1"
     told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
     assert told.code == "aborted"
-    assert told.message.endswith("a job does not begin again. Begin another one with command.yml -e run=NAME.")
+    assert told.message.endswith(
+        "a job does not begin again. Begin another one with convoy.upgrade.command -e run=NAME."
+    )
     make_pass(store, PassRequest(version="2.0", fleet=FLEET))
     assert consul.data("upgrade/ledger")["version"] == "2.0"
     assert read_fleet(store, fleet=FLEET).plan.version == "2.0"

@@ -72,7 +72,7 @@ def without_gates() -> Fleet:
         (
             fleet(compute=1).started(HOST, version="1.5"),
             "reported the start of its upgrade to 1.5 but was not admitted; it keeps a slot and its gate stays closed: make sure that no upgrade runs "
-            "there, then run retry.yml -e host=compute1",
+            "there, then run convoy.upgrade.retry -e host=compute1",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedCons
     reports(consul, "web1", "done")
     assert "It has been done since" in explanation(store, "web1")
     assert "when it reported the end of the command" in explanation(store, "web1")
-    assert "Next: the next pass of command.yml -e job=j1 admits it." in explanation(store, "web2")
+    assert "Next: the next pass of convoy.upgrade.command -e job=j1 admits it." in explanation(store, "web2")
 
 
 def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> None:

@@ -27,7 +27,7 @@ def result(hosts: dict[str, HostView], **more: Any) -> dict[str, Any]:
     return {"version": "v2", "previous_version": "v1", **fleet_summary(hosts), "instructions": {}, **more}
 
 
-PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with resume.yml", "until": 0}
+PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with convoy.upgrade.resume", "until": 0}
 
 
 def test_columns_are_aligned() -> None:
@@ -226,13 +226,13 @@ def test_a_composition_is_shown_step_by_step() -> None:
         ({"stage": "canary", "needs_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
         (
             {"stage": "", "needs_approval": False, "blocker": PAUSED},
-            ["No host is admitted: the rollout is paused by ann; continue with resume.yml"],
+            ["No host is admitted: the rollout is paused by ann; continue with convoy.upgrade.resume"],
         ),
         (
             {"stage": "canary", "needs_approval": True, "blocker": PAUSED},
             [
                 "Stage canary; it waits for approval",
-                "No host is admitted: the rollout is paused by ann; continue with resume.yml",
+                "No host is admitted: the rollout is paused by ann; continue with convoy.upgrade.resume",
             ],
         ),
     ],

@@ -24,7 +24,13 @@ COMPOSITION = {
 
 def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
     hosts = {
-        host: {"role": host.rstrip("123"), "group": "all", "state": state, "version": None if state == "lost" else "1"}
+        host: {
+            "role": host.rstrip("123"),
+            "group": "all",
+            "state": state,
+            "version": None if state == "lost" else "1",
+            "holds_itself": False,
+        }
         for host, state in states.items()
     }
     return {"hosts": hosts, "waves": waves or [], "transitions": []}
@@ -69,6 +75,14 @@ def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: l
     found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
     assert [*found.pushed_hosts] == pushed
     assert found.validate == ("compute3",)
+
+
+def test_a_host_that_holds_itself_is_validated_again() -> None:
+    fleet = plan([["compute3"]], compute1="held", compute2="held", compute3="pending")
+    fleet["hosts"]["compute2"]["holds_itself"] = True
+    found = run_scope(fleet, ROLES, COMPOSITION)
+    assert (found.validate, found.held) == (("compute3", "compute2"), ("compute2",))
+    assert found.without(["compute2"]).held == ()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allow
 
 
 def host(version: str | None, role: str = "web", begun: str | None = None, *, held: bool = False) -> dict[str, Any]:
-    return {"role": role, "version": version, "begun": begun, "held": held}
+    return {"role": role, "version": version, "begun": begun, "held": held, "holds_itself": False}
 
 
 def progress(**hosts: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +45,11 @@ def test_a_host_whose_version_can_not_be_compared_does_not_block_others() -> Non
     alone = forbidden_moves(progress(web1=host("v673"), **done), COMPOSITION, "2.10")
     assert (alone.hosts, alone.left_out) == (("web1",), {})
     assert [*alone.reasons] == [f"web1 (v673): app, lib of the role web: {ODD}."]
+
+
+def test_a_host_that_holds_itself_is_checked_as_its_hold_may_end_by_itself() -> None:
+    fleet = progress(web1={**host("2.2", held=True), "holds_itself": True}, web2=host("2.2", held=True))
+    assert forbidden_moves(fleet, COMPOSITION, "2.10").hosts == ("web1",)
 
 
 def test_all_forbidden_hosts_are_named_at_once_grouped_by_reason() -> None:
