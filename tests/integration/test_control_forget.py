@@ -152,6 +152,7 @@ def test_it_works_without_a_rollout_and_with_a_name_that_tells_no_role(run: Runn
     consul.put("running/versions/1/cache", "1700000000")
     consul.put("config_state/enable_puppet/host/cache", "False")
     dry = run([control("forget", hosts=["cache"])], check=True)[0]
+    assert dry["remarks"][0].startswith("cache would be forgotten.")
     assert (dry["changed"], len(consul.tree())) == (True, 2)
     done, without_hosts = run([control("forget", hosts=["cache"]), control("forget", hosts=[])])
     assert (done["hosts"], done["version"], done["state"], done["epoch"]) == (["cache"], None, None, 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...module_utils._common.durations import duration_in_words
 from ...module_utils._common.names import plural
+from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rule_checks.rule_text import value_text
 from ...module_utils._rule_checks.sources import leaves
 from .status_text import headline, reason_lines, rollout_lines, some_hosts, table_lines
@@ -84,5 +85,9 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 
 
 def _who(wave: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    if wave["count"]:
+        return some_hosts(wave)
     blocker = result.get("blocker")
-    return some_hosts(wave) or f"none: {blocker['reason'] if blocker else 'every slot is in use'}"
+    # The hosts of the first stage and role come first, and what they wait for is what all wait for.
+    waits = (one["reason"] for one in result["reasons"] if one["state"] == PENDING)
+    return f"none: {blocker['reason'] if blocker else next(waits, 'every slot is in use')}"

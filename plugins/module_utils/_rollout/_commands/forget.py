@@ -61,7 +61,7 @@ def forget(
         writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         try:
             for host in waiting:
-                found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]))
+                found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]), dry=dry)
                 if known[host]:
                     _remove(of_rollout, writer, snapshot, command, host, known[host], changes, force=force)
                 remarks[host] = found
@@ -218,17 +218,17 @@ def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host:
     )
 
 
-def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_known: bool) -> list[str]:
+def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_known: bool, dry: bool) -> list[str]:
     """Return remarks for the operator on a host that is forgotten."""
     if not is_known:
         others = {*fleet, *snapshot.reports, *snapshot.records}
         return [f"Nothing is stored about {host}{did_you_mean(host, others - {host}) or '.'}"]
-    remarks = [f"{host} is forgotten. If it still runs, stop its agent, or its next run reports it again."]
+    remarks = [f"{host} {'would be' if dry else 'is'} forgotten. If it still runs, stop its agent, or its next run reports it again."]
     hold = snapshot.holds.hosts.get(host)
     if hold is not None:
-        remarks.append(f"{host} was {hold.text()}. That hold is removed too.")
+        remarks.append(f"{host} was {hold.text()}. That hold {'would be' if dry else 'is'} removed too.")
     if host in fleet:
         remarks.append(
-            f"{host} is in the inventory, so it counts as a host that never reported. Remove it from the inventory."
+            f"{host} is in the inventory, so it {'would count' if dry else 'counts'} as a host that never reported. Remove it from the inventory."
         )
     return remarks

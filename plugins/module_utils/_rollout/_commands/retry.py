@@ -89,7 +89,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             admitted = {host: at for host, at in now.admitted.items() if host not in piece}
             writer.write(replace(now, admitted=admitted), event, operations, changes)
             put_back.update(piece)
-            remarks.extend(_remarks_on(snapshot, plan, piece))
+            remarks.extend(_remarks_on(snapshot, plan, piece, dry=dry))
 
         write_hosts(writer.store.keys, chosen, most, make, write)
         left_out = [host for host in chosen if host not in put_back]
@@ -142,15 +142,15 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
     return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
 
 
-def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str]) -> list[str]:
+def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bool) -> list[str]:
     """Return remarks for the operator on hosts that were reset."""
     remarks = []
     for host in hosts:
         record, view = snapshot.records.get(host), plan.hosts[host]
         if record is not None and _is_midway(snapshot, host, view):
             remarks.append(
-                f"{host} had begun its upgrade to {record.version} and reported no end. It now counts as ended, and its slot is "
-                "free: make sure that no upgrade runs there."
+                f"{host} had begun its upgrade to {record.version} and reported no end. It {'would count' if dry else 'now counts'} as ended, and "
+                f"its slot {'would be' if dry else 'is'} free: make sure that no upgrade runs there."
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:

@@ -89,7 +89,7 @@ def test_a_long_plan_is_truncated() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
     assert lines[1] == "Rules: none"
-    assert lines[4] == " now      0  none: every slot is in use"
+    assert lines[4] == " now      0  none: because"
     assert lines[-1] == "and 9 waves more with 9 hosts"
 
 
