@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import PUPPET, Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
@@ -60,6 +60,7 @@ class Fleet:
     approvals: dict[str, Approval] = field(default_factory=dict)
     gated_at: int = 0
     reported_at: dict[str, float] = field(default_factory=dict)
+    leases: set[str] = field(default_factory=set)
 
     def upgraded(self, *hosts: str) -> Fleet:
         """Let the hosts report the new version."""
@@ -127,7 +128,17 @@ class Fleet:
                 for host, record in self.records.items()
             },
             gates=Gates(gates.get("global"), _below("role/", gates), _below("host/", gates)),
-            holds=Holds(self.holds.get("global"), _below("role/", self.holds), _below("host/", self.holds)),
+            holds=Holds(
+                self.holds.get("global"),
+                _below("role/", self.holds),
+                _below("host/", self.holds),
+                {
+                    host: Hold(KEYS.record(host), record.held, PUPPET)
+                    for host, record in self.records.items()
+                    if record.held is not None
+                },
+            ),
+            leases=frozenset(self.leases),
             marks=dict(self.marks),
             checks=self.checks,
             approvals=dict(self.approvals),

@@ -321,7 +321,8 @@ needs_operator:
   elements: dict
   contains:
     code:
-      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(stuck) or V(post_upgrade).
+      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck) or
+        V(post_upgrade).
       type: str
     text:
       description: A sentence.

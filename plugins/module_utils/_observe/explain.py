@@ -199,6 +199,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     hold = _hold(host, view, snapshot)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
+        if view.holds_itself:
+            return "An operator can change this: 'puppet agent --enable' on the host. Its next run ends the hold."
         return f"An operator can change this: convoy.upgrade.unhold{_held_by(hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."

@@ -10,17 +10,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .._common.names import listing, plural, target_text
-from .._fleet.fleet import FAILED, REPORTED_LOST, HostRecord, Snapshot
-from .._fleet.ledger import COMPLETE
+from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
+from .._fleet.ledger import COMPLETE, Ledger
 from .._host_states.host_state import HostState
-from .._host_states.state_names import BROKEN, HELD, LOST, PENDING
+from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
 from .._planner.blockers import command_text
 from .._planner.plan import Plan
 from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
-BROKEN_HOSTS, UNADMITTED, STUCK, POST_UPGRADE = "broken_hosts", "unadmitted", "stuck", "post_upgrade"
+BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupted"
+STUCK, POST_UPGRADE = "stuck", "post_upgrade"
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -30,7 +31,8 @@ _MOST_IN_TEXT = 3
 class OperatorNeed:
     """Something that only an operator can do.
 
-    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``stuck`` or ``post_upgrade``.
+    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck`` or
+        ``post_upgrade``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -87,6 +89,13 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
         found.append(_of_unadmitted(unadmitted))
+    interrupted = [one.host for one in fleet.hosts.values() if _is_interrupted(one, snapshot, ledger)]
+    if interrupted:
+        text = (
+            f"No Ansible run works on {plural(len(interrupted), 'host')} that one has begun: {listing(interrupted, _MOST_IN_TEXT)}. Run the same "
+            "command again."
+        )
+        found.append(OperatorNeed(INTERRUPTED, text, "upgrade", {"version": ledger.version}))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
@@ -116,6 +125,15 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
     )
     # Without names, only broken hosts are retried.
     return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})
+
+
+def _is_interrupted(one: HostState, snapshot: Snapshot, ledger: Ledger) -> bool:
+    """Return whether an Ansible run has begun the upgrade of a host, and no run has its lease. A pull host continues its services by itself."""
+    record = one.record
+    if record is None or ledger.is_job or one.state != UPGRADING or one.is_unadmitted:
+        return False
+    is_begun = record.readable and (record.state, record.version) == (STARTED, ledger.version) and bool(record.done)
+    return is_begun and record.services is None and one.host not in snapshot.leases
 
 
 def _failed_at(record: HostRecord | None) -> float:

@@ -160,6 +160,17 @@ def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> Non
     assert sentences[-1] == "Next: nothing until then. It takes no slot."
 
 
+def test_a_host_that_holds_itself_is_not_told_to_end_the_holds_of_operators() -> None:
+    one = under(fleet(compute=1), {})
+    one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its disk is being replaced")
+    sentences = told(one, "compute1")
+    assert sentences[-2:] == [
+        "An operator can change this: 'puppet agent --enable' on the host. Its next run ends the hold.",
+        "Next: nothing until then. It takes no slot.",
+    ]
+    assert "unhold" in " ".join(told(one.held("global"), "compute1"))
+
+
 def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     one = under(fleet(compute=1).failed("compute1"), {})
     one.records["compute1"] = replace(one.records["compute1"], times={"failed": 9_940}, service="nova", step="stop")

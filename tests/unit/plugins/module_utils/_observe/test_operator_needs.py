@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed, operator_needs
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
@@ -70,6 +71,18 @@ def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_
         found.text
         == "1 host reported a start and was not admitted: compute2. Make sure that nothing runs there, then retry."
     )
+
+
+def test_a_host_that_an_interrupted_run_left_behind_needs_the_same_command_again() -> None:
+    site = rollout().opened("compute2", "compute3")
+    site.records["compute2"] = HostRecord(NEW, STARTED, done=("stop/nginx",))
+    # A pull host continues its services by itself.
+    site.records["compute3"] = HostRecord(NEW, STARTED, done=("stop/nginx",), services="a1")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("interrupted", "upgrade", {"version": NEW})
+    assert found.text == "No Ansible run works on 1 host that one has begun: compute2. Run the same command again."
+    site.leases.add("compute2")
+    assert needs(site) == []
 
 
 def test_hosts_that_soak_behind_a_hold_need_no_one() -> None:
