@@ -55,17 +55,17 @@ class ActionModule(ControllerAction):
             return self._preview(store, read_rollout(store, options["fleet"] or {}), hook, options["expects"])
         ensure_daemon()
         ask(StartNotifier(settings, hook, options["fleet"] or {}, options["retry_failed"]))
-        return {"untold": []}
+        return {"notifications": []}
 
     def _preview(
         self, store: Store, rollout: RolloutView, hook: Hook | Messenger, expects: list[str]
     ) -> dict[str, Any]:
-        notifications = new_notifications(store, rollout, initial_state(store, rollout, dry=True))[0]
-        untold = [rollout.payload(notification)["text"] for notification in notifications]
+        found = new_notifications(store, rollout, initial_state(store, rollout, dry=True))[0]
+        texts = [rollout.payload(notification)["text"] for notification in found]
         lines = [f"{hook.file} would be called with the events {', '.join(expects)}, but is not called in check mode."]
-        for line in [*lines, *(f"It would get the event: {text}" for text in untold)]:
+        for line in [*lines, *(f"It would get the event: {text}" for text in texts)]:
             self._display.display(line)
-        return {"untold": untold}
+        return {"notifications": texts}
 
     def _hook(self, options: dict[str, Any]) -> Hook | Messenger:
         """Return what is called with each event: tasks, or targets of messages.

@@ -78,7 +78,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-untold:
+notifications:
   description: In check mode, the sentences of past events that would be sent at once.
   returned: success
   type: list

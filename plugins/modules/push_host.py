@@ -101,7 +101,7 @@ asks_again:
   type: bool
 state:
   description:
-    - With O(state=begun), the state of the host, or V(taken) if another run has its lease.
+    - With O(state=begun), the state of the host, or V(leased) if another run has its lease.
     - With O(state=ended), V(upgraded), or V(partial) if C(--tags) left out task groups.
   returned: with O(state=begun) and O(state=ended)
   type: str
@@ -136,7 +136,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed) or V(taken).
+      description: Stable failure code, such as V(no_daemon), V(no_push), V(once_failed) or V(leased).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

@@ -86,7 +86,11 @@ def test_a_host_that_holds_itself_counts_as_held_and_stays_what_it_was(store: St
         "held by puppet agent --disable: its disk is being replaced (ends with 'puppet agent --enable' on"
         in hosts["compute1"].reason
     )
-    assert (hosts["compute1"].held, hosts["compute1"].holds_itself, hosts["compute2"].holds_itself) == (True, True, False)
+    assert (hosts["compute1"].held, hosts["compute1"].holds_itself, hosts["compute2"].holds_itself) == (
+        True,
+        True,
+        False,
+    )
     consul.put("upgrade/hold/host/compute1", '{"by": "ann"}')
     by_operator = make_pass(store, PassRequest("2", rules)).plan.hosts["compute1"]
     assert (by_operator.held, by_operator.holds_itself) == (True, False)

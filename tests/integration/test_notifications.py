@@ -255,7 +255,7 @@ def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_pat
     assert (refused["failed"], refused["failure"]["code"]) == (True, "no_watch")
     assert "set callback_plugins (or ANSIBLE_CALLBACK_PLUGINS) to the folder" in refused["msg"]
     watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
-    assert (watched["failed"], watched["untold"]) == (False, [])
+    assert (watched["failed"], watched["notifications"]) == (False, [])
     assert consul.tree() == {}
 
 

@@ -82,7 +82,7 @@ def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawK
         consul.call("PUT", f"kv/upgrade/drivers/{host}?acquire={other}", b"{}")
         service.session.release(host)
         assert consul.get(f"upgrade/drivers/{host}") == b"{}"
-    assert service.admit(Admit("web2")).state == "taken"
+    assert service.admit(Admit("web2")).state == "leased"
     assert consul.get("upgrade/drivers/web2") == b"{}"
 
 
@@ -101,7 +101,7 @@ def test_a_host_that_waited_does_not_begin_without_its_lease(services: PushServi
         until(lambda: consul.get("upgrade/drivers/web1"))
         assert end(service, "web1") == "upgraded"
         answer = waiting.result(60)
-    assert (answer.admitted, answer.state) == (False, "taken")
+    assert (answer.admitted, answer.state) == (False, "leased")
     assert "another run" in answer.reason
     assert consul.get("upgrade/hosts/web2") is None
     assert consul.get("upgrade/drivers/web2") == b"{}"
@@ -112,7 +112,7 @@ def test_a_run_waits_for_hosts_that_another_run_is_to_upgrade(services: PushServ
     _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
     other = json.loads(body)["ID"]
     assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
-    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "taken"
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
     # Between the end of a host and the pass that admits the next one, no host is upgrading.
     assert service.settle(Settle(("web2",), 0.1)).can_move
     consul.delete("upgrade/drivers/web2")
@@ -127,7 +127,7 @@ def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: 
     other = json.loads(body)["ID"]
     assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
     answer = service.admit(Admit("web2"))
-    assert (answer.state, answer.asks_again) == ("taken", True)
+    assert (answer.state, answer.asks_again) == ("leased", True)
     admit_apart(service, "web1")
     assert step(service, "web1", "upgrade/app")
     assert end(service, "web1") == "upgraded"

@@ -24,7 +24,7 @@ from .._rule_checks.unknown_targets import other_machine, other_name
 _ORDER_AGAIN = "An operator can change this: give all rules again to convoy.upgrade.upgrade with another {rule}."
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "An operator can change this: convoy.upgrade.upgrade -e version=X begins a rollout.",
-    explanations.MAY_GO: "",
+    explanations.ADMISSIBLE: "",
     explanations.OTHER_SERVICES: "An operator can change this: convoy.upgrade.enroll --limit {host}.",
     blocker_codes.PAUSE: "An operator can change this: convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",

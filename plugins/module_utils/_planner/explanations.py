@@ -20,7 +20,7 @@ from .fleet_state import FleetState
 from .plan import HostView
 
 # Codes for why a host waits. Rollout blockers and stages have codes of their own.
-NO_VERSION, MAY_GO, LIMIT, ROLE_BUDGET = "no_version", "may_go", "limit", "role_budget"
+NO_VERSION, ADMISSIBLE, LIMIT, ROLE_BUDGET = "no_version", "admissible", "limit", "role_budget"
 OTHER_SERVICES = "other_services"
 # Hosts with the same text are listed together.
 _NO_SERVICES = (
@@ -68,7 +68,7 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
                 return Reason(f"{text}, because {_NO_SERVICES}", OTHER_SERVICES)
             return Reason(text)
         if one.host in admitted:
-            found = Reason("can be admitted now", MAY_GO)
+            found = Reason("can be admitted now", ADMISSIBLE)
         else:
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
         if one.gate.scope == "unreadable":
@@ -120,7 +120,7 @@ def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
     of_job = fleet.snapshot.is_job
     awaited = {first: _awaited(first, hosts, wave.get(first, ()), of_job) for first, hosts in unfinished.items()}
     holders = _holders(occupants, after)
-    otherwise = _set_reason(after, occupants) or Reason("can be admitted in the next pass", MAY_GO)
+    otherwise = _set_reason(after, occupants) or Reason("can be admitted in the next pass", ADMISSIBLE)
     return {
         role: _order_reason(role, after, awaited) or _cap_reason(role, after, holders) or otherwise
         for role in after.next

@@ -26,7 +26,7 @@ LEFT_OUT = "left out"
 # {rollout} is "rollout" or "job".
 _WAITS: Mapping[str, str] = {
     explanations.NO_VERSION: "there is no version to upgrade to",
-    explanations.MAY_GO: "can be admitted in the next pass",
+    explanations.ADMISSIBLE: "can be admitted in the next pass",
     explanations.CAP: "waits for a slot: {rule}",
     explanations.CAP_ZERO: "waits for a slot, and its cap is 0 or missing: {rule}",
     explanations.OTHER_SERVICES: "does not have the tasks of its services, and has to be enrolled again",

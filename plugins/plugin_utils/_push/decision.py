@@ -18,7 +18,7 @@ from .resume_point import interrupted_at
 from .run import PushRun
 
 # The state of a host whose lease another run holds, in results of push_host.
-LEASED_ELSEWHERE = "taken"
+LEASED_ELSEWHERE = "leased"
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class HostRuns:
         :param chosen: whether the tags on the command line select any of its tasks.
         :param whole: whether they select all of them.
         :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
-        :raises UpgradeError: ``not_admitted``, ``taken``, ``unknown_task_group``; ``once_gone`` or ``once_failed`` if a task group that this
+        :raises UpgradeError: ``not_admitted``, ``leased``, ``unknown_task_group``; ``once_gone`` or ``once_failed`` if a task group that this
             host left to another host did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
         host_run = self._active(host)
@@ -149,7 +149,7 @@ class HostRuns:
 
         :param patience: how long it is tried (seconds).
         :returns: how long to wait before the next try (seconds).
-        :raises UpgradeError: ``not_admitted``, ``taken``; ``may_not_stop`` if the time is over.
+        :raises UpgradeError: ``not_admitted``, ``leased``; ``may_not_stop`` if the time is over.
         """
         host_run = self._active(host)
         now = runtime.monotonic()
@@ -167,7 +167,7 @@ class HostRuns:
     def finish_task_group(self, host: str, name: str) -> None:
         """Record that a host has finished a task group, if other hosts wait for it or it must not run again.
 
-        :raises UpgradeError: ``not_admitted``, ``taken``, ``once_gone``, ``provider_gone``.
+        :raises UpgradeError: ``not_admitted``, ``leased``, ``once_gone``, ``provider_gone``.
         """
         host_run = self._active(host)
         self._close_current(host_run)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class HostAdmission:
     """Whether a host may begin or resume its upgrade.
 
-    :param state: the host's state, or ``taken`` if another run holds its lease.
+    :param state: the host's state, or ``leased`` if another run holds its lease.
     :param done: the task groups that it finished in earlier runs, if it is admitted.
     :param asks_again: whether it gives its fork to another host and asks again later in this run.
     """

@@ -57,13 +57,13 @@ class HostService:
     def begin_on_host(self) -> None:
         """Begin the only host of a run on a pull host.
 
-        :raises UpgradeError: ``taken``, and what :meth:`HostRuns.begin` raises.
+        :raises UpgradeError: ``leased``, and what :meth:`HostRuns.begin` raises.
         """
         host = self._run.hosts[0]
         holder = self.session.acquire(host)
         if holder is not None:
             raise UpgradeError(
-                "taken",
+                "leased",
                 f"The tasks of {host} don't begin, because its lease belongs to {holder}, which upgrades the host from outside. Remove pull from "
                 "its role in upgrade_roles, or let only the host run its tasks.",
             )

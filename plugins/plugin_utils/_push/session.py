@@ -52,11 +52,11 @@ class RunSession:
     def check(self, host: str) -> None:
         """Raise an error if another run acquired the lease of a host while this run had lost its session.
 
-        :raises UpgradeError: ``taken``.
+        :raises UpgradeError: ``leased``.
         """
         if host in self.lost:
             raise UpgradeError(
-                "taken",
+                "leased",
                 f"This run lost its Consul session and with it the lease of {host}, which belongs to {self.lost[host]}. Let that run finish.",
             )
 

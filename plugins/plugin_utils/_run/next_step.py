@@ -28,7 +28,7 @@ _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
 # Failures of commands that would fail again. Without its host, convoy.upgrade.retry would retry all hosts.
 _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
-_MAY_GO = "may_go"
+_ADMISSIBLE = "admissible"
 # If more hosts are broken, the command retries all broken hosts.
 _MOST_HOSTS = 10
 
@@ -92,7 +92,7 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
-    waiting = [host for one in reasons if one["cause"] != _MAY_GO for host in one["hosts"]]
+    waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.
         return NextStep("status", {"host": waiting[0]}, then_again=True)
@@ -138,7 +138,7 @@ def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
     if playbook in (*MOVES, COMMAND) or not info.get("version") or info.get("blocker"):
         return None
-    if any(one["cause"] == _MAY_GO for one in info.get("reasons") or ()):
+    if any(one["cause"] == _ADMISSIBLE for one in info.get("reasons") or ()):
         if is_job(info["version"]):
             # Only a run with the tasks of the job admits hosts to it.
             tasks = {"run_tasks": "FILE"} if (info.get("ledger") or {}).get("by_ansible") else {}

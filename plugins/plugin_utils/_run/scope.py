@@ -148,7 +148,9 @@ def run_scope(
     pushed = [
         host
         for host in wanted
-        if hosts[host]["role"] in composition["roles"] and host not in held and hosts[host]["state"] not in skipped_states
+        if hosts[host]["role"] in composition["roles"]
+        and host not in held
+        and hosts[host]["state"] not in skipped_states
     ]
     chosen = set(pushed)
     begun = [host for host in pushed if hosts[host]["state"] in (UPGRADING, FAILED, LOST) and host not in fresh]

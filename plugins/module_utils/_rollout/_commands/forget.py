@@ -223,7 +223,9 @@ def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_know
     if not is_known:
         others = {*fleet, *snapshot.reports, *snapshot.records}
         return [f"Nothing is stored about {host}{did_you_mean(host, others - {host}) or '.'}"]
-    remarks = [f"{host} {'would be' if dry else 'is'} forgotten. If it still runs, stop its agent, or its next run reports it again."]
+    remarks = [
+        f"{host} {'would be' if dry else 'is'} forgotten. If it still runs, stop its agent, or its next run reports it again."
+    ]
     hold = snapshot.holds.hosts.get(host)
     if hold is not None:
         remarks.append(f"{host} was {hold.text()}. That hold {'would be' if dry else 'is'} removed too.")

@@ -175,10 +175,10 @@ def test_a_host_without_the_tasks_of_its_services_is_not_admitted_and_is_waited_
     # A role's gate would admit the others too.
     assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute4"))
     assert {host: view.cause for host, view in plan.hosts.items()} == {
-        "compute1": "may_go",
+        "compute1": "admissible",
         "compute2": "other_services",
         "compute3": "other_services",
-        "compute4": "may_go",
+        "compute4": "admissible",
         "compute5": "other_services",
         "web1": "order",
     }

@@ -197,7 +197,7 @@ def test_a_host_that_runs_any_other_version_is_not_upgraded(version: str) -> Non
 
     assert opened(plan) == ["compute1"]
     assert plan.hosts["compute1"] == HostView(
-        "compute", None, "pending", version, "can be admitted now", cause="may_go", blocks=True
+        "compute", None, "pending", version, "can be admitted now", cause="admissible", blocks=True
     )
 
 

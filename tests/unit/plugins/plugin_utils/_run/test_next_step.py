@@ -26,7 +26,7 @@ def reasons(**hosts: tuple[str, str]) -> list[dict[str, Any]]:
 FAILED = reasons(web1=("failed", ""), web2=("pending", "cap"))
 HELD = reasons(web2=("held", ""))
 LOST = [{"state": "lost", "cause": "", "hosts": ["web1", "web2"], "count": 11}]
-MAY_GO = reasons(web1=("pending", "may_go"))
+ADMISSIBLE = reasons(web1=("pending", "admissible"))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ MAY_GO = reasons(web1=("pending", "may_go"))
             NextStep("retry", {"host": "web3"}, True),
         ),
         # As in a run of one plane, after which the other can be upgraded.
-        ("stuck", {"reasons": MAY_GO}, AGAIN),
+        ("stuck", {"reasons": ADMISSIBLE}, AGAIN),
         ("overtaken", {}, NextStep("status")),
         ("rollout_under_way", {}, NextStep("status")),
     ],
@@ -91,7 +91,7 @@ def test_other_playbooks_are_run_again() -> None:
 
 
 def test_hosts_that_can_be_admitted_need_a_run() -> None:
-    info: dict[str, Any] = {"version": "2", "blocker": {}, "reasons": MAY_GO}
+    info: dict[str, Any] = {"version": "2", "blocker": {}, "reasons": ADMISSIBLE}
     assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
     assert next_to_admit("upgrade", info) is None
     assert next_to_admit("status", {**info, "blocker": {"code": "paused"}}) is None
@@ -133,7 +133,10 @@ def test_a_command_that_would_fail_again_is_not_repeated() -> None:
 
 
 def test_a_job_that_ansible_runs_goes_on_with_its_tasks() -> None:
-    info = {"version": "job/a-1", "reasons": [{"cause": "may_go", "hosts": ["web1"], "count": 1, "state": "pending"}]}
+    info = {
+        "version": "job/a-1",
+        "reasons": [{"cause": "admissible", "hosts": ["web1"], "count": 1, "state": "pending"}],
+    }
     assert next_to_admit("retry", info) == NextStep("command", {"job": "a-1"})
     by_ansible = {**info, "ledger": {"by_ansible": True}}
     assert next_to_admit("retry", by_ansible) == NextStep("command", {"job": "a-1", "run_tasks": "FILE"})
