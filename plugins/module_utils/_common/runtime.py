@@ -64,7 +64,7 @@ class Runtime:
         return thread
 
 
-Thread = threading.Thread
+Event, Thread = threading.Event, threading.Thread
 _runtime = Runtime()
 
 

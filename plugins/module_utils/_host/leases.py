@@ -20,9 +20,10 @@ from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
-from .._consul.client import Operation
+from .._consul.client import ConsulClient, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, lock, remove
+from .._consul.settings import Settings
 from .._fleet.ledger import is_count
 from .._state.store import Store, current_user
 
@@ -54,6 +55,12 @@ class LeaseHolder:
         """Return user, machine and time of day, for messages."""
         return f"{self.by} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
+    @staticmethod
+    def of_this_process(session: str) -> LeaseHolder:
+        """Return this process as the holder of what a session locks."""
+        pid = os.getpid()
+        return LeaseHolder(current_user(), int(runtime.now()), session, boot_id(), pid, start_ticks(pid) or 0)
+
     @property
     def is_dead(self) -> bool:
         """Whether the run is known to have ended, which can be found out only on its own machine."""
@@ -63,6 +70,15 @@ class LeaseHolder:
 def open_session(store: Store) -> str:
     """Return the ID of a new session for this run."""
     return store.client.open_session(f"convoy.upgrade of {current_user()}", SESSION_SECONDS)
+
+
+def renew_session(settings: Settings, session: str, over: runtime.Event) -> None:
+    """Renew a session until an event is set or Consul has ended the session. For a thread; the next write shows whether a lock still holds."""
+    client = ConsulClient(settings)
+    while not over.wait(RENEW_EVERY):
+        with contextlib.suppress(UpgradeError):
+            if not client.renew_session(session):
+                return
 
 
 def check_session(store: Store, host: str) -> None:
@@ -128,9 +144,8 @@ def release(store: Store, session: str, host: str) -> None:
 
 
 def _lock(store: Store, session: str, host: str) -> Operation:
-    pid = os.getpid()
-    holder = LeaseHolder(current_user(), int(runtime.now()), session, boot_id(), pid, start_ticks(pid) or 0)
-    return lock(store.keys.lease(host), json.dumps(asdict(holder), sort_keys=True), session)
+    holder = asdict(LeaseHolder.of_this_process(session))
+    return lock(store.keys.lease(host), json.dumps(holder, sort_keys=True), session)
 
 
 def decode_holder(value: bytes) -> LeaseHolder | None:

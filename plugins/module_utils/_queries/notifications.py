@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,11 +14,10 @@ from typing import Any
 from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._common.processes import boot_id, start_ticks
-from .._consul.client import ConsulClient, KVEntry
+from .._consul.client import KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, compare, compare_and_put, lock, put
-from .._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHolder, decode_holder
+from .._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, renew_session
 from .._observe.notifications import (
     Notification,
     SentNotifications,
@@ -168,15 +166,12 @@ class SentKey:
             self._session = self._store.client.open_session(
                 f"convoy.upgrade notifier of {current_user()}", SESSION_SECONDS, keeps_keys=True
             )
-            runtime.start_thread(self._renew, self._session)
+            runtime.start_thread(renew_session, self._store.settings, self._session, self._over)
         entry = self._store.client.get(self._key)
         found = _decoded(entry)
         found = sent if found is None or found.epoch < sent.epoch else found
         index = entry.modify_index if entry is not None else 0
-        pid = os.getpid()
-        self._holder = asdict(
-            LeaseHolder(current_user(), int(runtime.now()), self._session, boot_id(), pid, start_ticks(pid) or 0)
-        )
+        self._holder = asdict(LeaseHolder.of_this_process(self._session))
         text = _encoded(found, self._holder)
         try:
             self._store.client.write([compare(self._key, index), lock(self._key, text, self._session)])
@@ -218,14 +213,6 @@ class SentKey:
         holder = decode_holder(entry.value) if entry is not None else None
         if holder is not None and holder.is_dead:
             self._store.client.close_session(holder.session)
-
-    def _renew(self, session: str) -> None:
-        client = ConsulClient(self._store.settings)
-        while not self._over.wait(RENEW_EVERY):
-            # After an error, the next write shows whether this run still has the lock.
-            with contextlib.suppress(UpgradeError):
-                if not client.renew_session(session):
-                    return
 
 
 def _encoded(sent: SentNotifications, more: Mapping[str, Any] | None = None) -> str:

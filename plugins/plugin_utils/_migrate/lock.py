@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from ...module_utils._codecs.migration import encode_migration
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.processes import boot_id, start_ticks
-from ...module_utils._consul.client import MOST_OPERATIONS, ConsulClient, Operation
+from ...module_utils._consul.client import MOST_OPERATIONS, Operation
 from ...module_utils._consul.errors import Conflict
 from ...module_utils._consul.operations import check_lock, compare, lock, put, remove, unlock
 from ...module_utils._fleet.migration import Migration
-from ...module_utils._host.leases import RENEW_EVERY, SESSION_SECONDS, LeaseHolder, decode_holder
+from ...module_utils._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, renew_session
 from ...module_utils._state.store import Store, current_user
 
 # Each transaction also has the check of the lock and the progress.
@@ -43,10 +41,8 @@ class MigrationLock:
         """
         name = f"convoy.upgrade migration of {current_user()}"
         self.session = self._store.client.open_session(name, SESSION_SECONDS, keeps_keys=True)
-        pid = os.getpid()
-        holder = LeaseHolder(current_user(), int(runtime.now()), self.session, boot_id(), pid, start_ticks(pid) or 0)
-        self._holder = asdict(holder)
-        runtime.start_thread(self._renew)
+        self._holder = asdict(LeaseHolder.of_this_process(self.session))
+        runtime.start_thread(renew_session, self._store.settings, self.session, self._over)
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -115,13 +111,3 @@ class MigrationLock:
                 "same command again. If its machine is gone, Consul releases the lock within half a minute.",
                 key=self._key,
             )
-
-    def _renew(self) -> None:
-        client = ConsulClient(self._store.settings)
-        while not self._over.wait(RENEW_EVERY):
-            try:
-                if not client.renew_session(self.session):
-                    return
-            except UpgradeError:
-                # The next write shows whether this migration still has the lock.
-                continue
