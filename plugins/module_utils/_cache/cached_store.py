@@ -27,9 +27,8 @@ class FleetCache:
         """Read nothing yet."""
         self._lock = runtime.lock()
         self._store = Store(settings)
-        keys = self._store.keys
-        self._cache = KeyCache(self._store.client, self._store.prefixes, nested=[keys.reports])
-        self._decoder = SnapshotDecoder(keys)
+        self._cache = KeyCache(self._store.client, self._store.prefixes)
+        self._decoder = SnapshotDecoder(self._store.keys)
         # Those of the folders that hidden keys would be missing in, which were empty in the last read.
         self._empty: set[str] = set()
 

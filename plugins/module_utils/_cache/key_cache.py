@@ -5,7 +5,8 @@
 
 Consul tells no one what has changed below a prefix, but for any prefix the highest index at which a key below it was set or deleted. So
 a large folder is divided into partitions. If the index of one is not what it was, that partition is read again. All that is read in a
-refresh comes from one atomic read.
+refresh comes from one atomic read. Afterwards the indexes of the folders must still be what they were before it, so that partitions that
+were not read again belong to the same moment.
 
 An index is compared for equality. After a restore of an older snapshot, indexes go back.
 """
@@ -22,10 +23,7 @@ from .partitions import LEAST_TO_DIVIDE, Partition, divide
 
 # Consul forgets after a quarter of an hour that a key was deleted. So everything is read again after this time (seconds).
 _LONGEST = 300.0
-# A key whose name fits no partition is found at least after this time (seconds), such as that of a host that is new in the fleet. Hosts
-# that planners have admitted are not new.
-_NAMES_EVERY = 5.0
-# How often a refresh is tried again if keys disappear while it reads.
+# How often a refresh is tried again if keys change or disappear while it reads.
 _TRIES = 3
 
 
@@ -56,7 +54,6 @@ class _Folder:
         self.parts: dict[Partition, dict[str, int]] = {Partition(prefix): {}}
         self.indexes: dict[Partition, int] = {}
         self.top = 0
-        self.names_at = 0.0
 
     @property
     def is_divided(self) -> bool:
@@ -86,18 +83,27 @@ def _of(part: Partition, keys: Sequence[str]) -> Iterable[str]:
     return [key for key in keys if part.holds(key)]
 
 
+def _new_partition(folder: _Folder, key: str) -> Partition:
+    """Return a partition for a key that fits none: the first folder around it without a partition, or the key alone."""
+    at = key.find("/", len(folder.prefix))
+    while at >= 0:
+        around = key[: at + 1]
+        if not any(part.prefix.startswith(around) for part in folder.parts):
+            return Partition(around)
+        at = key.find("/", at + 1)
+    return Partition(key, is_key=True)
+
+
 class KeyCache:
     """The keys of some folders.
 
     :param folders: prefixes; those that may become large are divided then.
-    :param nested: folders with folders of keys. A new folder in one is noticed at once.
     """
 
-    def __init__(self, client: ConsulClient, folders: Sequence[str], nested: Iterable[str] = ()) -> None:
+    def __init__(self, client: ConsulClient, folders: Sequence[str]) -> None:
         """Read nothing yet."""
         self._client = client
         self._prefixes = tuple(folders)
-        self._nested = frozenset(nested)
         self._folders: dict[str, _Folder] = {}
         self._read_at = 0.0
 
@@ -115,7 +121,7 @@ class KeyCache:
         self._folders = {}
 
     def refresh(self, known: Sequence[str] = ()) -> Changes:
-        """Return what has changed: one request, and for each large folder that has changed one for each of its partitions.
+        """Return what has changed: one request, two for each large folder, and for one that has changed one more for each of its partitions.
 
         :param known: single keys that must exist, read in the same request.
         :raises Conflict: if one of these does not exist.
@@ -157,7 +163,7 @@ class KeyCache:
         return changes
 
     def _refresh(self, known: Sequence[str]) -> Changes | None:
-        """Return what has changed; None if keys disappeared meanwhile."""
+        """Return what has changed; None if keys of large folders changed or disappeared meanwhile."""
         due: dict[Partition, tuple[_Folder, int]] = {}
         tops: dict[str, int] = {}
         for folder in self._folders.values():
@@ -175,6 +181,8 @@ class KeyCache:
             if not single:
                 raise
             return None
+        if any(self._top(prefix) != top for prefix, top in tops.items()):
+            return None
         changes = Changes(known=[entry for entry in entries if entry.key in known])
         self._take(due, entries, changes)
         for folder in self._folders.values():
@@ -183,43 +191,34 @@ class KeyCache:
                 folder.divide()
         return changes
 
+    def _top(self, prefix: str) -> int:
+        """Return the index of a folder."""
+        # Without the slash at its end, this lists one name.
+        return self._client.keys_below(prefix.rstrip("/"))[1]
+
     def _find_changed(self, folder: _Folder, due: dict[Partition, tuple[_Folder, int]]) -> int:
         """Find the partitions of a folder that have changed; return the index of the folder."""
-        # Without the slash at its end, this lists one name.
-        _names, top = self._client.keys_below(folder.prefix.rstrip("/"))
-        if top == folder.top:
-            return top
-        if folder.prefix in self._nested:
-            self._add_partitions(folder, self._client.keys_below(folder.prefix)[0])
-        changed = self._changed(folder.parts, folder)
-        if not changed or runtime.monotonic() - folder.names_at > _NAMES_EVERY:
-            folder.names_at = runtime.monotonic()
-            changed |= self._changed(self._add_partitions(folder, self._names_in(folder)), folder)
-        due.update({part: (folder, index) for part, index in changed.items()})
+        top = self._top(folder.prefix)
+        if top != folder.top:
+            self._add_partitions(folder)
+            due.update({part: (folder, index) for part, index in self._changed(folder).items()})
         return top
 
-    def _names_in(self, folder: _Folder) -> list[str]:
-        """Return all keys of a folder, also those of nested folders."""
-        names, _index = self._client.keys_below(folder.prefix)
-        if folder.prefix not in self._nested:
-            return names
-        return [key for name in names for key in (self._client.keys_below(name)[0] if name.endswith("/") else [name])]
+    def _add_partitions(self, folder: _Folder) -> None:
+        """Add partitions for keys that fit none, such as those of hosts that are new in the folder."""
+        # A name mostly fits the partition of the one before.
+        last = next(iter(folder.parts))
+        for name in self._client.names(folder.prefix):
+            key = folder.prefix + name
+            if last.holds(key):
+                continue
+            last = next((part for part in folder.parts if part.holds(key)), None) or _new_partition(folder, key)
+            folder.parts.setdefault(last, {})
 
-    @staticmethod
-    def _add_partitions(folder: _Folder, names: Iterable[str]) -> list[Partition]:
-        """Add a partition for each name that fits none; return these."""
-        added = []
-        for name in names:
-            is_folder = name.endswith("/")
-            if not any(part.holds(name) or (is_folder and part.prefix.startswith(name)) for part in folder.parts):
-                added.append(Partition(name, is_key=not is_folder))
-                folder.parts[added[-1]] = {}
-        return added
-
-    def _changed(self, parts: Iterable[Partition], folder: _Folder) -> dict[Partition, int]:
+    def _changed(self, folder: _Folder) -> dict[Partition, int]:
         """Return the partitions whose index is not what it was, and that index."""
         found = {}
-        for part in parts:
+        for part in folder.parts:
             if part.is_key:
                 entry = self._client.get(part.prefix)
                 index = entry.modify_index if entry is not None else 0

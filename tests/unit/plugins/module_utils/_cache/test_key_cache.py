@@ -30,8 +30,8 @@ from simulation.consul.acl import parse
 from simulation.consul.keys import Entry
 from simulation.consul.server import Answer, Request, Server
 
-HOSTS, REPORTS = "upgrade/hosts/", "running/versions/"
-FOLDERS = ("upgrade/ledger", HOSTS, REPORTS)
+HOSTS, REPORTS, GATES = "upgrade/hosts/", "running/versions/", "config_state/enable_puppet/"
+FOLDERS = ("upgrade/ledger", HOSTS, REPORTS, GATES)
 
 
 class Consul:
@@ -82,9 +82,8 @@ class Consul:
 class Reader:
     """A cache, and the keys that its changes add up to."""
 
-    def __init__(self, names_every: float = 0.0) -> None:
-        self.names_every = names_every
-        self.cache = KeyCache(ConsulClient(Settings()), FOLDERS, nested=[REPORTS])
+    def __init__(self) -> None:
+        self.cache = KeyCache(ConsulClient(Settings()), FOLDERS)
         self.found: dict[str, int] = {}
 
     def refresh(self) -> key_cache.Changes:
@@ -99,11 +98,10 @@ class Reader:
 
 @pytest.fixture
 def consul(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consul]:
-    """Divide folders of some keys already, and look for new names in each refresh."""
+    """Divide folders of some keys already."""
     monkeypatch.setattr(partitions, "LEAST_TO_DIVIDE", 8)
     monkeypatch.setattr(key_cache, "LEAST_TO_DIVIDE", 8)
     monkeypatch.setattr(partitions, "_LEAST", 3)
-    monkeypatch.setattr(key_cache, "_NAMES_EVERY", -1.0)
     with Consul().in_place() as consul:
         yield consul
 
@@ -111,7 +109,12 @@ def consul(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consul]:
 _KEYS = st.one_of(
     st.integers(1, 30).map(lambda number: f"{HOSTS}web{number}"),
     st.builds(lambda version, number: f"{REPORTS}{version}/web{number}", st.sampled_from("abc"), st.integers(1, 30)),
-    st.sampled_from(("upgrade/ledger", f"{HOSTS}db1", f"{HOSTS}web", "upgrade/hosts-old/web1", "else")),
+    st.builds(
+        lambda name, number: f"{GATES}host/{name}{number}", st.sampled_from(("web", "db", "x")), st.integers(1, 30)
+    ),
+    st.sampled_from(
+        ("upgrade/ledger", f"{HOSTS}db1", f"{HOSTS}web", f"{GATES}global", "upgrade/hosts-old/web1", "else")
+    ),
 )
 _CHANGES = st.lists(st.tuples(st.sampled_from(("put", "put", "delete")), _KEYS), max_size=12)
 _ROUNDS = st.lists(st.one_of(_CHANGES, st.sampled_from(("snapshot", "restore"))), max_size=8)
@@ -124,6 +127,7 @@ def test_a_cache_has_what_consul_has(consul: Consul, first: set[int], rounds: li
     for number in first:
         consul.put(f"{HOSTS}web{number}")
         consul.put(f"{REPORTS}a/web{number}")
+        consul.put(f"{GATES}host/web{number}")
     reader = Reader()
     reader.refresh()
     kept = consul.server.snapshot()
@@ -150,13 +154,13 @@ def test_only_the_changed_partition_is_read_again(consul: Consul) -> None:
     consul.requests.clear()
     consul.put(f"{HOSTS}web17", "changed")
     assert [one.key for one in reader.refresh().set] == [f"{HOSTS}web17"]
-    # The folder, its names, its partitions, and one read.
+    # The folder, its names, its partitions, one read, and the folder again.
     parts = len(reader.cache._folders[HOSTS].parts)
     assert 5 < parts < 30
-    assert len(consul.requests) == 3 + parts
+    assert len(consul.requests) == 4 + parts
     consul.requests.clear()
     assert reader.refresh().set == []
-    assert consul.requests == ["/v1/kv/upgrade/hosts", "/v1/txn"]
+    assert consul.requests == ["/v1/kv/upgrade/hosts", "/v1/txn", "/v1/kv/upgrade/hosts"]
 
 
 def test_a_small_fleet_takes_one_request(consul: Consul) -> None:
@@ -168,23 +172,40 @@ def test_a_small_fleet_takes_one_request(consul: Consul) -> None:
         assert consul.requests == ["/v1/txn"]
 
 
-def test_a_new_name_is_found_at_least_when_names_are_listed_again(
-    consul: Consul, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(runtime, "monotonic", lambda: now)
-    monkeypatch.setattr(key_cache, "_NAMES_EVERY", 5.0)
+@pytest.mark.parametrize("key", [f"{HOSTS}zeta1", f"{GATES}host/zeta1", f"{REPORTS}c/zeta1"])
+def test_a_key_that_fits_no_partition_is_found_at_once_beside_another_change(consul: Consul, key: str) -> None:
     for number in range(1, 31):
         consul.put(f"{HOSTS}web{number}")
+        consul.put(f"{GATES}host/web{number}")
+        consul.put(f"{REPORTS}a/web{number}")
     reader = Reader()
     reader.refresh()
     reader.refresh()
+    consul.put(key)
     consul.put(f"{HOSTS}web1", "changed")
     reader.refresh()
-    consul.put(f"{HOSTS}zeta1")
-    now += 6
+    assert reader.found == consul.below(*FOLDERS)
+
+
+def test_all_keys_belong_to_one_moment(consul: Consul, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that read gates of before the ledger would see free slots, and its write would succeed."""
+    for number in range(1, 31):
+        consul.put(f"{GATES}host/web{number}")
+    reader = Reader()
     reader.refresh()
-    assert f"{HOSTS}zeta1" in reader.found
+    reader.refresh()
+    send = consul.send
+
+    def late(method: str, path: str, *given: Any) -> Any:
+        if path.endswith("/txn") and f"{GATES}host/zeta1" not in consul.server.keys.entries:
+            # Another planner admits a host, after the gates were found to be unchanged.
+            consul.put(f"{GATES}host/zeta1")
+            consul.put("upgrade/ledger")
+        return send(method, path, *given)
+
+    monkeypatch.setattr(consul, "send", late)
+    reader.refresh()
+    assert "upgrade/ledger" in reader.found and f"{GATES}host/zeta1" in reader.found
 
 
 def test_everything_is_read_again_after_a_while(consul: Consul, monkeypatch: pytest.MonkeyPatch) -> None:
