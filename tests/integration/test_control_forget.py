@@ -148,6 +148,24 @@ def test_a_host_that_starts_in_that_moment_is_not_forgotten(store: Store, consul
     assert consul.get("upgrade/hosts/compute9") is not None
 
 
+def test_a_host_that_starts_a_job_in_that_moment_is_not_forgotten(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
+    key, is_first = "upgrade/job_records/compute9", True
+
+    def late(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            consul.put(key, json.dumps({"job": "j1", "state": "started", "run": "r", "times": {"started": 1}}))
+        return write(operations)
+
+    around_writes(store, late)
+    with pytest.raises(UpgradeError, match="compute9 is not forgotten, because it has begun the job j1"):
+        operator.forget(store, operator.Command(fleet=FLEET), ["compute9"])
+    assert consul.get(key) is not None
+
+
 def test_it_works_without_a_rollout_and_with_a_name_that_tells_no_role(run: Runner, consul: RawKV) -> None:
     consul.put("running/versions/1/cache", "1700000000")
     consul.put("config_state/enable_puppet/host/cache", "False")

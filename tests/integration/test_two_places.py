@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
@@ -25,6 +26,7 @@ from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_keys import legacy_gates, old_answer, original_answer, original_status, put_old
 from integration.support.words import UNLIMITED
+from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release
 
@@ -178,6 +180,33 @@ def test_a_rollout_is_seen_alike_by_both_kinds_of_nodes(kept: Store, consul: Raw
     assert legacy_gates(consul) == {"global": "true"}
     assert gates(consul) == {"global": "true"}
     assert {event["what"] for event in history(consul)} >= {"begin", "open", "converge"}
+
+
+@pytest.mark.parametrize("places", [("host/compute1",), ("global",)])
+def test_a_pause_that_is_set_in_that_moment_is_not_overwritten(
+    kept: Store, consul: RawKV, places: tuple[str, ...]
+) -> None:
+    paused, is_first = [f"config_state/{place}/enable_puppet" for place in places], True
+
+    def late(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            for key in paused:
+                consul.put(key, "false")
+        return write(operations)
+
+    around_writes(kept, late)
+    outcome = make_pass(kept, PassRequest("2", ONE_BY_ONE))
+    assert all(consul.get(key) == b"false" for key in paused)
+    assert "compute1" not in [one.host for one in outcome.admissions]
+    for key in paused:
+        consul.delete(key)
+    # As the fixture compares both places.
+    legacy = legacy_gates(consul)
+    for place, value in gates(consul).items():
+        if place not in legacy:
+            consul.put(f"config_state/{place}/enable_puppet", value)
 
 
 def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept: Store, consul: RawKV) -> None:

@@ -30,9 +30,15 @@ def put(key: str, value: str, flags: int = 0) -> Operation:
     return {"KV": {"Verb": "set", "Key": key, "Value": _encoded(value), **({"Flags": flags} if flags else {})}}
 
 
-def compare_and_put(key: str, value: str, index: int) -> Operation:
+def compare_and_put(key: str, value: str, index: int, flags: int = 0) -> Operation:
     """Return the operation that sets a key if its ModifyIndex is ``index``; 0 is for a key that does not exist."""
-    return {"KV": {"Verb": "cas", "Key": key, "Value": _encoded(value), "Index": index}}
+    more = {"Flags": flags} if flags else {}
+    return {"KV": {"Verb": "cas", "Key": key, "Value": _encoded(value), "Index": index, **more}}
+
+
+def compare_and_remove(key: str, index: int) -> Operation:
+    """Return the operation that deletes a key if its ModifyIndex is ``index``; 0 is for a key that does not exist, which must stay so."""
+    return {"KV": {"Verb": "delete-cas", "Key": key, "Index": index}} if index else compare(key, 0)
 
 
 def compare(key: str, index: int) -> Operation:

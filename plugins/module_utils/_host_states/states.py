@@ -279,7 +279,8 @@ def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -
     admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
     since = silent_since(snapshot.now, admitted_at, times)
     if since is None:
-        return upgrading
+        # A time in the future, by a clock that is ahead, counts once it has come.
+        return replace(upgrading, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None))
     lost_at = since + rules.progress_deadline
     if snapshot.now <= lost_at:
         return replace(upgrading, wake_at=lost_at)

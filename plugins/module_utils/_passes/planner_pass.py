@@ -189,6 +189,7 @@ def _try_once(
     if move is not None and snapshot.ledger is None and not snapshot.is_job:
         move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
         outcome.warnings += warnings
+    ends_job = snapshot.job is not None
     # All refusals come before the first write, so that no rollout begins that can't continue.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=desired.ledger)
     _refuse_unreadable(snapshot)
@@ -204,11 +205,11 @@ def _try_once(
             _do(writer, move)
         outcome.replaces = desired.replaces or outcome.replaces
         outcome.begun |= desired.begins
-        if desired.begins and not writer.dry:
-            outcome.begin_warnings = outcome.warnings
+        if (desired.begins or ends_job) and not writer.dry:
+            outcome.begin_warnings = outcome.warnings if desired.begins else outcome.begin_warnings
             # Hosts may have started between the read and this write, which removed their gates. Without another read, this pass would
             # give their slots to other hosts.
-            raise Conflict("conflict", "The rollout has begun. The keys are read again before a host is admitted.")
+            raise Conflict("conflict", "Gates were removed. The keys are read again before a host is admitted.")
     outcome.plan, outcome.index = plan, snapshot.index
     outcome.snapshot, outcome.rules = snapshot, desired.rules
     outcome.warnings += plan.warnings

@@ -110,18 +110,21 @@ def _try_once(
     return outcome
 
 
-def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> set[str]:
-    """Return the hosts of ``begun`` that were admitted in this rollout, by its history.
+def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> dict[str, int]:
+    """Return the hosts of ``begun`` that were admitted in this rollout, by its history, and when (unix seconds).
 
     One request for each 64 entries since the oldest of these admissions; none if ``begun`` is empty.
     """
+    found: dict[str, int] = {}
     missing = set(begun)
     for event in store.history(ledger) if missing else ():
         if event["what"] == "after":
-            missing -= event.get("hosts", {}).keys()
+            now = missing & event.get("hosts", {}).keys()
+            found |= dict.fromkeys(now, int(event["at"]))
+            missing -= now
         if not missing or event["what"] in BEGINNINGS:
             break
-    return set(begun) - missing
+    return found
 
 
 def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, HostWrite]:

@@ -133,8 +133,8 @@ def gates_to_open(
     """Return the roles and the hosts whose gates this pass opens.
 
     A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are
-    in scope, the last stage has begun, its hosts need no tasks of services, and none of them is held, busy with other work, or started without an
-    admission. A host's own gate takes precedence over the gate of its role, so it is opened too.
+    in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, and none of them is held, busy with other work, or
+    started without an admission. A host's own gate takes precedence over the gate of its role, so it is opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
     own_gates = fleet.snapshot.gates.hosts
@@ -150,7 +150,7 @@ def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
     hosts = [one.host for one in fleet.by_role[role]]
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
         return False
-    return not any(one.is_unadmitted or one.is_busy for one in fleet.by_role[role])
+    return all(one.is_target and not one.is_unadmitted and not one.is_busy for one in fleet.by_role[role])
 
 
 def _reason(role: str, after: Position) -> str:

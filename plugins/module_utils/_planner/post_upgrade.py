@@ -73,7 +73,7 @@ def post_upgrade_snapshot(
     roles: Collection[str],
     global_gate: str,
     hosts: Mapping[str, HostState],
-    admitted: Collection[str] = (),
+    admitted: Mapping[str, int] | None = None,
 ) -> Snapshot:
     """Return a copy of the snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
 
@@ -81,8 +81,8 @@ def post_upgrade_snapshot(
     :param roles: the roles that have such tasks.
     :param global_gate: key of the global gate.
     :param hosts: host -> its state in the upgrade itself.
-    :param admitted: the hosts that planners have admitted to these tasks in this rollout. A host record is no proof, because the
-        host may write it.
+    :param admitted: the hosts that planners have admitted to these tasks in this rollout -> when (unix seconds). A host record is no proof,
+        because the host may write it.
     """
     current = snapshot.current_version
     if current is None:
@@ -109,8 +109,9 @@ def post_upgrade_snapshot(
             reports[host] = replace(report, version=f"{current}, with the tasks after the upgrade to be done")
         if record is not None and post in (POST_OPEN, POST_STARTED):
             records[host] = replace(record, state=STARTED)
-            if host in admitted:
-                gates[host] = GateValue(global_gate, OPEN)
+            if admitted and host in admitted:
+                # Its time is that from which the host may be silent, as its upgrade may have ended long ago.
+                gates[host] = GateValue(global_gate, OPEN, admitted[host])
         elif record is not None and post == POST_FAILED:
             records[host] = replace(record, state=FAILED)
     closed = GateValue(global_gate, CLOSED)

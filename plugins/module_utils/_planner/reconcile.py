@@ -64,7 +64,8 @@ def make_plan(
         host_gates=host_gates,
         waves=waves,
         wave_seconds=LazySequence(lambda: wave_seconds(snapshot, members, waves, rules.health.soak)),
-        complete=may_be_over and fleet.is_upgraded,
+        # A fleet without hosts is one that is not known, and its gates stay closed.
+        complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded,
         scope_done=may_be_over and not unfinished,
         can_move=any(fleet.in_flight.values()) or bool(admissions) or waits,
         unfinished=unfinished,

@@ -31,8 +31,9 @@ def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[s
     """
     found: dict[str, int] = {}
     for at, stage in enumerate(stages):
-        roles = [role for name in stage.roles for role in order.roles_of(name)] if stage.roles else order.roles
-        for role in roles:
+        # A group and one of its roles may both be named.
+        roles = dict.fromkeys(role for name in stage.roles for role in order.roles_of(name))
+        for role in roles if stage.roles else order.roles:
             hosts = by_role.get(role, ())
             left = [host for host in hosts if host not in found]
             if isinstance(stage.hosts, Cap):

@@ -129,8 +129,11 @@ def _window(value: object, key: str) -> Window:
     raw = parse_mapping(value, key)
     refuse_unknown_keys(raw, _WINDOW_KEYS, f"{key}.")
     begin, end = (_minutes(raw.get(name), f"{key}.{name}") for name in ("from", "to"))
+    if begin == _DAY_MINUTES:
+        # With days, 00:00 would be another day.
+        raise invalid_value(f"{key}.from", raw["from"], "is the end of a day: give '00:00', with the next day in days")
     days = _days(raw["days"], f"{key}.days") if raw.get("days") is not None else tuple(range(7))
-    return Window(days, begin % _DAY_MINUTES, end % _DAY_MINUTES, _timezone(raw, key))
+    return Window(days, begin, end % _DAY_MINUTES, _timezone(raw, key))
 
 
 def parse_freezes(value: object) -> tuple[Freeze, ...]:

@@ -4,7 +4,7 @@
 """Copies of gates in the legacy layout, for nodes that still run the old code and read gates only there.
 
 Operators' pauses of python-jiocloud are in the same keys. A copy has a flag that a pause does not have, and a pause is never
-overwritten.
+overwritten: a write of a copy fails if its key has changed since the read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from .._common.errors import UpgradeError
 from .._consul.client import MOST_OPERATIONS, Operation
-from .._consul.operations import Change, put, remove
+from .._consul.operations import Change, compare_and_put, compare_and_remove, put, remove
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .keys import Keys
@@ -48,6 +48,8 @@ class GateCopies:
         self._keys = keys
         self._old = LegacyKeys(keys.prefix)
         self._snapshot = snapshot
+        # The keys of copies that were written before the transaction itself.
+        self._closed_ahead: set[str] = set()
         self._is_capital = any(gate.text in (OPEN, CLOSED) for gate in snapshot.legacy_gates.values())
         migration = snapshot.migration
         # The gates of a job have no copies: nodes with the old code run none.
@@ -121,15 +123,33 @@ class GateCopies:
             return []
         if self.wipes(operation):
             # One by one, never the whole folder: it also has settings of other tools.
-            return [remove(gate.key) for _scope, _name, gate in self._legacy_changes()[-_MOST_AT_ONCE:]]
+            return [
+                self._removed(gate.key, gate.index) for _scope, _name, gate in self._legacy_changes()[-_MOST_AT_ONCE:]
+            ]
         facts = operation["KV"]
         place = self._place(facts["Key"])
         if place is None or self._is_paused(place):
             return []
         if facts["Verb"] in ("set", "cas"):
             flags = facts.get("Flags") or _BY_PLANNER
-            return [put(self._old.gate(*place), self._spelled(_value_of(operation)), flags)]
-        return [remove(self._old.gate(*place))] if facts["Verb"] == "delete" else []
+            return [self._copied(place, self._spelled(_value_of(operation)), flags)]
+        return [self._removed(self._old.gate(*place), self._index(place))] if facts["Verb"] == "delete" else []
+
+    def _copied(self, place: tuple[str, str | None], text: str, flags: int) -> Operation:
+        """Return the write of a copy. What :meth:`ahead` has written before is set as it is."""
+        key = self._old.gate(*place)
+        return (
+            put(key, text, flags)
+            if key in self._closed_ahead
+            else compare_and_put(key, text, self._index(place), flags)
+        )
+
+    def _removed(self, key: str, index: int) -> Operation:
+        return remove(key) if key in self._closed_ahead else compare_and_remove(key, index)
+
+    def _index(self, place: tuple[str, str | None]) -> int:
+        gate = self._snapshot.legacy_gates.at(*place)
+        return gate.index if gate is not None else 0
 
     def ahead(self, operations: Iterable[Operation]) -> list[EarlierWrite]:
         """Return the transactions to write before one that has no room to remove all legacy gates, in this order.
@@ -143,9 +163,12 @@ class GateCopies:
             return []
         everywhere = self._keys.gate("global")
         is_closing = any(one["KV"]["Key"] == everywhere and _value_of(one) == CLOSED for one in operations)
-        parts = [self._closing(*place) for place in (self._open_places() if is_closing else ())]
+        places = self._open_places() if is_closing else []
+        parts = [self._closing(*place) for place in places]
+        self._closed_ahead |= {self._old.gate(*place) for place in places}
         parts += [
-            EarlierWrite([remove(gate.key)], [Change(gate.key, gate.text or "", None)]) for _scope, _name, gate in early
+            EarlierWrite([self._removed(gate.key, gate.index)], [Change(gate.key, gate.text or "", None)])
+            for _scope, _name, gate in early
         ]
         found = [EarlierWrite([], [])]
         for part in parts:

@@ -55,6 +55,11 @@ class Keys:
         return f"{self.upgrade}job_records/"
 
     @property
+    def job_marks(self) -> str:
+        """The folder of the health marks of the job. Those of the rollout to a version stay as they are."""
+        return f"{self.upgrade}job_health/"
+
+    @property
     def job_outputs(self) -> str:
         """The folder of the outputs of the last jobs of hosts."""
         return f"{self.upgrade}job_output/"
@@ -121,7 +126,7 @@ class Keys:
     @property
     def marks(self) -> str:
         """The folder of the health marks, which planners write."""
-        return f"{self.upgrade}health/"
+        return self.job_marks if self.is_job else f"{self.upgrade}health/"
 
     def mark(self, host: str) -> str:
         """The health mark of one host."""

@@ -69,6 +69,7 @@ class SnapshotDecoder:
         self._own_holds: dict[str, Hold] = {}
         self._leases: set[str] = set()
         self._marks: dict[str, HealthMark] = {}
+        self._job_marks: dict[str, HealthMark] = {}
         self._approvals: dict[str, Approval] = {}
         self._providers: dict[str, Provider] = {}
         # Keys with one value, and sentences on keys that are ignored.
@@ -162,7 +163,7 @@ class SnapshotDecoder:
             legacy_gates=Gates(**self._legacy_gates.copy()),
             holds=versions.holds,
             leases=frozenset(self._leases),
-            marks=dict(self._marks),
+            marks=dict(self._job_marks),
             approvals=dict(self._approvals),
             providers=dict(self._providers),
             is_job=True,
@@ -234,6 +235,9 @@ class SnapshotDecoder:
         elif key.startswith(keys.marks):
             if _is_named(name := key[len(keys.marks) :]):
                 _put(self._marks, name, _mark(entry) if entry else None)
+        elif key.startswith(keys.job_marks):
+            if _is_named(name := key[len(keys.job_marks) :]):
+                _put(self._job_marks, name, _mark(entry) if entry else None)
         elif key.startswith(keys.providers):
             if _is_named(name := key[len(keys.providers) :]):
                 _put(self._providers, name, decode_provider(key, entry.value) if entry else None)

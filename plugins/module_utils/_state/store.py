@@ -63,6 +63,7 @@ class Store:
         ours = (
             keys.leases,
             keys.marks,
+            keys.job_marks,
             keys.approvals,
             keys.providers,
             *self.folders,

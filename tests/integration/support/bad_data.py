@@ -54,7 +54,7 @@ _NAMES = st.one_of(
 # fmt: off
 _FOLDERS = (
     "running/versions/1/", "running/versions/2/", "running/versions/", "upgrade/hosts/", "upgrade/hold/host/", "upgrade/hold/",
-    "upgrade/health/", "upgrade/approval/", "upgrade/drivers/", "upgrade/history/", "upgrade/",
+    "upgrade/health/", "upgrade/job_health/", "upgrade/approval/", "upgrade/drivers/", "upgrade/history/", "upgrade/",
     "config_state/enable_puppet/host/", "config_state/enable_puppet/",
 )
 # fmt: on

@@ -119,7 +119,7 @@ class TokenKind:
                 *(("key", key, "write") for key in (keys.ledger, keys.notified, keys.handover)),
                 *(
                     ("key_prefix", folder, "write")
-                    for folder in (keys.history, keys.marks, keys.wakes, keys.planners, keys.job_gates)
+                    for folder in (keys.history, keys.marks, keys.job_marks, keys.wakes, keys.planners, keys.job_gates)
                 ),
                 *catalog,
                 ("session_prefix", "", "write"),

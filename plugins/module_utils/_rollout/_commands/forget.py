@@ -15,9 +15,10 @@ from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id,
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
 from ..._consul.retry import retry_on_conflict
-from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
+from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, HostRecord, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.ledger import Ledger
 from ..._host_states import state_names, states
+from ..._host_states.host_state import HostState
 from ..._rules.instructions import parse
 from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
@@ -98,6 +99,7 @@ def _known(store: Store, hosts: Sequence[str]) -> dict[str, list[KVEntry]]:
         keys.job_outputs,
         keys.holds,
         keys.marks,
+        keys.job_marks,
         keys.leases,
         keys.wakes,
         old.reports,
@@ -115,7 +117,7 @@ def _host_of(keys: Keys, key: str) -> str | None:
     """Return the host that a key belongs to; None for a key that belongs to no single host."""
     old = LegacyKeys(keys.prefix)
     plain, of_jobs = replace(keys, is_job=False), replace(keys, is_job=True)
-    single = (plain.records, of_jobs.records, keys.job_outputs, keys.marks, keys.leases, keys.wakes)
+    single = (plain.records, of_jobs.records, keys.job_outputs, plain.marks, keys.job_marks, keys.leases, keys.wakes)
     for folder in (*single, *(f"{one}host/" for one in (keys.holds, plain.gates, of_jobs.gates))):
         if key.startswith(folder):
             return key[len(folder) :]
@@ -137,8 +139,8 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
     for host, one in found.items():
         if host in snapshot.leases:
             why = "an Ansible run has a lease on it"
-        elif one.record is not None and one.record.state == STARTED and one.state not in state_names.BROKEN:
-            target = one.record.version
+        elif (begun := _begun(snapshot, one)) is not None:
+            target = begun.version
             what = f"the job {job_id(target)}" if is_job(target) else f"its upgrade to {target}"
             why = f"it has begun {what} and not finished it"
         elif one.state == state_names.UPGRADING:
@@ -151,6 +153,13 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
             f"no upgrade runs there and run convoy.upgrade.forget -e host={host} -e force=true.",
             hosts=[host],
         )
+
+
+def _begun(snapshot: Snapshot, one: HostState) -> HostRecord | None:
+    """Return the record of work that a host has begun and not ended, of the rollout or besides; None if there is none."""
+    if one.record is not None and one.record.state == STARTED and one.state not in state_names.BROKEN:
+        return one.record
+    return snapshot.busy.get(one.host)
 
 
 def _remove(
@@ -178,6 +187,9 @@ def _remove(
     record = snapshot.records.get(host)
     # Fails if the host has written its record since it was read, or if a run has taken a lease on it.
     checks = [compare(keys.record(host), record.index if record is not None else 0)]
+    # The same for its record of the job, or beside a job for that of its upgrade.
+    other = replace(keys, is_job=not keys.is_job).record(host)
+    checks.append(compare(other, next((one.modify_index for one in entries if one.key == other), 0)))
     checks += [] if force else [compare(keys.lease(host), 0)]
     if host in snapshot.holds.hosts:
         checks.append(compare_and_put(keys.holds, runtime.new_id(), snapshot.hold_index))

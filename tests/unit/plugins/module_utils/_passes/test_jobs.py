@@ -297,6 +297,49 @@ def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consu
     assert found.hosts()["web1"].busy
 
 
+def test_a_role_without_a_cap_that_has_other_hosts_too_is_admitted_by_the_gates_of_the_targets(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    begin(store, job(hosts=("web1",)), rules=UNLIMITED)
+    assert "upgrade/job_gates/role/web" not in consul.keys
+    assert admitted(consul) == ["web1"]
+
+
+def test_a_job_keeps_the_health_of_the_rollout_before_it(store: Store, consul: FlaggedConsul) -> None:
+    mark = {"version": "2.0", "since": 6, "upgraded": True, "reported": 5}
+    consul.write("upgrade/health/web1", mark)
+    begin(store, rules={**UNLIMITED, "health": {"soak": 1}})
+    for host in FLEET:
+        reports(consul, host, "done")
+    go_on(store)
+    assert consul.data("upgrade/health/web1") == mark
+    assert "upgrade/job_health/web1" in consul.keys
+    assert read_fleet(store, fleet=FLEET).snapshot.marks.keys() >= {"web1"}
+
+
+def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(store: Store, consul: FlaggedConsul) -> None:
+    rules = {"rolling_rules": {"global": 1}}
+    begin(store, rules=rules)
+    control.abort(store, Command(fleet=FLEET))
+    # A node that had not seen the end of its admission, while web0 has joined the fleet.
+    consul.write("upgrade/job_gates/host/web1", "True")
+    fleet = {**FLEET, "web0": "web"}
+    write, is_first = store.client.write, True
+
+    def late(operations: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            reports(consul, "web1", "started")
+        return write(operations)
+
+    store.client.write = late  # type: ignore[method-assign]
+    found = make_pass(store, PassRequest(version="2.0", fleet=fleet, rules=rules))
+    assert not is_first
+    assert [one.host for one in found.admissions] == []
+    assert found.hosts()["web1"].busy
+
+
 def test_a_host_that_joins_after_the_end_of_a_job_finds_its_gates_closed(store: Store, consul: FlaggedConsul) -> None:
     begin(store, rules=UNLIMITED)
     for host in FLEET:

@@ -99,3 +99,13 @@ def test_a_host_whose_time_may_have_come_is_looked_at_again() -> None:
     later = make_plan(replace(old, now=old.now + 3600), site.members, parsed, before=before)
     assert later.hosts["web1"].state == "lost"
     assert [one.host for one in states_kept(later, before)] == ["web2"]
+
+
+def test_a_time_in_the_future_of_a_host_without_a_gate_counts_once_it_has_come() -> None:
+    site = fleet(web=1)
+    old = replace(site.snapshot(), now=100.0, records={"web1": HostRecord(NEW, STARTED, times={STARTED: 200})})
+    parsed = parse({"rolling_rules": {"global": 1}, **_HEALTH})
+    before = make_plan(old, site.members, parsed)
+    assert before.hosts["web1"].state == "upgrading"
+    later = make_plan(replace(old, now=3700.0), site.members, parsed, before=before)
+    assert later.hosts["web1"].state == "lost"

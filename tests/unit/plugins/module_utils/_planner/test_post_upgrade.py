@@ -46,6 +46,16 @@ def at(found: Fleet, **posts: str | None) -> Fleet:
     return found
 
 
+@pytest.mark.parametrize(("admitted_at", "state"), [(9_900, "upgrading"), (9_000, "lost")])
+def test_a_host_may_be_silent_from_its_admission_on_and_not_from_its_upgrade(admitted_at: int, state: str) -> None:
+    found, rules = at(fleet(compute=1), compute1="open"), HealthRules(progress_deadline=300)
+    found.records["compute1"] = replace(found.records["compute1"], times={UPGRADED: 1})
+    snapshot = found.snapshot()
+    hosts = read_states(snapshot, found.members, rules)
+    view = post_upgrade_snapshot(snapshot, found.members, ["compute"], GATE, hosts, {"compute1": admitted_at})
+    assert read_states(view, found.members, rules)["compute1"].state == state
+
+
 @pytest.mark.parametrize(
     ("post", "state"),
     [(None, "pending"), ("open", "upgrading"), ("started", "upgrading"), ("failed", "failed"), ("done", "upgraded")],

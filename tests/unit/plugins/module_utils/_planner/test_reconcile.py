@@ -318,8 +318,8 @@ def test_hosts_that_another_way_has_opened_are_not_opened_again() -> None:
     assert opened(site.plan()) == ["controller1"]
 
 
-def test_an_empty_fleet() -> None:
-    assert Fleet({}).plan() == Plan(version=NEW, complete=True, scope_done=True)
+def test_an_empty_fleet_is_never_complete_as_that_would_open_all_gates() -> None:
+    assert Fleet({}).plan() == Plan(version=NEW, complete=False, scope_done=True)
 
 
 # Keys

@@ -96,6 +96,12 @@ def test_the_first_hosts_of_each_role_go_and_the_others_wait_for_them() -> None:
     assert (opened(plan), plan.stage) == (["compute2", "compute3", "web2"], "rest")
 
 
+def test_a_stage_that_names_a_group_and_a_role_of_it_takes_the_hosts_of_that_role_once() -> None:
+    groups = {"group_mappings": {"ceph": ["ceph"]}}
+    plan = go(fleet(ceph=2, cephmon=3), [{"name": "canary", "hosts": 1, "roles": ["ceph", "cephmon"]}], **groups)
+    assert opened(plan) == ["ceph1", "cephmon1"]
+
+
 def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
     site = fleet(compute=2).upgraded("compute1")
     plan = go(site, [CANARY])

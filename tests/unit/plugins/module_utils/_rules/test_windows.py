@@ -215,7 +215,6 @@ def test_times_and_dates_that_yaml_has_parsed_are_accepted() -> None:
         ("0:30", "00:30"),
         ("00:22", "00:22"),
         ("09:59", "09:59"),
-        ("24:00", "00:00"),
         ("0:00", "00:00"),
         ("0", "00:00"),
     ],
@@ -223,6 +222,15 @@ def test_times_and_dates_that_yaml_has_parsed_are_accepted() -> None:
 def test_times_without_quotes_mean_in_yaml_what_they_look_like(written: str, meant: str) -> None:
     (window,) = parse_windows(yaml.safe_load(f"[{{from: {written}, to: {written}}}]"))
     assert (window.plain()["from"], window.plain()["to"]) == (meant, meant)
+
+
+def test_a_window_ends_at_24_00_and_does_not_begin_there() -> None:
+    (window,) = parse_windows([{"days": "fri", "from": "20:00", "to": "24:00"}])
+    assert window.plain()["to"] == "00:00"
+    with pytest.raises(
+        UpgradeError, match=r"windows\[0\]\.from: .* is the end of a day: give '00:00', with the next day in days"
+    ):
+        parse_windows([{"days": "fri", "from": "24:00", "to": "02:00"}])
 
 
 @pytest.mark.parametrize("written", ["22", "6", "12:30:00", "22:00:00", "22.00", "yes"])

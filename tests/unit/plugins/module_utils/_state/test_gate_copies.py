@@ -9,7 +9,9 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import Operation
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
     Change,
+    compare,
     compare_and_put,
+    compare_and_remove,
     put,
     remove,
     remove_tree,
@@ -27,7 +29,7 @@ OLD_HOST = "cloud/config_state/host/compute1/enable_puppet"
 
 def mirror(text: str | None = None, *, state: str | None = None) -> GateCopies:
     """Return the copies for a fleet that has a copy of the global gate in the legacy layout."""
-    old = Gates(GateValue(OLD_GLOBAL, text, 1)) if text is not None else Gates()
+    old = Gates(GateValue(OLD_GLOBAL, text, 1, 5)) if text is not None else Gates()
     migration = Migration(state) if state is not None else None
     return GateCopies(KEYS, Snapshot(legacy_gates=old, migration=migration))
 
@@ -61,10 +63,10 @@ def test_writes_of_gates_are_repeated_and_others_are_not() -> None:
     ]
     assert mirror("false").operations(given) == [
         given[0],
-        put(KEYS.gate("host", "compute1"), "true", flags=9), put(OLD_HOST, "true", flags=9),
-        compare_and_put(KEYS.gate("global"), "false", 3), put(OLD_GLOBAL, "false", flags=1),
-        given[3], put("cloud/config_state/role/web/enable_puppet", "2.10", flags=1),
-        given[4], remove(OLD_HOST),
+        put(KEYS.gate("host", "compute1"), "true", flags=9), compare_and_put(OLD_HOST, "true", 0, 9),
+        compare_and_put(KEYS.gate("global"), "false", 3), compare_and_put(OLD_GLOBAL, "false", 5, 1),
+        given[3], compare_and_put("cloud/config_state/role/web/enable_puppet", "2.10", 0, 1),
+        given[4], compare(OLD_HOST, 0),
         given[5],
     ]  # fmt: skip
 
@@ -73,7 +75,7 @@ def test_copies_have_the_fleets_spelling_of_booleans() -> None:
     # python-jiocloud's status reads the gates of rollouts only as JSON.
     assert mirror("True").operations([put(KEYS.gate("global"), "False")]) == [
         put(KEYS.gate("global"), "false"),
-        put(OLD_GLOBAL, "False", flags=1),
+        compare_and_put(OLD_GLOBAL, "False", 5, 1),
     ]
     assert mirror().operations([put(KEYS.gate("global"), "False")]) == [put(KEYS.gate("global"), "False")]
 
@@ -96,7 +98,7 @@ def test_an_operators_pause_is_never_overwritten(text: str) -> None:
 
 
 def old_gate(scope: str, name: str, text: str = "true") -> GateValue:
-    return GateValue(f"cloud/config_state/{scope}/{name}/enable_puppet", text)
+    return GateValue(f"cloud/config_state/{scope}/{name}/enable_puppet", text, index=6)
 
 
 def wiped(value: str) -> list[Operation]:
@@ -107,9 +109,9 @@ def test_legacy_gates_are_removed_with_the_others_one_by_one() -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(39)}
     old = Gates(GateValue(OLD_GLOBAL, "true"), {"web": old_gate("role", "web")}, hosts)
     found = GateCopies(KEYS, Snapshot(legacy_gates=old))
-    removed = [remove(one.key) for one in (*old.roles.values(), *hosts.values())]
+    removed = [compare_and_remove(one.key, 6) for one in (*old.roles.values(), *hosts.values())]
     given = wiped("False")
-    closed = [put(KEYS.gate("global"), "false"), put(OLD_GLOBAL, "false", flags=1)]
+    closed = [put(KEYS.gate("global"), "false"), compare_and_put(OLD_GLOBAL, "false", 0, 1)]
     assert found.operations(given) == [given[0], *removed, *closed]
     assert [one.key for one in found.wiped()] == [one.key for one in (*old.roles.values(), *hosts.values())]
     # Everything fits into one transaction.
@@ -120,25 +122,30 @@ def test_legacy_gates_are_removed_with_the_others_one_by_one() -> None:
 @pytest.mark.parametrize("count", [100, 500])
 def test_legacy_gates_that_do_not_fit_are_removed_before_it_behind_closed_gates(count: int) -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
-    roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1)}
-    old = Gates(GateValue(OLD_GLOBAL, "true"), roles, hosts)
+    roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1, 6)}
+    old = Gates(GateValue(OLD_GLOBAL, "true", index=5), roles, hosts)
     new = Gates(GateValue(KEYS.gate("global"), "True"), {"cache": GateValue(KEYS.gate("role", "cache"), "True")})
     found = GateCopies(KEYS, Snapshot(gates=new, legacy_gates=old))
     given = wiped("False")
     pieces = found.ahead(given)
     assert all(len(piece.operations) <= 62 for piece in pieces)
     early = [operation for piece in pieces for operation in piece.operations]
-    closes = [put(KEYS.gate("global"), "false", flags=1), put(OLD_GLOBAL, "false", flags=1)]
-    for role in ("web", "cache"):
+    closes = [put(KEYS.gate("global"), "false", flags=1), compare_and_put(OLD_GLOBAL, "false", 5, 1)]
+    for role, index in (("web", 6), ("cache", 0)):
         legacy_key = f"cloud/config_state/role/{role}/enable_puppet"
-        closes += [put(KEYS.gate("role", role), "false", flags=1), put(legacy_key, "false", flags=1)]
+        closes += [put(KEYS.gate("role", role), "false", flags=1), compare_and_put(legacy_key, "false", index, 1)]
     assert sorted(map(str, early[:6])) == sorted(map(str, closes))
     assert early[:2] == closes[:2]
-    late = found.operations(given)[1:-2]
+    operations = found.operations(given)
+    late = operations[1:-2]
     assert len(late) == 40
-    assert [*early[6:], *late] == [remove(one.key) for one in (*roles.values(), *hosts.values())]
+    # What was closed before has another index by now.
+    first, *others = (*roles.values(), *hosts.values())
+    assert [*early[6:], *late] == [remove(first.key), *(compare_and_remove(one.key, 6) for one in others)]
+    assert operations[-1] == put(OLD_GLOBAL, "false", flags=1)
     # If the transaction opens all gates, none is closed before it.
-    assert found.ahead(wiped("True"))[0].operations[0] == remove(roles["web"].key)
+    opens = GateCopies(KEYS, Snapshot(gates=new, legacy_gates=old)).ahead(wiped("True"))
+    assert opens[0].operations[0] == compare_and_remove(roles["web"].key, 6)
     changes = {one.key: (one.before, one.after) for piece in pieces for one in piece.changes}
     assert changes[OLD_GLOBAL] == ("true", "false")
     assert changes[hosts["compute0"].key] == ("true", None)
