@@ -52,7 +52,7 @@ _STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
 _SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"
 _HOLD, _NEEDS = "_rollout/_commands/hold.py", "_observe/operator_needs.py"
-_FLEET = "_planner/fleet_state.py"
+_FLEET, _CACHE = "_planner/fleet_state.py", "_cache/key_cache.py"
 _JOBS, _SNAPSHOT = "job_night", "_state/snapshot.py"
 _JOB_RUN = "agent/convoy_node/jobs/job_run.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
@@ -182,7 +182,7 @@ MUTATIONS = (
     Mutation(
         "a pass that begins a rollout admits hosts too",
         _PASS,
-        "if desired.begins and not writer.dry:",
+        "if (desired.begins or ends_job) and not writer.dry:",
         "if False:",
     ),
     Mutation(
@@ -194,8 +194,15 @@ MUTATIONS = (
     Mutation(
         "a rollout completes too early",
         "_planner/reconcile.py",
-        "complete=may_be_over and fleet.is_upgraded",
+        "complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded",
         "complete=may_be_over and bool(unfinished)",
+    ),
+    Mutation("a new key stays unseen", _CACHE, "            self._add_partitions(folder)\n", ""),
+    Mutation(
+        "the keys of a refresh are of two moments",
+        _CACHE,
+        "if any(self._top(prefix) != top for prefix, top in tops.items()):",
+        "if False:",
     ),
     Mutation("a start compares no gates", _START, "for one in sorted(dependencies & entries.keys())", "for one in ()"),
     Mutation(

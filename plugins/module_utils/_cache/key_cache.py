@@ -25,6 +25,8 @@ from .partitions import LEAST_TO_DIVIDE, Partition, divide
 _LONGEST = 300.0
 # How often a refresh is tried again if keys change or disappear while it reads.
 _TRIES = 3
+# A refresh makes many requests. If they take longer (seconds), such as with a slow network, one request reads everything.
+_PATIENCE = 1.0
 
 
 @dataclass
@@ -128,10 +130,12 @@ class KeyCache:
         :raises UpgradeError: what :meth:`ConsulClient.read` raises. The next refresh reads everything again.
         """
         try:
+            began = runtime.monotonic()
             for _try in range(_TRIES):
-                if not self._folders or runtime.monotonic() - self._read_at > _LONGEST:
+                now = runtime.monotonic()
+                if not self._folders or now - self._read_at > _LONGEST or now - began > _PATIENCE:
                     break
-                found = self._refresh(known)
+                found = self._refresh(known, began + _PATIENCE)
                 if found is not None:
                     return found
             return self._read_all(known)
@@ -162,11 +166,13 @@ class KeyCache:
         self._folders, self._read_at = folders, read_at
         return changes
 
-    def _refresh(self, known: Sequence[str]) -> Changes | None:
-        """Return what has changed; None if keys of large folders changed or disappeared meanwhile."""
+    def _refresh(self, known: Sequence[str], deadline: float) -> Changes | None:
+        """Return what has changed; None if keys of large folders changed or disappeared meanwhile, or if it takes too long."""
         due: dict[Partition, tuple[_Folder, int]] = {}
         tops: dict[str, int] = {}
         for folder in self._folders.values():
+            if runtime.monotonic() > deadline:
+                return None
             if folder.is_divided:
                 tops[folder.prefix] = self._find_changed(folder, due)
             else:
