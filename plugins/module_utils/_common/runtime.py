@@ -64,7 +64,8 @@ class Runtime:
         return thread
 
 
-Event, Thread = threading.Event, threading.Thread
+Event = threading.Event
+Thread = threading.Thread
 _runtime = Runtime()
 
 
