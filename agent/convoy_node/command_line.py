@@ -24,6 +24,7 @@ from .jobs.job_run import JobRun
 from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
 from .machine.lock_file import open_lock_file
+from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
 from .resident import Look, Resident, report_bad_settings
 from .settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .state import node_version
@@ -99,18 +100,23 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
-    new = releases.staged(release) if is_unfinished else None
+    new = releases.take_trial(release) if is_unfinished else None
     if new is None:
         return code
     say(f"{settings.host}: the release {new.name} of convoy-node goes on")
-    problem = releases.try_release(release, new, settings, path)
-    if problem == "":
+    result, reason = releases.try_release(release, new, settings, path)
+    if result is TrialResult.REBOOTS:
         say(f"{settings.host}: the node reboots, and the release {new.name} is tried again after the boot")
         return 0
-    if problem is None:
+    if result is TrialResult.ACTIVE:
         say(f"{settings.host}: the release {new.name} has reported, and is active now")
         return 0
-    say(f"{settings.host}: the release {new.name} can't report: {problem}. The node stays at {release.name}")
+    if result is TrialResult.POSTPONED:
+        say(
+            f"{settings.host}: no release can report now: {reason.rstrip('.')}. The next agent run of the upgrade tries {new.name} again"
+        )
+        return 1
+    say(f"{settings.host}: the release {new.name} can't report: {reason}. The node stays at {release.name}")
     # This run finds the refused release, and so fails and reports it.
     return agent_run.start(release, settings, path, arguments).wait() or 1
 
@@ -122,7 +128,7 @@ def _job(settings: NodeSettings) -> int:
         return run.run()
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
-        return 75
+        return NO_CONSUL
 
 
 def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
@@ -194,7 +200,7 @@ def _check(settings: NodeSettings) -> int:
         look.consul.read(look.keys.all)
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr)
-        return 1
+        return NO_CONSUL
     problems = []
     for schema in sorted(Path(settings.commands_dir).glob("*.json")):
         try:
@@ -204,7 +210,7 @@ def _check(settings: NodeSettings) -> int:
     for problem in problems:
         print(f"convoy-node: {problem}", file=sys.stderr)
     if problems:
-        return 1
+        return BAD_COMMANDS
     say(
         f"{settings.host} (role {settings.role}): the settings can be used, and Consul at {settings.connection.url} can be read"
     )

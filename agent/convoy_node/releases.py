@@ -4,7 +4,8 @@
 """The releases of the agent on a node: which one is active, and the trial of a new one.
 
 Each release is a folder below ``releases``, with all that an agent run needs. ``current`` links to the active one, ``next`` to one that an
-upgrade of the node has brought and that has not been tried. A new release becomes active when it has made an agent run and reported it.
+upgrade of the node has brought and that has not been tried. ``trial`` is a file: the agent run that just ended has left its upgrade to
+``next``. A new release becomes active when it has made an agent run and reported it.
 """
 
 from __future__ import annotations
@@ -15,25 +16,48 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Optional
 
+from . import agent_run
 from .agent_run import Release
 from .consul import Consul
 from .errors import ConsulError, InstallError, printable
-from .gate import NodeKeys
+from .gate import NodeKeys, answer
+from .machine import puppet
+from .machine.lock_file import is_locked
 from .machine.processes import run_limited
 from .settings import NodeSettings
 from .state import is_rebooting
 
 HOME = Path("/opt/convoy")
 CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
+# A file with the name of a release. The role writes it, in tasks/release.yml.
+TRIAL = "trial"
 # A file in the folder of a release that could not report, with the reason.
 REFUSED = "refused"
+# Exit codes of convoy-node check, as in sysexits.h: Consul can't be read, or a command for jobs has a mistake.
+NO_CONSUL = 75
+BAD_COMMANDS = 65
 # A release that hangs is given up after this time, besides the limits of Puppet, packages and validations (seconds).
 _TRIAL_SECONDS = 1800.0
 _CHECK_SECONDS = 60.0
+# How long Consul may be away after a trial, and the pause between two tries to read the report (seconds).
+_REPORT_SECONDS, _REPORT_AGAIN = 60.0, 2.0
+# An agent run that was killed has freed its lock after this time (seconds).
+_LOCK_SECONDS = 2.0
+
+
+class TrialResult(Enum):
+    """How the trial of a release has ended."""
+
+    ACTIVE = "it has reported, and is active"
+    REBOOTS = "the node reboots first"
+    REFUSED = "it could not report"
+    POSTPONED = "no release could have reported"
 
 
 def linked(home: Path, link: str) -> Optional[Path]:
@@ -93,51 +117,120 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
-def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -> Optional[str]:
-    """Let a new release make an agent run; return None if it has reported, else why it could not, or an empty text if the node reboots first.
+def take_trial(release: Release) -> Optional[Release]:
+    """Return the release to which the agent run that just ended has left its upgrade; None for none. The file that says so is removed."""
+    if release.home is None:
+        return None
+    file = release.home / TRIAL
+    try:
+        name = file.read_text(encoding="utf-8").strip()
+        file.unlink()
+    except (OSError, ValueError):
+        return None
+    new = staged(release)
+    return new if new is not None and new.folder.name == name else None
+
+
+def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -> tuple[TrialResult, str]:
+    """Let a new release make an agent run; return the result, and a reason if the release is refused or the trial is postponed.
 
     Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
-    release wrote at the end of its run.
+    release wrote at the end of its run. A release is refused only if the old one could have reported at that time.
     """
-    problem = _trial(new, settings, path)
+    obstacle = _obstacle(settings)
+    if obstacle:
+        return TrialResult.POSTPONED, obstacle
+    try:
+        problem = _trial(new, settings, path)
+    except ConsulError as error:
+        return TrialResult.POSTPONED, str(error)
     home = old.home
     assert home is not None
     if problem is None:
         activate(home, new.folder)
-        return None
+        return TrialResult.ACTIVE, ""
     if is_rebooting(settings.version_file):
-        return ""
+        return TrialResult.REBOOTS, ""
+    obstacle = _obstacle(settings)
+    if obstacle:
+        return TrialResult.POSTPONED, obstacle
     with contextlib.suppress(OSError):
         (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
-    return problem
+    return TrialResult.REFUSED, problem
 
 
 def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
+    """Return why a release can't report; None if it has.
+
+    :raises ConsulError: if its report can't be read.
+    """
     program = str(new.folder / "bin/convoy-node")
     for words, seconds in ((["check"], _CHECK_SECONDS), (["run", "--trial"], _TRIAL_SECONDS + _limits(settings))):
+        command = [program, "--settings", path, *words]
         try:
-            code = run_limited([program, "--settings", path, *words], seconds)
+            code = run_limited(command, seconds)
+            if words[0] == "check" and code == NO_CONSUL and not _obstacle(settings):
+                # Consul was away for a moment, or only this release can't read it.
+                code = run_limited(command, seconds)
         except subprocess.TimeoutExpired:
             return f"convoy-node {words[0]} of it did not end within {seconds:.0f} s"
         except OSError as error:
             return f"{program} can't be run: {error.strerror}"
-        if words[0] == "check" and code:
+        # A command for jobs that has a mistake is the operator's.
+        if words[0] == "check" and code not in (0, BAD_COMMANDS):
             return f"convoy-node check of it ended with {code}"
     return _not_reported(new, settings)
 
 
-def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
-    """Return why the last report of this host is not one of a release; None if it is."""
+def _obstacle(settings: NodeSettings) -> str:
+    """Return why no release could make an agent run and report it now; empty if one could."""
+    disabled = puppet.disabled_by_operator()
+    if disabled is not None:
+        return f"Puppet is disabled on this host: {disabled}"
+    until = time.monotonic() + _LOCK_SECONDS
+    while is_locked(agent_run.lock_file(settings)):
+        if time.monotonic() > until:
+            return "another agent run has the lock of this node"
+        time.sleep(0.1)
     keys = NodeKeys(settings.host, settings.role, settings.prefix)
     try:
-        entry = Consul(settings.connection).get(keys.record)
-        record = json.loads(entry.value) if entry is not None else {}
-    except (ConsulError, ValueError, RecursionError) as error:
+        found = answer(keys, Consul(settings.connection).read(keys.all), settings.default)
+    except ConsulError as error:
+        return str(error)
+    return "" if found.is_open else found.reason
+
+
+def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
+    """Return why the last report of this host is not one of a release; None if it is.
+
+    :raises ConsulError: if the report can't be read.
+    """
+    try:
+        record = json.loads(_read_record(settings))
+    except (ValueError, RecursionError) as error:
         return f"it is not known whether it has reported: {printable(str(error))}"
     reporter, state = (record.get(name) for name in ("release", "state")) if isinstance(record, dict) else (None, None)
     if reporter == new.name and state in ("upgraded", "failed"):
         return None
     return f"its agent run left the record of {settings.host} {'started' if state == 'started' else 'without a report of it'}"
+
+
+def _read_record(settings: NodeSettings) -> bytes:
+    """Return the host's record, also if Consul is away for a moment; an empty object if there is none.
+
+    :raises ConsulError: if it can't be read.
+    """
+    keys = NodeKeys(settings.host, settings.role, settings.prefix)
+    until = time.monotonic() + _REPORT_SECONDS
+    while True:
+        try:
+            entry = Consul(settings.connection).get(keys.record)
+        except ConsulError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_REPORT_AGAIN)
+        else:
+            return entry.value if entry is not None else b"{}"
 
 
 def _limits(settings: NodeSettings) -> float:

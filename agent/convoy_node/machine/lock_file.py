@@ -10,6 +10,7 @@ In a folder that other users can write, such as ``/run/lock``, any of them could
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -46,6 +47,21 @@ def open_lock_file(path: Path) -> int:
         os.close(file)
         raise LockError(f"The lock {name} can't be trusted: {problem}")
     return file
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process has a lock now; False if there is no such file, or it can't be opened."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def open_lock_folder(folder: Path) -> int:

@@ -9,15 +9,17 @@ import fcntl
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from convoy_node import releases
+from convoy_node import command_line, releases
 from convoy_node.agent_run import Release
 from convoy_node.connection import Connection
 from convoy_node.consul import ConsulKey
-from convoy_node.errors import InstallError
+from convoy_node.errors import ConsulError, InstallError
 from convoy_node.machine.processes import run_limited
+from convoy_node.releases import TrialResult
 from convoy_node.settings import NodeSettings
 from convoy_node.state import is_rebooting
 
@@ -132,57 +134,206 @@ class Record:
     """Consul, with the record of the host that the agent run of the new release has left."""
 
     found: dict[str, str] | None = None
+    gate = b"True"
+    # Requests of the given kind that have no answer, the first ones.
+    failures = {"read": 0, "get": 0}  # noqa: RUF012  tests replace it
 
     def __init__(self, _connection: Connection) -> None:
         pass
 
     def get(self, key: str) -> ConsulKey | None:
         assert key == "upgrade/hosts/compute7"
+        self._answer("get")
         return ConsulKey(json.dumps(self.found).encode(), 1) if self.found is not None else None
+
+    def read(self, _keys: Sequence[str]) -> dict[str, ConsulKey]:
+        self._answer("read")
+        return {"config_state/enable_puppet/host/compute7": ConsulKey(self.gate, 1)}
+
+    def _answer(self, what: str) -> None:
+        self.failures[what] -= 1
+        if self.failures[what] >= 0:
+            raise ConsulError("Consul is away.")
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> type[Record]:
+    """Consul with the report of a release r2, and with an open gate."""
+    monkeypatch.setattr(releases, "Consul", Record)
+    monkeypatch.setattr(Record, "found", {"release": "r2", "state": "upgraded"})
+    monkeypatch.setattr(Record, "gate", b"True")
+    monkeypatch.setattr(Record, "failures", {"read": 0, "get": 0})
+    monkeypatch.setattr(releases, "_REPORT_AGAIN", 0.01)
+    return Record
+
+
+@pytest.fixture
+def node(home: Path, tmp_path: Path) -> NodeSettings:
+    """A node with the release r1, which is active, and r2, which is staged; the script in ``tmp_path`` stands for r2."""
+    releases.install(source(tmp_path, "r1"), home)
+    new = source(tmp_path, "r2")
+    (new / "bin").mkdir()
+    (new / "bin/convoy-node").write_text(f"#!/bin/sh\n. {tmp_path}/script\n")
+    (new / "bin/convoy-node").chmod(0o755)
+    (tmp_path / "script").write_text("")
+    releases.install(new, home, stage=True)
+    (tmp_path / "version").write_text("")
+    data = {"puppet_gate_lock_file": str(tmp_path / "run/node.lock")}
+    return NodeSettings("compute7", "compute", Connection(), data, version_file=str(tmp_path / "version"))
+
+
+def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
+    old, staged = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
+    return releases.try_release(old, staged, node, "/nonexistent")
 
 
 @pytest.mark.parametrize(
-    ("record", "script", "reboots", "result"),
+    ("found", "script", "reboots", "result", "told"),
     [
-        ({"release": "r2", "state": "upgraded"}, "", False, None),
+        ({"release": "r2", "state": "upgraded"}, "", False, TrialResult.ACTIVE, ""),
         # Whether the upgrade succeeds does not count, only that the release can tell.
-        ({"release": "r2", "state": "failed"}, "", False, None),
-        ({"release": "r2", "state": "started"}, "", False, "left the record of compute7 started"),
-        ({"release": "r1", "state": "upgraded"}, "", False, "without a report of it"),
-        (None, "", False, "without a report of it"),
-        ({"release": "r2", "state": "upgraded"}, "exit 3", False, "convoy-node check of it ended with 3"),
-        ({"release": "r2", "state": "started"}, "", True, ""),
+        ({"release": "r2", "state": "failed"}, "", False, TrialResult.ACTIVE, ""),
+        ({"release": "r2", "state": "started"}, "", False, TrialResult.REFUSED, "left the record of compute7 started"),
+        ({"release": "r1", "state": "upgraded"}, "", False, TrialResult.REFUSED, "without a report of it"),
+        (None, "", False, TrialResult.REFUSED, "without a report of it"),
+        ({"release": "r2", "state": "upgraded"}, "exit 3", False, TrialResult.REFUSED, "check of it ended with 3"),
+        ({"release": "r2", "state": "started"}, "", True, TrialResult.REBOOTS, ""),
+        # The command for jobs that has a mistake is not the release's.
+        ({"release": "r2", "state": "upgraded"}, '[ "$3" != check ] || exit 65', False, TrialResult.ACTIVE, ""),
+        # The old release can read Consul, and the new one can't.
+        ({"release": "r2", "state": "upgraded"}, "exit 75", False, TrialResult.REFUSED, "check of it ended with 75"),
     ],
 )
 def test_a_release_becomes_active_only_if_it_has_reported(
-    record: dict[str, str] | None,
+    found: dict[str, str] | None,
     script: str,
     reboots: bool,
-    result: str | None,
+    result: TrialResult,
+    told: str,
+    record: type[Record],
+    node: NodeSettings,
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    record.found = found
+    (tmp_path / "script").write_text(script)
+    if reboots:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        (tmp_path / "version.reboot").write_text(f"v2 {boot}")
+    outcome, reason = tried(home, node)
+    assert (outcome, told in reason, bool(reason)) == (result, True, bool(told))
+    assert current(home) == ("r2" if result is TrialResult.ACTIVE else "r1")
+    assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
+    # After a reboot, it is tried again.
+    assert (releases.staged(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("why", ["gate", "disabled", "lock", "Consul"])
+def test_a_release_is_not_refused_while_no_release_could_report(
+    why: str,
+    when: str,
+    record: type[Record],
+    node: NodeSettings,
     home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(releases, "Consul", Record)
-    monkeypatch.setattr(Record, "found", record)
-    releases.install(source(tmp_path, "r1"), home)
-    new = source(tmp_path, "r2")
-    (new / "bin").mkdir()
-    (new / "bin/convoy-node").write_text(f"#!/bin/sh\n{script}\n")
-    (new / "bin/convoy-node").chmod(0o755)
-    releases.install(new, home, stage=True)
-    version = tmp_path / "version"
-    if reboots:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        (tmp_path / "version.reboot").write_text(f"v2 {boot}")
-    settings = NodeSettings("compute7", "compute", Connection(), {}, version_file=str(version))
-    old, staged = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
-    problem = releases.try_release(old, staged, settings, "/nonexistent")
-    assert problem == result if not result else result in (problem or "")
-    assert current(home) == ("r2" if result is None else "r1")
-    assert (home / "releases/r2" / releases.REFUSED).exists() == bool(result)
-    # After a reboot, it is tried again.
-    assert (releases.staged(old) is not None) == (result == "")
+    record.found = {"release": "r1", "state": "started"}
+    ran = tmp_path / "ran"
+    (tmp_path / "script").write_text(f"touch {ran}\n")
+    monkeypatch.setattr(releases, "_LOCK_SECONDS", 0.2)
+    lock = tmp_path / "run/node.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as file:
+
+        def begin() -> None:
+            if why == "lock":
+                fcntl.flock(file, fcntl.LOCK_EX)
+            elif why == "disabled":
+                monkeypatch.setattr("convoy_node.machine.puppet.disabled_by_operator", lambda: "its disk")
+            elif why == "gate":
+                record.gate = b"False"
+            else:
+                record.failures["read"] = 1
+
+        def run(words: Sequence[str], seconds: float) -> int:
+            code = run_limited(words, seconds)
+            begin()
+            return code
+
+        if when == "before":
+            begin()
+        else:
+            monkeypatch.setattr(releases, "run_limited", run)
+        outcome, reason = tried(home, node)
+    told = {"gate": "is False", "disabled": "its disk", "lock": "has the lock", "Consul": "Consul is away"}
+    assert (outcome, told[why] in reason) == (TrialResult.POSTPONED, True), reason
+    assert ran.exists() == (when == "meanwhile")
+    assert not (home / "releases/r2" / releases.REFUSED).exists()
+    assert releases.staged(Release.at(home / "releases/r1")) is not None
+
+
+def test_consul_that_is_away_for_a_moment_refuses_no_release(
+    record: type[Record], node: NodeSettings, home: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    (tmp_path / "script").write_text(f"[ -e {first} ] || {{ touch {first}; exit 75; }}\n")
+    record.failures["get"] = 2
+    assert tried(home, node) == (TrialResult.ACTIVE, "")
+
+
+def test_a_report_that_can_t_be_read_postpones_the_trial(
+    record: type[Record], node: NodeSettings, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "_REPORT_SECONDS", 0.0)
+    record.failures["get"] = 1000
+    assert tried(home, node) == (TrialResult.POSTPONED, "Consul is away.")
+    assert not (home / "releases/r2" / releases.REFUSED).exists()
+
+
+@pytest.mark.parametrize(
+    ("left", "code", "arguments", "version", "goes_on"),
+    [
+        ("r2\n", 0, [], "", True),
+        # An agent run that only reports a hold, or finds the lock of the node taken, leaves its upgrade to no other release.
+        (None, 0, [], "", False),
+        ("r3\n", 0, [], "", False),
+        ("r2\n", 2, [], "", False),
+        ("r2\n", 0, ["--check"], "", False),
+        ("r2\n", 0, [], "v2", False),
+    ],
+)
+def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
+    left: str | None,
+    code: int,
+    arguments: list[str],
+    version: str,
+    goes_on: bool,
+    node: NodeSettings,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "version").write_text(version)
+    trials: list[str] = []
+
+    def start(*_arguments: object) -> subprocess.Popen[bytes]:
+        if left is not None:
+            (home / releases.TRIAL).write_text(left)
+        return subprocess.Popen(["sh", "-c", f"exit {code}"])
+
+    def try_release(_old: Release, new: Release, *_more: object) -> tuple[TrialResult, str]:
+        trials.append(new.name)
+        return TrialResult.POSTPONED, "Consul is away."
+
+    monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
+    monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(releases, "try_release", try_release)
+    assert command_line._run(node, "/nonexistent", arguments) == (1 if goes_on else code)
+    assert trials == (["r2"] if goes_on else [])
+    # The next agent run does not find what this one has left.
+    assert not (goes_on and (home / releases.TRIAL).exists())
 
 
 def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
