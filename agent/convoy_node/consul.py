@@ -305,11 +305,22 @@ class WakeWatch:
 
     def _ask(self, query: _Query, seconds: float) -> None:
         if query.connection is None:
-            query.connection = self._to.open(keep=True)
+            self._connect(query)
+        assert query.connection is not None
         facts = {"stale": "", "index": str(max(1, query.seen)), "wait": f"{max(1, int(seconds * 1000))}ms"}
         query.connection.request("GET", self._to.path(f"kv/{quote(query.key)}", facts), headers=self._to.headers())
         query.is_sent = True
         query.asked = max(1, query.seen)
+
+    def _connect(self, query: _Query) -> None:
+        query.connection = self._to.open(keep=True)
+        if self._to.scheme == "https":
+            # The session tickets of TLS 1.3 come after the handshake, and make the socket readable like an answer. They come before the first
+            # answer, and so this request takes them.
+            query.connection.request(
+                "GET", self._to.path(f"kv/{quote(query.key)}", {"stale": ""}), headers=self._to.headers()
+            )
+            self._consul.answer(query.connection, missing_is_well=True)
 
     def _take(self, query: _Query) -> bool:
         """Take an answer; return whether the key has changed."""

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +19,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from convoy_node.connection import Connection
+from convoy_node.consul import Consul, WakeWatch
+from convoy_node.machine.signals import Signals
 from devkit.agent import Agent
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
@@ -135,6 +142,36 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
         assert "certificate verify failed" in result["msg"]
         assert "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate" in result["msg"]
     assert refused[0]["failure"]["code"] == "tls"
+
+
+def test_an_agent_of_a_node_waits_and_is_woken(secure: Secure) -> None:
+    key = "upgrade/wake/compute1"
+    secure.agent.kv.put(key, "enrolled")
+    # Shorter than the wait: an answer that does not come in time is an error.
+    to = Connection(
+        port=secure.agent.https_port,
+        scheme="https",
+        verify=secure.ca,
+        cert=(secure.client.cert, secure.client.key),
+        timeout=1,
+    )
+    signals = NoSignals()
+    with signals.pipe, signals.other_end, contextlib.closing(WakeWatch(to, [key], signals)) as watch:
+        watch.note(Consul(to).read([key]))
+        began = time.monotonic()
+        assert not watch.wait(2.5, 10, lambda: False)
+        assert 2.4 < time.monotonic() - began < 4
+        threading.Timer(0.5, secure.agent.kv.put, [key, "1700000000"]).start()
+        assert watch.wait(20, 20, lambda: False)
+        assert time.monotonic() - began < 10
+
+
+class NoSignals(Signals):
+    """Signals that never come. Those of an agent would take over the handlers of this process."""
+
+    def __init__(self) -> None:
+        self.pipe, self.other_end = socket.socketpair()
+        self.pipe.setblocking(False)
 
 
 def test_an_authority_that_signed_something_else(secure: Secure) -> None:
