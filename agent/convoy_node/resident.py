@@ -280,9 +280,13 @@ class Resident:
         if decision.run is None:
             self._wait(decision.seconds)
             return
+        if self._signals.is_over:
+            return
         self._make_run(decision.run)
         self._said = None
-        self._replace_release()
+        # Another release would not know of a signal that ends the service.
+        if not self._signals.is_over:
+            self._replace_release()
 
     def _make_run(self, what: str) -> None:
         self._notifier.status(f"agent run: {what}")

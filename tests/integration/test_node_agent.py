@@ -644,6 +644,19 @@ def test_an_installation_keeps_the_release_of_a_run(consul: RawKV, node: Node) -
     assert sorted(one.name for one in (node.home / "releases").iterdir()) == ["r3", "r4"]
 
 
+@pytest.mark.thorough
+def test_an_agent_that_is_stopped_in_a_run_goes_on_as_no_other_release(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    (node.folder / "what").write_text("wait")
+    node.start()
+    wait_for(lambda: node.runs, "a run")
+    node.install("r2")
+    assert node.process is not None
+    node.process.send_signal(signal.SIGTERM)
+    assert node.process.wait(timeout=20) == 0
+    assert not node.says("r2 goes on")()
+
+
 @pytest.mark.parametrize("python", ["python3.9", "python3.13"])
 def test_it_runs_on_old_and_new_pythons(python: str, consul: RawKV, node: Node, pythons: dict[str, str]) -> None:
     if python not in pythons:
