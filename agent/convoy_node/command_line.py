@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import io
 import os
 import random
 import subprocess
@@ -46,6 +47,10 @@ commands:
 
 def main(words: Sequence[str]) -> int:
     """Run a command; return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Reasons come from operators and from Consul, and the encoding of the locale may lack their letters.
+            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         prog="convoy-node",
         description="Upgrades this node and runs Puppet when its gate in Consul is open.",

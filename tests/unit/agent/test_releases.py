@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import subprocess
 import time
@@ -334,6 +335,16 @@ def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
     assert trials == (["r2"] if goes_on else [])
     # The next agent run does not find what this one has left.
     assert not (goes_on and (home / releases.TRIAL).exists())
+
+
+def test_a_text_with_letters_that_the_locale_lacks_is_printed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line.agent_run, "has_systemd", lambda: False)
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="iso-8859-1"))
+    assert command_line.main(["install", "--home", str(home), str(source(tmp_path, "r\u017e"))]) == 0
+    assert shown.getvalue() == b"r\\u017e is active\n"
 
 
 def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
