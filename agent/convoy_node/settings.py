@@ -106,6 +106,8 @@ _EXAMPLES = {
     _ITEMS: "a list of objects",
     _MAPPING: "an object",
 }
+# A request may not take longer: systemd ends an agent that has not reported for 180 seconds, as convoy-node.service says.
+_MOST_TIMEOUT = 60.0
 # These may be 0.
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
 _LAST_PORT = 65535
@@ -340,7 +342,7 @@ def _connection(data: Mapping[str, Any], token: Optional[str]) -> Connection:
         verify=(data.get("upgrade_consul_ca_path") or True) if validate else False,
         cert=(cert, key) if cert and key else None,
         datacenter=data.get("upgrade_consul_datacenter"),
-        timeout=float(data.get("upgrade_consul_timeout", 10)),
+        timeout=min(float(data.get("upgrade_consul_timeout", 10)), _MOST_TIMEOUT),
     )
 
 

@@ -134,6 +134,14 @@ def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None
     assert "5ec2e7" not in repr(settings)
 
 
+@pytest.mark.parametrize(("given", "used"), [(2.5, 2.5), (60, 60.0), (600, 60.0)])
+def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float, used: float, tmp_path: Path) -> None:
+    settings = read_settings(write(tmp_path, {**GOOD, "upgrade_consul_timeout": given}))
+    assert settings.connection.timeout == used
+    # Agent runs wait as long as they were told to.
+    assert settings.data["upgrade_consul_timeout"] == given
+
+
 def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("convoy_node.settings.FOLDER", str(tmp_path / "state"))
     path = write(tmp_path, {**GOOD, "puppet_gate_interval": 60})
