@@ -20,8 +20,8 @@ from .connection import Connection
 from .errors import ConsulError, Denied, printable
 from .machine.signals import Signals
 
-# Answers on the keys of one node are small. More than this is not Consul.
-_MOST_BYTES = 4_000_000
+# The largest answer that is read. A read of web1 also returns the keys of web10, web100 and so on: about 1 KiB for each such host.
+_MOST_BYTES = 64_000_000
 # Consul's indexes and flags are unsigned numbers of 64 bits.
 _MOST_NUMBER = 2**64 - 1
 # Operations that return their key if they were executed.
@@ -168,7 +168,12 @@ class Consul:
         :raises ConsulError: also :class:`Denied`.
         """
         response = connection.getresponse()
-        body = response.read(_MOST_BYTES)
+        body = response.read(_MOST_BYTES + 1)
+        if len(body) > _MOST_BYTES:
+            raise ConsulError(
+                f"{self._to.url}: the answer is larger than {_MOST_BYTES // 1_000_000} MB, and can't be used. If too many hosts have names that begin "
+                "with the name of this node, rename it."
+            )
         index = response.headers.get("X-Consul-Index") or "0"
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):

@@ -128,6 +128,22 @@ def test_an_answer_that_is_none_of_consul_s_is_an_error(text: bytes, server: Ser
             consul.checks()
 
 
+def test_the_keys_of_hosts_whose_names_begin_like_that_of_the_node_may_be_many(server: Server) -> None:
+    # So many hosts with names that begin with web1, as a fleet of 100,000 has.
+    others = [{"KV": pair(Key=f"a{number}", Value="eHh4" * 100)} for number in range(11_110)]
+    consul = server.gives({"Results": [{"KV": PAIR}, *others], "Errors": None})
+    assert len(server.body) > 4_000_000
+    assert consul.read(["a"]) == {"a": ConsulKey(b"x", 7, 0)}
+
+
+def test_an_answer_that_is_too_large_is_an_error_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convoy_node.consul._MOST_BYTES", 50)
+    server.gives({"Results": None})
+    server.consul.read(["a"])
+    with pytest.raises(ConsulError, match="the answer is larger than"):
+        server.gives({"Results": [{"KV": PAIR}], "Errors": None}).read(["a"])
+
+
 def test_a_single_key_has_to_be_the_one_that_was_asked_for(server: Server) -> None:
     for found in ([], [PAIR, PAIR], [pair(Key="b")]):
         with pytest.raises(ConsulError, match=r"is not one of Consul's"):
