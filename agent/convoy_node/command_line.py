@@ -20,7 +20,7 @@ from typing import Optional
 
 from . import agent_run, releases
 from .decision import JOB, puppet_due
-from .errors import BadSettings, ConsulError, InstallError, LockError
+from .errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
 from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
@@ -32,6 +32,8 @@ from .state import node_version
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78
+# The exit code of an agent whose token can't be read. systemd starts it again, because nothing else notices when the file is right.
+BAD_TOKEN = 75
 
 HELP = """\
 commands:
@@ -83,7 +85,7 @@ def main(words: Sequence[str]) -> int:
         if options.command in ("agent", "once", "run"):
             with contextlib.suppress(OSError, LockError):
                 report_bad_settings(error, last_good(options.settings))
-        return BAD_SETTINGS
+        return _agent_code(error, options.settings) if options.command == "agent" else BAD_SETTINGS
     except (InstallError, LockError) as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         return 1
@@ -95,7 +97,24 @@ def say(text: str) -> None:
 
 
 def _agent(path: str) -> int:
-    return Resident(path, say).run()
+    try:
+        resident = Resident(path, say)
+    except BadToken as error:
+        # systemd tries again every few seconds, which is too often for an agent run that reports it.
+        print(f"convoy-node: {error}", file=sys.stderr, flush=True)
+        return BAD_TOKEN
+    return resident.run()
+
+
+def _agent_code(error: BadSettings, path: str) -> int:
+    """Return the exit code of an agent that had unusable settings: whether systemd starts it again, or convoy-node.path when they change."""
+    if isinstance(error, BadToken):
+        return BAD_TOKEN
+    with contextlib.suppress(BadSettings):
+        # They may have changed while the mistake was reported. Then convoy-node.path found an agent that was running.
+        read_settings(path)
+        return 1
+    return BAD_SETTINGS
 
 
 def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:

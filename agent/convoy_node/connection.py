@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 from urllib.parse import urlencode
 
-from .errors import BadSettings, printable
+from .errors import ConsulError, printable
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Connection:
         """Return a new connection.
 
         :param keep: whether it stays open for long. It is connected then, and TCP's keepalive notices a peer that is gone without a word.
-        :raises BadSettings: if a certificate can't be read.
+        :raises ConsulError: if a certificate can't be read.
         :raises OSError: with ``keep``, if it can't be connected.
         """
         connection: http.client.HTTPConnection
@@ -80,8 +80,9 @@ class Connection:
                 context.load_cert_chain(*self.cert)
         except OSError as error:
             paths = ", ".join(one for one in (self.verify, *(self.cert or ())) if isinstance(one, str))
-            raise BadSettings(
-                f"A certificate for Consul can't be read ({printable(paths)}): {printable(str(error))}. Correct its path."
+            # While certificates are renewed, the key may be that of the former one for a moment. So this is no reason to end.
+            raise ConsulError(
+                f"Consul at {self.url} can't be reached: a certificate can't be read ({printable(paths)}): {printable(str(error))}. Correct its path."
             ) from error
         return context
 

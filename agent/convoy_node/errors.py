@@ -10,6 +10,10 @@ class BadSettings(Exception):
     """The settings file or the token can't be used."""
 
 
+class BadToken(BadSettings):
+    """The token can't be read. It may be a file that is written elsewhere, and later."""
+
+
 class ConsulError(Exception):
     """Consul gave no answer, or one that can't be used. The agent treats it as a closed gate."""
 

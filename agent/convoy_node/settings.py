@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .connection import Connection
-from .errors import BadSettings, printable
+from .errors import BadSettings, BadToken, printable
 from .state import FOLDER
 
 FILE = "/etc/convoy/node.json"
@@ -161,7 +161,7 @@ class NodeSettings:
 def read_settings(path: str = FILE) -> NodeSettings:
     """Return the settings of a file.
 
-    :raises BadSettings: if the file or the token can't be read, or a setting is unknown or has a wrong value.
+    :raises BadSettings: if the file can't be read, a setting is unknown or has a wrong value, or, as :class:`BadToken`, the token can't be read.
     """
     data = _parsed(path)
     for name, value in data.items():
@@ -310,7 +310,10 @@ def _fits(name: str, kind: str, value: Any) -> bool:
 
 
 def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[str]]:
-    """Return the token and the file that it is from; None without a token."""
+    """Return the token and the file that it is from; None without a token.
+
+    :raises BadToken: if the file can't be read, or has no token.
+    """
     given = data.get("upgrade_consul_token")
     if given:
         return given, None
@@ -321,11 +324,11 @@ def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[
         token = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadSettings(
+        raise BadToken(
             f"{path}: the token file {file} can't be read: {reason}. Write the Consul token of this node there."
         ) from None
     if not token or not (token.isascii() and token.isprintable()):
-        raise BadSettings(
+        raise BadToken(
             f"{path}: the token file {file} is empty or has characters that tokens don't have. Write the Consul token there."
         )
     return token, file

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ..consul import Consul, ConsulKey
-from ..errors import BadSettings, ConsulError, LockError, printable
+from ..errors import ConsulError, LockError, printable
 from ..gate import NodeKeys, admitted_job
 from ..machine.lock_file import open_lock_file
 from ..machine.processes import start_ticks
@@ -105,7 +105,7 @@ class JobRun:
         except Busy as error:
             self._say(f"{self._settings.host}: {error}")
             return 75
-        except (ConsulError, BadSettings):
+        except ConsulError:
             raise
         except Exception as error:
             # Whatever it is, the operator has to learn of it. The start of a run stays as it is, and the next run reports its end.
