@@ -65,13 +65,15 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(words)
-    if options.arguments and options.command not in ("run", "install", "once"):
+    # As a trial, the agent looks once, waits for a moment, and ends. A new release has to be able to do that.
+    is_trial = options.command == "agent" and options.arguments == ["--trial"]
+    if options.arguments and options.command not in ("run", "install", "once") and not is_trial:
         parser.error(f"{options.command} takes no arguments")
     try:
         if options.command == "install":
             return _install(options.arguments)
         if options.command == "agent":
-            return _agent(options.settings)
+            return _agent(options.settings, is_trial)
         settings = read_settings(options.settings)
         if options.command == "run":
             return _run(settings, options.settings, options.arguments)
@@ -96,14 +98,14 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _agent(path: str) -> int:
+def _agent(path: str, is_trial: bool) -> int:
     try:
         resident = Resident(path, say)
     except BadToken as error:
         # systemd tries again every few seconds, which is too often for an agent run that reports it.
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         return BAD_TOKEN
-    return resident.run()
+    return resident.try_once() if is_trial else resident.run()
 
 
 def _agent_code(error: BadSettings, path: str) -> int:

@@ -165,7 +165,10 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     :raises ConsulError: if its report can't be read.
     """
     program = str(new.folder / "bin/convoy-node")
-    for words, seconds in ((["check"], _CHECK_SECONDS), (["run", "--trial"], _TRIAL_SECONDS + _limits(settings))):
+    run_seconds = _TRIAL_SECONDS + _limits(settings)
+    # The run comes last, because a release whose agent does not work must not finish the upgrade.
+    trials = ((["check"], _CHECK_SECONDS), (["agent", "--trial"], _CHECK_SECONDS), (["run", "--trial"], run_seconds))
+    for words, seconds in trials:
         command = [program, "--settings", path, *words]
         try:
             code = run_limited(command, seconds)
@@ -176,9 +179,9 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
             return f"convoy-node {words[0]} of it did not end within {seconds:.0f} s"
         except OSError as error:
             return f"{program} can't be run: {error.strerror}"
-        # A command for jobs that has a mistake is the operator's.
-        if words[0] == "check" and code not in (0, BAD_COMMANDS):
-            return f"convoy-node check of it ended with {code}"
+        # An upgrade may fail. A command for jobs that has a mistake is the operator's.
+        if code and words[0] != "run" and (words[0], code) != ("check", BAD_COMMANDS):
+            return f"convoy-node {words[0]} of it ended with {code}"
     return _not_reported(new, settings)
 
 

@@ -35,6 +35,8 @@ _DOUBT_AGAIN = 1800.0
 _JOB_AGAIN = 10.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
+# How long the trial of a release waits (seconds).
+_TRIAL_SECONDS = 1.0
 _CHECKS = ("puppet", "validation")
 # What the agent itself writes to a wake key that is missing. It is no reason to do anything.
 _OWN_WAKE = b"enrolled"
@@ -264,6 +266,13 @@ class Resident:
         )
         while not self._signals.is_over:
             self._look_and_act()
+        return 0
+
+    def try_once(self) -> int:
+        """Look once, start nothing, and wait for a moment; return the exit code. So a new release shows that its loop works."""
+        self._look.look()
+        self._wait(_TRIAL_SECONDS)
+        self._close_watch()
         return 0
 
     def _look_and_act(self) -> None:

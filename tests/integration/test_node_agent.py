@@ -645,7 +645,7 @@ def test_a_release_that_an_upgrade_brings_finishes_it_and_becomes_active(consul:
     assert json.loads(consul.get(RECORD) or b"")["release"] == "r2"
 
 
-@pytest.mark.parametrize("fault", quick(1, ["no report", "no program"]))
+@pytest.mark.parametrize("fault", quick(2, ["no report", "no loop", "no program"]))
 def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     fault: str, consul: RawKV, node: Node
 ) -> None:
@@ -653,13 +653,26 @@ def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     (node.folder / "what").write_text("bring")
     if fault == "no program":
         (node.home / "releases/broken/bin/convoy-node").write_text("#!/bin/sh\nexit 3\n")
+    if fault == "no loop":
+        # It could report, but no agent would look for the gate after that.
+        module = node.home / "releases/broken/agent/convoy_node/resident.py"
+        module.write_text(
+            module.read_text().replace("def _wait(self, seconds: float) -> None:", "def _waits(self) -> None:")
+        )
+        program = node.home / "releases/broken/ansible"
+        program.write_text(program.read_text().replace('"broken" in release', "False"))
     consul.put(GATE, "True")
     node.start()
     wait_for(node.says("can't report"), "it is refused")
     wait_for(lambda: node.runs[-1]["facts"]["puppet_gate_release"] == "r1" and len(node.runs) > 1, "r1 goes on")
     assert node.active == "r1"
     refused = (node.home / "releases/broken/refused").read_text()
-    assert ("without a report" if fault == "no report" else "check of it ended with 3") in refused
+    told = {
+        "no report": "without a report",
+        "no loop": "agent of it ended with 1",
+        "no program": "check of it ended with 3",
+    }
+    assert told[fault] in refused
     # The next upgrade brings a release that works.
     node.install("r3", "--stage")
     node.stop()

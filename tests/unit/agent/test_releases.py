@@ -201,6 +201,14 @@ def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
         ({"release": "r2", "state": "started"}, "", True, TrialResult.REBOOTS, ""),
         # The command for jobs that has a mistake is not the release's.
         ({"release": "r2", "state": "upgraded"}, '[ "$3" != check ] || exit 65', False, TrialResult.ACTIVE, ""),
+        # An agent that can't wait for the gate would be the last one that this node has.
+        (
+            {"release": "r2", "state": "upgraded"},
+            '[ "$3" != agent ] || exit 1',
+            False,
+            TrialResult.REFUSED,
+            "convoy-node agent of it ended with 1",
+        ),
         # The old release can read Consul, and the new one can't.
         ({"release": "r2", "state": "upgraded"}, "exit 75", False, TrialResult.REFUSED, "check of it ended with 75"),
     ],

@@ -50,3 +50,19 @@ def test_a_signal_that_ends_the_service_starts_no_run_and_no_other_release(
     monkeypatch.setattr(agent, "_replace_release", lambda: note("release"))
     agent._look_and_act()
     assert done == {"look": ["look"], "run": ["look", "run"], "never": ["look", "run", "release"]}[when]
+
+
+def test_the_trial_of_an_agent_looks_and_waits_and_starts_nothing(
+    agent: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def look() -> NextAction:
+        done.append("look")
+        return NextAction("upgrade to v2", "open", 1.0)
+
+    monkeypatch.setattr(agent._look, "look", look)
+    monkeypatch.setattr(agent, "_wait", lambda _seconds: done.append("wait"))
+    monkeypatch.setattr(agent, "_make_run", lambda _what: done.append("run"))
+    assert agent.try_once() == 0
+    assert done == ["look", "wait"]
