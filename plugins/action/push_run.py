@@ -101,7 +101,7 @@ class ActionModule(ControllerAction):
                 "hosts, or leave them out with upgrade_limit; then run the same command again.",
                 hosts=errors,
             )
-        held = {host: why for host in hosts if (why := reported[host].puppet_disabled.strip())}
+        held = {host: given for host in hosts if (given := reported[host].puppet_disabled.strip())}
         return {"held": held, "changed": self._write_holds(options, run, held)}
 
     def _write_holds(self, options: dict[str, Any], run: PreparedRun, held: Mapping[str, str]) -> bool:
