@@ -223,7 +223,7 @@ def alone(settings: NodeSettings) -> Iterator[bool]:
 def _check(settings: NodeSettings) -> int:
     look = Look(settings, say=lambda _text: None)
     try:
-        look.consul.read(look.keys.all)
+        look.read_keys()
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr)
         return NO_CONSUL

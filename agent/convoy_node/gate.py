@@ -136,6 +136,22 @@ class Answer:
     post_upgrade: Optional[str] = None
 
 
+def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token: bool) -> list[str]:
+    """Return the keys that have to be read singly before the answer counts, because it could be the same if the token may not read them.
+
+    Consul silently leaves out of a tree what a token may not read: a hidden gate would look like the default, which is open, and a hidden
+    hold like no hold. Reading a single key fails instead.
+
+    :param entries: what one consistent read of ``keys.all`` returned.
+    :param has_token: whether the node uses a token. Without one, only an answer without any key is confirmed.
+    """
+    if entries and not has_token:
+        return []
+    # A hidden pause would admit the host. If the layout has a version, all pauses are holds already.
+    groups = [keys.gates, keys.holds, *([] if keys.schema in entries else [keys.legacy_gates])]
+    return [group[-1] for group in groups if not any(key in entries for key in group)]
+
+
 def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:
     """Return the answer for a host.
 

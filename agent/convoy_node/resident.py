@@ -18,7 +18,7 @@ from . import agent_run, releases
 from .consul import Consul, ConsulKey, WakeWatch
 from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
-from .gate import Answer, NodeKeys, admitted_job, answer
+from .gate import Answer, NodeKeys, admitted_job, answer, keys_to_confirm
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
@@ -90,7 +90,7 @@ class Look:
         facts = self._facts = self._read_node()
         self.is_answered = False
         try:
-            found = self.consul.read(self.keys.all)
+            found = self.read_keys()
             facts = self._note_wakes(found)
             self.entries = {**found, **self._read_record(facts)}
             self._failures = 0
@@ -116,6 +116,20 @@ class Look:
             self._keep_puppet_out(decision)
             self.renew_checks()
         return decision
+
+    def read_keys(self) -> dict[str, ConsulKey]:
+        """Return the keys of the node that exist.
+
+        :raises ConsulError: also :class:`Denied`, and that also if the token may not read gates or holds: they are not just missing then.
+        """
+        found = self.consul.read(self.keys.all)
+        # At each look, because a policy can be removed while the agent runs.
+        for key in keys_to_confirm(self.keys, found, bool(self.settings.connection.token)):
+            entry = self.consul.get(key)
+            if entry is not None:
+                # It was written after the first read.
+                found[key] = entry
+        return found
 
     def _job(self) -> str:
         """Return the job for which there is something to do; empty for none, and if the token may not read the host's record of it."""

@@ -34,6 +34,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
+from convoy_node.connection import Connection
+from convoy_node.resident import Look
+from convoy_node.settings import NodeSettings
+from convoy_node.state import PuppetRuns
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
@@ -369,6 +373,39 @@ def test_an_old_gate_that_a_token_may_not_read_is_not_taken_for_absent(guarded: 
         with pytest.raises(UpgradeError) as caught:
             act()
         assert caught.value.code == "denied", caught.value.message
+
+
+@pytest.mark.parametrize("left", ["", ALL_BUT.format("config_state/"), ALL_BUT.format("upgrade/hold/")])
+def test_a_node_whose_policy_is_cut_while_its_agent_runs_lets_no_puppet_in(
+    left: str, tmp_path: Path, guarded: Agent, kv: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_out: list[str] = []
+    monkeypatch.setattr("convoy_node.machine.puppet.keep_out", kept_out.append)
+    monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: pytest.fail("Puppet is let in"))
+    # The fixture's gate is closed. A hold closes an open one too.
+    if "hold" in left:
+        kv.put("config_state/enable_puppet/global", "True")
+        kv.put("upgrade/hold/global", "{}")
+    policy = grant(store_with(guarded, MASTER), TokenKind("node", "compute1"))
+    connection = Connection(port=guarded.http_port, token=policy.secret)
+    settings = NodeSettings("compute1", "compute", connection, {}, health=False, puppet_interval=None)
+    look = Look(settings, PuppetRuns(str(tmp_path / "agent.json")), say=lambda _text: None)
+    assert look.look().reason.startswith("closed: ")
+    assert look.is_answered
+    code, _headers, body = kv.call("GET", f"acl/policy/name/{policy.policy}")
+    assert code == 200, body
+    facts = json.loads(body)
+    assert kv.call("PUT", f"acl/policy/{facts['ID']}", {**facts, "Rules": left})[0] == 200
+    for _time in range(2):
+        decision = look.look()
+        assert "refused the node's token: Permission denied" in decision.reason
+        assert decision.keeps_puppet_out
+        assert not look.is_answered
+    assert len(kept_out) == 3
+    # It goes on by itself when the policy is back.
+    grant(store_with(guarded, MASTER), TokenKind("node", "compute1"))
+    look.look()
+    assert look.is_answered
 
 
 def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds(guarded: Agent, kv: RawKV) -> None:

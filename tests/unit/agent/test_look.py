@@ -29,6 +29,9 @@ class Answers:
         self.error: ConsulError | None = None
         self.created: list[str] = []
         self.records = 0
+        self.confirmed: list[str] = []
+        # Whether the policy of the token was removed: reads of trees succeed, and are empty.
+        self.is_hidden = False
 
     def put(self, key: str, value: bytes) -> None:
         self.found[key] = value
@@ -40,13 +43,16 @@ class Answers:
     def get(self, key: str) -> ConsulKey | None:
         if self.error is not None:
             raise self.error
-        self.records += 1
+        if self.is_hidden:
+            raise Denied(f"Consul refused the node's token: lacks permission 'key:read' on {key!r}.")
+        self.records += key == RECORD
+        self.confirmed += [key] * (key != RECORD)
         return self.entry(key) if key in self.found else None
 
     def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
         if self.error is not None:
             raise self.error
-        return {key: self.entry(key) for key in self.found if key in keys}
+        return {} if self.is_hidden else {key: self.entry(key) for key in self.found if key in keys}
 
     def create(self, key: str, _value: str) -> None:
         if self.error is not None:
@@ -66,16 +72,19 @@ def look(
     single: bool = False,
     splay: int = 1800,
     services: str = "",
+    token: str | None = None,
+    is_external: bool = False,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Look:
     (folder / "version").write_text("v2\n")
     settings = NodeSettings(
         "compute7",
         "compute",
-        Connection(),
+        Connection(token=token),
         {},
         version_file=str(folder / "version"),
         health=False,
+        puppet_interval=None if is_external else 1800,
         puppet_splay=splay,
         services=services,
     )
@@ -271,3 +280,51 @@ def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
     assert found.look().run is None
     answers.found["upgrade/current_job"] = b"job/j2"
     assert found.look().run == "job j2"
+
+
+@pytest.mark.parametrize("token", ["the token of the node", None])
+def test_keys_that_the_token_may_not_read_any_more_are_a_doubt_and_let_no_puppet_in(
+    token: str | None, tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_out: list[str] = []
+    monkeypatch.setattr("convoy_node.machine.puppet.keep_out", kept_out.append)
+    monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: pytest.fail("Puppet is let in"))
+    answers.found["config_state/enable_puppet/global"] = b"False"
+    found = look(tmp_path, answers, token=token, is_external=True)
+    assert found.look().keeps_puppet_out
+    answers.is_hidden = True
+    decision = found.look()
+    assert decision.keeps_puppet_out
+    assert decision.reason.startswith("closed: Consul refused the node's token: lacks permission")
+    assert found.facts.doubt_since is not None
+    assert len(kept_out) == 2
+
+
+def test_gates_or_holds_that_are_missing_are_read_singly_only_with_a_token(tmp_path: Path, answers: Answers) -> None:
+    answers.found["upgrade/schema"] = b"1"
+    assert look(tmp_path, answers).look().reason == "open: config_state/enable_puppet/global is True"
+    assert answers.confirmed == []
+    guarded = look(tmp_path, answers, token="the token of the node")
+    guarded.look()
+    assert answers.confirmed == ["upgrade/hold/global"]
+    # In the layout of python-jiocloud, an operator's pause could be hidden too.
+    del answers.found["upgrade/schema"], answers.found["config_state/enable_puppet/global"]
+    assert guarded.look().reason == "open: no gate is set for compute7"
+    assert answers.confirmed[1:] == [
+        "config_state/enable_puppet/global",
+        "upgrade/hold/global",
+        "config_state/global/enable_puppet",
+    ]
+
+
+def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path, answers: Answers) -> None:
+    guarded = look(tmp_path, answers, token="the token of the node")
+
+    class Late(Answers):
+        def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
+            return {key: one for key, one in super().read(keys).items() if key != "upgrade/hold/global"}
+
+    late = Late()
+    late.found["upgrade/hold/global"] = b"{}"
+    guarded.consul = late  # type: ignore[assignment]  # it has the methods that a look calls
+    assert guarded.look().reason == "closed: held by upgrade/hold/global"
