@@ -65,6 +65,8 @@ class Look:
         self._spool = Spool()
         self._say = say
         self.is_answered = False
+        # Whether Puppet's own lock could not be set or removed in the last look.
+        self.is_lock_failed = False
         self._failures = 0
         self._is_single = is_single
         self._has_record = self._has_told = False
@@ -219,6 +221,7 @@ class Look:
 
     def _keep_puppet_out(self, decision: NextAction) -> None:
         """Use Puppet's own lock, if something else than the agent runs Puppet."""
+        self.is_lock_failed = False
         try:
             if self.settings.is_external and decision.keeps_puppet_out:
                 if puppet.keep_out(decision.reason):
@@ -226,7 +229,8 @@ class Look:
             elif puppet.let_in():
                 self._say("Puppet's own runs are let in again")
         except OSError as error:
-            self._say(f"Puppet's own runs can't be kept out: {error}")
+            self.is_lock_failed = True
+            self._say(f"The lock of Puppet's own runs can't be changed: {error}")
 
     @property
     def renew_every(self) -> float:
@@ -273,13 +277,20 @@ class Resident:
         self._said: Optional[NextAction] = None
 
     def run(self) -> int:
-        """Work until the service is stopped; return the exit code."""
+        """Work until the service is stopped, or systemd has to start it again; return the exit code."""
         self._notifier.ready()
         self._say(
             f"convoy-node {self._release.name} waits for the gate of {self._settings.host} (role {self._settings.role})"
         )
         while not self._signals.is_over:
-            self._look_and_act()
+            decision = self._next_action()
+            if self._look.is_lock_failed and self._notifier.is_listening and puppet.is_outside_service():
+                self._say(
+                    f"{self._settings.host}: a folder of Puppet was created after this service started, and is read-only in it. The service ends, "
+                    "so that systemd starts it again with that folder"
+                )
+                return 1
+            self._act(decision)
         return 0
 
     def try_once(self) -> int:
@@ -289,7 +300,7 @@ class Resident:
         self._close_watch()
         return 0
 
-    def _look_and_act(self) -> None:
+    def _next_action(self) -> NextAction:
         self._signals.read_again = False
         self._reload()
         decision = self._look.look()
@@ -300,6 +311,9 @@ class Resident:
             )
             self._notifier.status(decision.reason)
             self._said = decision
+        return decision
+
+    def _act(self, decision: NextAction) -> None:
         if decision.run is None:
             self._wait(decision.seconds)
             return

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
 from ..errors import printable
 
@@ -25,6 +25,7 @@ _NAME = "agent_disabled.lock"
 # How the reason of this agent's own lock begins. It is no hold of an operator.
 OWN = "convoy.upgrade: "
 _MOST_BYTES = 8192
+_MOUNTS = "/proc/self/mountinfo"
 
 
 def disabled_by_operator(folders: Sequence[str] = FOLDERS) -> Optional[str]:
@@ -41,32 +42,76 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
 
     Which folder Puppet uses depends on its packages and settings, so each that may be it gets a lock. Puppet creates the folder only in its
     first run, which has to be kept out too.
+
+    :raises OSError: if a folder can't get its lock. The others have theirs all the same.
     """
     if disabled_by_operator(folders) is not None:
         return False
-    found = False
-    for folder in map(Path, folders):
+
+    def lock(folder: Path) -> bool:
         path = folder / _NAME
         if not folder.parent.is_dir() or os.path.lexists(path):
-            continue
+            return False
         folder.mkdir(mode=0o755, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as out:
-                json.dump({"disabled_message": f"{OWN}{printable(reason)}"}, out)
-            found = True
-    return found
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(file, "w", encoding="utf-8") as out:
+            json.dump({"disabled_message": f"{OWN}{printable(reason)}"}, out)
+        return True
+
+    return _in_each(folders, lock)
 
 
 def let_in(folders: Sequence[str] = FOLDERS) -> bool:
-    """Enable Puppet's own runs again, if this agent had disabled them; return whether it had."""
-    found = False
-    for folder in folders:
-        path = Path(folder) / _NAME
+    """Enable Puppet's own runs again, if this agent had disabled them; return whether it had.
+
+    :raises OSError: if a lock can't be removed. The others are removed all the same.
+    """
+
+    def unlock(folder: Path) -> bool:
+        path = folder / _NAME
         reason = _reason(path)
-        if reason is not None and reason.startswith(OWN):
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            found = True
+        if reason is None or not reason.startswith(OWN):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        return True
+
+    return _in_each(folders, unlock)
+
+
+def is_outside_service(folders: Sequence[str] = FOLDERS, mounts: str = _MOUNTS) -> bool:
+    """Return whether a folder of Puppet is read-only only because it was created after systemd started this service.
+
+    With ``ProtectSystem=strict``, all is read-only in the service except the folders of ``ReadWritePaths``. Each of those that exist when it
+    starts becomes a mount of its own, so a folder that has one already is read-only for another reason, which no start of the service changes.
+
+    :param mounts: a file like ``/proc/self/mountinfo``.
+    """
+    try:
+        if not os.statvfs("/").f_flag & os.ST_RDONLY:
+            return False
+        points = {line.split()[4] for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()}
+    except (OSError, IndexError):
+        return False
+    return any(one.is_dir() and os.path.realpath(one) not in points for one in (Path(each).parent for each in folders))
+
+
+def _in_each(folders: Sequence[str], change: Callable[[Path], bool]) -> bool:
+    """Change all folders, also if one of them fails; return whether any was changed.
+
+    :raises OSError: the first error, at the end.
+    """
+    errors, found = [], False
+    for folder in folders:
+        try:
+            found = change(Path(folder)) or found
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return found
 
 

@@ -24,6 +24,11 @@ class SystemdNotifier:
         # A third of the limit, so that one delay does no harm.
         self.every = int(limit) / 3e6 if limit.isdecimal() and int(limit) > 0 else 60.0
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether systemd has started this process."""
+        return bool(self._address)
+
     def ready(self) -> None:
         """Say that the service has started."""
         self._send("READY=1")

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
@@ -93,3 +96,50 @@ def test_without_puppet_nothing_is_created(tmp_path: Path) -> None:
     assert not puppet.keep_out("closed", nowhere)
     assert puppet.disabled_by_operator(nowhere) is None
     assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_can_t_be_changed_keeps_no_other_one_from_its_lock(
+    folders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(folders[0]).mkdir(parents=True)
+    locks = [Path(folder) / LOCK for folder in folders]
+    real_open, real_unlink = os.open, Path.unlink
+
+    def fail(path: object) -> None:
+        if str(path) == str(locks[0]):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    # A user who may change everything can only be stopped by a file system, so the calls fail here.
+    monkeypatch.setattr(puppet.os, "open", lambda path, *more: fail(path) or real_open(path, *more))
+    with pytest.raises(OSError, match="Read-only"):
+        puppet.keep_out("closed", folders)
+    assert [lock.exists() for lock in locks] == [False, True]
+    monkeypatch.undo()
+    puppet.keep_out("closed", folders)
+    monkeypatch.setattr(Path, "unlink", lambda path: fail(path) or real_unlink(path))
+    with pytest.raises(OSError, match="Read-only"):
+        puppet.let_in(folders)
+    assert [lock.exists() for lock in locks] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("is_strict", "has_mount", "is_outside"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_only_a_folder_that_came_after_the_service_needs_another_start(
+    is_strict: bool,
+    has_mount: bool,
+    is_outside: bool,
+    folders: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    lines = ["65 44 254:0 / / ro,relatime - ext4 /dev/vda rw"]
+    if has_mount:
+        parent = Path(folders[1]).parent
+        lines.append(f"66 65 254:0 {parent} {parent} rw,relatime - ext4 /dev/vda rw")
+    mounts.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(puppet.os, "statvfs", lambda _path: SimpleNamespace(f_flag=os.ST_RDONLY if is_strict else 0))
+    assert puppet.is_outside_service(folders, str(mounts)) == is_outside
+    assert not puppet.is_outside_service([str(tmp_path / "none/state")], str(mounts))
+    assert not puppet.is_outside_service(folders, str(tmp_path / "missing"))

@@ -1,18 +1,23 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The loop of the resident agent: what a signal ends, without a server and without signals of this process."""
+"""The loop of the resident agent: what a signal ends, and when it ends by itself, without Consul and without systemd."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from convoy_node import resident
 from convoy_node.decision import NextAction
+from convoy_node.machine import puppet
 from convoy_node.machine.signals import Signals
-from convoy_node.resident import Resident
+from convoy_node.resident import Look, Resident
 
 
 class NoSignals(Signals):
@@ -48,7 +53,7 @@ def test_a_signal_that_ends_the_service_starts_no_run_and_no_other_release(
     monkeypatch.setattr(agent._look, "look", look)
     monkeypatch.setattr(agent, "_make_run", lambda _what: note("run"))
     monkeypatch.setattr(agent, "_replace_release", lambda: note("release"))
-    agent._look_and_act()
+    agent._act(agent._next_action())
     assert done == {"look": ["look"], "run": ["look", "run"], "never": ["look", "run", "release"]}[when]
 
 
@@ -66,3 +71,53 @@ def test_the_trial_of_an_agent_looks_and_waits_and_starts_nothing(
     monkeypatch.setattr(agent, "_make_run", lambda _what: done.append("run"))
     assert agent.try_once() == 0
     assert done == ["look", "wait"]
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Give the test's process its signals back."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("is_outside", "has_systemd"), [(True, True), (True, False), (False, True)])
+def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
+    is_outside: bool, has_systemd: bool, signals: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert signals is None
+
+    def fail(_reason: str) -> bool:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(puppet, "keep_out", fail)
+    monkeypatch.setattr(puppet, "is_outside_service", lambda: is_outside)
+    if has_systemd:
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    else:
+        monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setattr("convoy_node.resident.keep_last_good", lambda _settings, _path: None)
+    settings = tmp_path / "node.json"
+    # No one listens on this port, so the gate counts as closed.
+    facts = {"puppet_gate_host": "compute7", "puppet_gate_puppet_schedule": "external", "upgrade_consul_port": 1}
+    settings.write_text(json.dumps(facts))
+    said: list[str] = []
+    agent = Resident(str(settings), said.append)
+    looks: list[None] = []
+    look = Look.look
+
+    def count(one: Look, only: bool = False) -> object:
+        looks.append(None)
+        if len(looks) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return look(one, only)
+
+    monkeypatch.setattr(Look, "look", count)
+    monkeypatch.setattr(Resident, "_wait", lambda _resident, _seconds: None)
+    ends = is_outside and has_systemd
+    assert agent.run() == int(ends)
+    assert len(looks) == (1 if ends else 2)
+    assert any("is read-only in it. The service ends" in line for line in said) == ends
