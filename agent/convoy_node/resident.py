@@ -59,6 +59,8 @@ class Look:
         self.settings = settings
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
         self.consul = Consul(settings.connection)
+        # Agent runs publish the checks there, and the other one may be a server.
+        self._agent = Consul(settings.agent)
         self.entries: dict[str, ConsulKey] = {}
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
@@ -248,9 +250,9 @@ class Look:
         with contextlib.suppress(ConsulError):
             for name in _CHECKS:
                 # Read right before it is written, because an agent run may change it.
-                check = self.consul.checks().get(name)
+                check = self._agent.checks().get(name)
                 if isinstance(check, dict) and not check.get("ServiceID"):
-                    self.consul.update_check(
+                    self._agent.update_check(
                         name, str(check.get("Status") or "warning"), str(check.get("Output") or "")
                     )
 

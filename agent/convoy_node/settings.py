@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -122,6 +122,7 @@ class NodeSettings:
     """The settings that the agent itself needs. The rest is Ansible's.
 
     :param data: all settings as they are in the file.
+    :param agent: how to reach the Consul agent of the node, which has its checks.
     :param interval: seconds after which the gate is read again in any case.
     :param puppet_interval: seconds between two runs of Puppet; None if something else runs it.
     :param services: the folder with the tasks of the services of the node, in which ``{version}`` may stand for a version; empty for none.
@@ -134,6 +135,7 @@ class NodeSettings:
     role: str
     connection: Connection
     data: Mapping[str, Any]
+    agent: Connection = field(default_factory=Connection)
     prefix: str = ""
     default: bool = True
     bootstrap: bool = False
@@ -181,11 +183,13 @@ def read_settings(path: str = FILE) -> NodeSettings:
         raise BadSettings(f"{path}: puppet_gate_role {printable(repr(role))} can't be the name of a role. Correct it.")
     token, token_file = _token(path, data)
     interval = data.get("puppet_gate_puppet_interval", 1800)
+    connection = _connection(data, token)
     return NodeSettings(
         host,
         role,
-        _connection(data, token),
+        connection,
         data,
+        agent=_agent(path, data.get("puppet_gate_agent", {}), connection),
         prefix=_prefix(str(data.get("upgrade_consul_kv_prefix", ""))),
         default=data.get("puppet_gate_default", True),
         bootstrap=data.get("puppet_gate_bootstrap", False),
@@ -347,6 +351,25 @@ def _connection(data: Mapping[str, Any], token: Optional[str]) -> Connection:
         datacenter=data.get("upgrade_consul_datacenter"),
         timeout=min(float(data.get("upgrade_consul_timeout", 10)), _MOST_TIMEOUT),
     )
+
+
+def _agent(path: str, given: Mapping[str, Any], connection: Connection) -> Connection:
+    """Return how to reach the Consul agent of the node: as agent runs do, with the token and the certificates of the other connection.
+
+    :raises BadSettings: if the address can't be one.
+    """
+    host, port, scheme = given.get("host", "127.0.0.1"), str(given.get("port", 8500)), given.get("scheme", "http")
+    # Templates of Ansible may have made the port a text.
+    if (
+        not (isinstance(host, str) and host)
+        or not (port.isdecimal() and 0 < int(port[:6]) <= _LAST_PORT)
+        or scheme not in _CHOICES["upgrade_consul_scheme"]
+    ):
+        raise BadSettings(
+            f"{path}: puppet_gate_agent is {printable(json.dumps(given), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "
+            'such as {"port": 8501, "scheme": "https"}.'
+        )
+    return replace(connection, host=host.strip("[]"), port=int(port), scheme=scheme)
 
 
 def _prefix(text: str) -> str:

@@ -192,6 +192,13 @@ def node(consul: RawKV, agent: Agent, tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "what").unlink(missing_ok=True)
 
 
+@pytest.fixture(scope="module")
+def agent_of_node() -> Iterator[Agent]:
+    """A second Consul agent, for the checks of the node alone."""
+    with Agent() as running:
+        yield running
+
+
 def admit(consul: RawKV) -> None:
     """Admit the node as planners do."""
     consul.put(GATE, "True")
@@ -374,9 +381,12 @@ def test_a_wake_during_an_agent_run_is_not_lost(end: str, next_run: str, consul:
 
 
 @pytest.mark.parametrize("what", quick(2, ["agent run", "cron", "wait"]))
-def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, node: Node) -> None:
+def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, node: Node, agent_of_node: Agent) -> None:
+    # The checks are those of the Consul agent of the node, which need not be the one that it asks for its gate.
+    checks = agent_of_node.kv
     # The node only waits if it is not admitted. By its own clock, it looks again in an hour.
     node.write(
+        puppet_gate_agent={"port": agent_of_node.http_port},
         puppet_gate_health=True,
         puppet_gate_health_critical=True,
         puppet_gate_health_ttl=3,
@@ -384,10 +394,10 @@ def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, nod
     )
     for name in ("puppet", "validation"):
         check = {"Name": name, "TTL": "3s", "Status": "passing"}
-        assert consul.call("PUT", "agent/check/register", json.dumps(check).encode())[0] == 200
+        assert checks.call("PUT", "agent/check/register", json.dumps(check).encode())[0] == 200
 
     def statuses() -> list[tuple[str, str]]:
-        found = json.loads(consul.call("GET", "agent/checks")[2])
+        found = json.loads(checks.call("GET", "agent/checks")[2])
         return sorted((name, found[name]["Status"]) for name in ("puppet", "validation"))
 
     passing = [("puppet", "passing"), ("validation", "passing")]
@@ -412,9 +422,11 @@ def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, nod
         node.stop()
         # Nothing else has renewed them.
         wait_for(lambda: statuses() == [("puppet", "critical"), ("validation", "critical")], "they expire")
+        # Nor are they at the other Consul agent.
+        assert not {"puppet", "validation"} & set(json.loads(consul.call("GET", "agent/checks")[2]))
     finally:
         for name in ("puppet", "validation"):
-            consul.call("PUT", f"agent/check/deregister/{name}")
+            checks.call("PUT", f"agent/check/deregister/{name}")
 
 
 def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) -> None:

@@ -86,6 +86,9 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({**GOOD, "puppet_gate_puppet_schedule": "cron"}, "give one of agent, external"),
         ({**GOOD, "upgrade_consul_port": 65536}, "upgrade_consul_port is 65536; give a port from 1 to 65535."),
         ({**GOOD, "upgrade_consul_scheme": "ftp"}, "give one of http, https"),
+        ({**GOOD, "puppet_gate_agent": {"port": 0}}, 'puppet_gate_agent is {"port": 0}; give host, port and scheme'),
+        ({**GOOD, "puppet_gate_agent": {"scheme": "ftp"}}, "of the node's Consul agent, such as"),
+        ({**GOOD, "puppet_gate_agent": {"host": 7}}, "give host, port and scheme"),
         (
             {**GOOD, "puppet_gate_environment": "r-{version}"},
             'puppet_gate_environment is "r-{version}"; give the name of an environment',
@@ -140,6 +143,15 @@ def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float,
     assert settings.connection.timeout == used
     # Agent runs wait as long as they were told to.
     assert settings.data["upgrade_consul_timeout"] == given
+
+
+def test_the_agent_with_the_checks_is_another_one_and_has_the_same_token(tmp_path: Path) -> None:
+    there = {**GOOD, "upgrade_consul_host": "consul1", "upgrade_consul_port": 8600, "upgrade_consul_token": "5ec2e7"}
+    settings = read_settings(write(tmp_path, there))
+    assert (settings.connection.url, settings.agent.url) == ("http://consul1:8600", "http://127.0.0.1:8500")
+    assert settings.agent.headers() == {"X-Consul-Token": "5ec2e7"}
+    given = {"host": "[::1]", "port": "8501", "scheme": "https"}
+    assert read_settings(write(tmp_path, {**GOOD, "puppet_gate_agent": given})).agent.url == "https://[::1]:8501"
 
 
 def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
