@@ -6,6 +6,8 @@
 import sys
 
 from convoy_node.command_line import main
+from convoy_node.machine.output import make_output_optional
 
 if __name__ == "__main__":
+    make_output_optional()
     sys.exit(main(sys.argv[1:]))

@@ -118,17 +118,17 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
 
 
 def unreachable(settings: NodeSettings, reason: str, facts: NodeFacts, failures: int) -> NextAction:
-    """Return what to do while Consul gives no answer: nothing, except the first Puppet run of a node that is allowed to make it.
+    """Return what to do while Consul gives no answer: nothing, except that a node without a version may be allowed to run Puppet, at its interval.
 
-    :param failures: how many tries in a row had no answer.
+    :param failures: how many tries in a row had no answer. After one, Consul may only be starting again.
     """
-    if settings.bootstrap and facts.version is None and failures > 1 and facts.disabled is None:
-        return _run(
-            settings, facts, PUPPET, f"{reason} The node never had a version, and may run Puppet without Consul"
-        )
-    state = f"stays at {facts.version}" if facts.version else "waits"
     # The cause of most outages ends within seconds. Later tries are further apart, so that they do not make it worse.
-    return NextAction(None, f"closed: {reason} The node {state}.", min(60.0, float(2 ** min(failures, 6))))
+    seconds = min(60.0, float(2 ** min(failures, 6)))
+    if settings.bootstrap and facts.version is None and failures > 1 and facts.disabled is None:
+        found = _puppet(settings, facts, f"{reason} The node never had a version, and may run Puppet without Consul")
+        return replace(found, seconds=min(found.seconds, seconds))
+    state = f"stays at {facts.version}" if facts.version else "waits"
+    return NextAction(None, f"closed: {reason} The node {state}.", seconds)
 
 
 def _in_doubt(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:

@@ -69,7 +69,8 @@ class Look:
         self.is_answered = False
         # Whether Puppet's own lock could not be set or removed in the last look.
         self.is_lock_failed = False
-        self._failures = 0
+        # A single look has none after it that could find out whether Consul was only starting again.
+        self._failures = 1 if is_single else 0
         self._is_single = is_single
         self._has_record = self._has_told = False
         self._wakes: dict[str, int] = {}

@@ -51,7 +51,8 @@ for name, value in zip(sys.argv, sys.argv[1:]):
     if name == "-e":
         text = Path(value[1:]).read_text() if value.startswith("@") else value
         facts.update(json.loads(text))
-call = {{"argv": sys.argv[1:], "facts": facts, "environ": dict(os.environ), "at": time.time(), "pid": os.getpid()}}
+output = [os.readlink("/proc/self/fd/%s" % number) for number in (1, 2)]
+call = {{"argv": sys.argv[1:], "facts": facts, "environ": dict(os.environ), "output": output, "at": time.time(), "pid": os.getpid()}}
 with (folder / "runs").open("a") as out:
     out.write(json.dumps(call) + "\\n")
 def told():
@@ -642,6 +643,22 @@ def test_cron_makes_one_look_and_not_two_at_once(consul: RawKV, node: Node) -> N
     first.communicate(timeout=20)
     assert (node.folder / "version").read_text() == "v2\n"
     assert len(node.runs) == 1
+
+
+def test_an_output_that_can_t_be_written_keeps_cron_from_nothing(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(node.command("once"), stdout=full, stderr=full, env=node.environ, check=False, timeout=60)
+    assert done.returncode == 0
+    assert (node.folder / "version").read_text() == "v2\n"
+    # Ansible would fail too.
+    assert node.runs[0]["output"] == ["/dev/null"] * 2
+    # Bad settings are still reported.
+    node.write(puppet_gate_interval=0)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(node.command("once"), stdout=full, stderr=full, env=node.environ, check=False, timeout=60)
+    assert done.returncode == 78
+    assert "puppet_gate_interval is 0" in node.runs[1]["facts"]["puppet_gate_unusable"]
 
 
 def test_a_release_that_an_upgrade_brings_finishes_it_and_becomes_active(consul: RawKV, node: Node) -> None:

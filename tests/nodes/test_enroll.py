@@ -87,7 +87,7 @@ def test_the_agent_is_a_service_where_there_is_systemd_and_cron_starts_it_where_
     assert plain.read("/etc/systemd/system/convoy-node.service") is None
     line = (plain.read("/etc/cron.d/convoy-node") or "").splitlines()[-1]
     command = "/opt/convoy/current/bin/convoy-node --settings /etc/convoy/node.json once --delay 0"
-    assert line.startswith(f"*/1 * * * * root {command} >")
+    assert line.startswith(f"*/1 * * * * root {command} 2>&1 | if ")
 
 
 @pytest.mark.thorough

@@ -137,12 +137,26 @@ def without_consul(facts: NodeFacts, failures: int, **settings: Any) -> NextActi
 def test_without_consul_nothing_is_started_except_a_first_run_that_is_allowed() -> None:
     for version in ("v1", "", None):
         assert without_consul(replace(FACTS, version=version), 9).run is None
-    assert without_consul(replace(FACTS, version=None), 9, bootstrap=True).run == PUPPET
-    assert without_consul(replace(FACTS, version=None), 1, bootstrap=True).run is None
+    new = replace(FACTS, version=None, puppet_at=None, now=2800.0)
+    assert without_consul(new, 9, bootstrap=True).run == PUPPET
+    assert without_consul(new, 1, bootstrap=True).run is None
     assert without_consul(replace(FACTS, version=""), 9, bootstrap=True).run is None
     assert without_consul(replace(FACTS, version=None, disabled="x"), 9, bootstrap=True).run is None
     assert "The node stays at v2." in without_consul(FACTS, 9).reason
     assert without_consul(FACTS, 9).keeps_puppet_out
+
+
+def test_a_node_that_never_had_a_version_runs_puppet_without_consul_at_puppet_s_interval() -> None:
+    # The run at 1500 has failed, or was the first of several.
+    new = replace(FACTS, version=None, tried=PUPPET, not_before=1800.0)
+    waiting = without_consul(new, 9, bootstrap=True)
+    # Consul is asked as often as by other nodes.
+    assert (waiting.run, waiting.seconds, waiting.keeps_puppet_out) == (None, 60.0, False)
+    assert without_consul(replace(new, now=3299.0), 9, bootstrap=True).run is None
+    assert without_consul(replace(new, now=3300.0), 9, bootstrap=True).run == PUPPET
+    # Something else runs it, and is let in.
+    external = without_consul(replace(new, now=9000.0), 9, bootstrap=True, puppet_interval=None)
+    assert (external.run, external.keeps_puppet_out) == (None, False)
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 4), (5, 32), (6, 60), (1000, 60)])

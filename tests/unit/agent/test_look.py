@@ -73,6 +73,7 @@ def look(
     splay: int = 1800,
     services: str = "",
     token: str | None = None,
+    bootstrap: bool = False,
     is_external: bool = False,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Look:
@@ -86,6 +87,7 @@ def look(
         health=False,
         puppet_interval=None if is_external else 1800,
         puppet_splay=splay,
+        bootstrap=bootstrap,
         services=services,
     )
     found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
@@ -328,3 +330,18 @@ def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path, answ
     late.found["upgrade/hold/global"] = b"{}"
     guarded.consul = late  # type: ignore[assignment]  # it has the methods that a look calls
     assert guarded.look().reason == "closed: held by upgrade/hold/global"
+
+
+def test_cron_too_runs_puppet_on_a_node_that_may_do_so_without_consul(tmp_path: Path, answers: Answers) -> None:
+    def reaction(*, single: bool, bootstrap: bool = True) -> str | None:
+        found = look(tmp_path, answers, single=single, bootstrap=bootstrap, splay=0)
+        (tmp_path / "version").unlink()
+        return found.look().run
+
+    answers.error = ConsulError("Consul can't be reached.")
+    assert reaction(single=True) == PUPPET
+    assert reaction(single=True, bootstrap=False) is None
+    # A resident agent asks once more, because Consul may only be starting again.
+    assert reaction(single=False) is None
+    PuppetRuns(str(tmp_path / "agent.json")).note()
+    assert reaction(single=True) is None

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What cron runs on a node without systemd, and where its output goes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import jinja2
+import pytest
+from devkit.agent import ROOT
+
+TEMPLATE = ROOT / "roles/puppet_gate/templates/convoy-node.cron.j2"
+LOG = "/var/log/convoy-node.log"
+
+
+@pytest.mark.parametrize("has_logger", [True, False])
+def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file(has_logger: bool, tmp_path: Path) -> None:
+    values = {
+        "ansible_managed": "test",
+        "puppet_gate_home": str(tmp_path),
+        "puppet_gate_settings_dir": "/etc/convoy",
+        "puppet_gate_interval": 300,
+        "puppet_gate_delay": 60,
+    }
+    comment, line, *more = jinja2.Template(TEMPLATE.read_text()).render(values).splitlines()
+    assert (comment, more) == ("# test", [])
+    assert line.startswith("*/5 * * * * root ")
+    # To cron it would be the end of the command.
+    assert "%" not in line
+    command = line.partition(" root ")[2]
+    assert LOG in command
+    log = tmp_path / "log"
+    folder = tmp_path / "bin"
+    program = tmp_path / "current/bin/convoy-node"
+    for one in (folder, program.parent):
+        one.mkdir(parents=True)
+    for name in ("sh", "cat"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    program.write_text('#!/bin/sh\necho "$@"\necho an error >&2\n')
+    logger = folder / "logger"
+    if has_logger:
+        logger.write_text('#!/bin/sh\necho "logger $*"\ncat\n')
+    for script in (program, *([logger] if has_logger else [])):
+        script.chmod(0o755)
+    shown = "--settings /etc/convoy/node.json once --delay 60\nan error\n"
+    for turn in (1, 2):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command.replace(LOG, str(log))],
+            env={"PATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == (f"logger -t convoy-node\n{shown}" if has_logger else "")
+        # A run that is under way keeps what it has written.
+        assert not has_logger or not log.exists()
+        assert has_logger or log.read_text() == shown * turn
