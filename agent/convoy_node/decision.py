@@ -77,10 +77,10 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
         return _in_doubt(settings, answer, facts)
     if facts.disabled is not None:
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
-        # Without a version, there is no record that could have the hold.
-        is_reported = answer.held is not None or answer.version is None
+        # Without a version, there is no record that could have the hold. A node with noop reports none.
+        is_reported = answer.held is not None or answer.version is None or settings.noop
         return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
-    if answer.held is not None:
+    if answer.held is not None and not settings.noop:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
     if not facts.job:
         return _by_gate(settings, answer, facts)

@@ -31,7 +31,7 @@ from .state import PuppetRuns, node_version
 _EVERY = 30.0
 # A doubt that was reported is reported again after this time (seconds).
 _DOUBT_AGAIN = 1800.0
-# A job that could not begin or be reported is tried again after this time (seconds).
+# A job that could not begin or be reported is tried again after this time (seconds), then after twice of it, up to the interval.
 _JOB_AGAIN = 10.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
@@ -71,6 +71,8 @@ class Look:
         self.is_lock_failed = False
         # A single look has none after it that could find out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
+        # How long the last job that was tried waits for its next try.
+        self._job_pause = 0.0
         self._is_single = is_single
         self._has_record = self._has_told = False
         self._wakes: dict[str, int] = {}
@@ -158,7 +160,7 @@ class Look:
         wakes = {key: found[key].index for key in self.wake_keys if key in found and found[key].value != _OWN_WAKE}
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
             # What failed lately may be tried again.
-            self._facts = replace(self._facts, not_before=0.0, job_not_before=0.0)
+            self._facts, self._job_pause = replace(self._facts, not_before=0.0, job_not_before=0.0), 0.0
             # Planners admit a host to the tasks after the upgrade in its record.
             self._has_record = self._has_record and not self.settings.services
         self._wakes = wakes
@@ -170,7 +172,11 @@ class Look:
         if what.startswith(f"{JOB} "):
             # What has ended is not begun again. A run that was killed has left something to report.
             job = what[len(f"{JOB} ") :]
-            self._facts = replace(self._facts, job_tried=job, job_not_before=now + _JOB_AGAIN)
+            is_again = job == self._facts.job_tried and self._job_pause > 0
+            self._job_pause = (
+                min(self._job_pause * 2, max(self.settings.interval, _JOB_AGAIN)) if is_again else _JOB_AGAIN
+            )
+            self._facts = replace(self._facts, job_tried=job, job_not_before=now + self._job_pause)
             return
         if what not in (HOLD, DOUBT):
             self._runs.note()

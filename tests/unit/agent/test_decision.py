@@ -94,6 +94,17 @@ def test_a_disabled_puppet_is_reported_once_and_holds_the_node() -> None:
         assert run(replace(answer, version=None), held) is None
 
 
+def test_a_node_that_reports_nothing_starts_nothing_for_a_hold() -> None:
+    held = replace(FACTS, version="v1", disabled="its disk")
+    for answer in (OPEN, CLOSED):
+        waiting = decide(replace(SETTINGS, noop=True), answer, held)
+        assert (waiting.run, waiting.reason) == (None, "held: Puppet is disabled on this host: its disk")
+        # What the record still says of a hold before does not let Puppet run more often.
+        left = replace(answer, held="its disk")
+        assert run(left, FACTS, noop=True) is None
+    assert run(replace(OPEN, held="its disk"), replace(FACTS, now=3300.0), noop=True) == PUPPET
+
+
 def test_a_doubt_starts_no_upgrade_and_is_reported_if_it_lasts() -> None:
     behind = replace(FACTS, version="v1")
     at_once = decide(SETTINGS, DOUBTFUL, behind)

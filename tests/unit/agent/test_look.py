@@ -259,6 +259,23 @@ def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) 
     assert 0 < facts.job_not_before - facts.now <= 10 < 200 < facts.not_before - facts.now
 
 
+def test_a_job_that_can_t_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    answers = Admitting()
+    answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
+    found = look(tmp_path, answers)
+
+    def pause(job: str) -> float:
+        found.ended(f"job {job}")
+        found.look()
+        return round(found.facts.job_not_before - found.facts.now)
+
+    assert [pause("j1") for _try in range(7)] == [10, 20, 40, 80, 160, 300, 300]
+    # A planner that wakes the node, or another job, is a new reason to try soon.
+    answers.put(WAKE, b"1700000000")
+    assert found.look().run == "job j1"
+    assert [pause("j1"), pause("j1"), pause("j2")] == [10, 20, 10]
+
+
 class Admitting(Answers):
     """Consul with gates that planners wrote."""
 
