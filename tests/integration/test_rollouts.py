@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from convoy_node.connection import Connection
+from convoy_node.resident import Look
+from convoy_node.settings import NodeSettings
+from convoy_node.state import PuppetRuns
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.watcher import View, Watcher, read
@@ -307,6 +312,56 @@ def test_a_host_that_comes_late_makes_the_rollout_go_on(store: Store, consul: Ra
     consul.put("running/versions/1/compute2", "1")
     go(store)
     assert (ledger(consul)["state"], opened(history(consul))) == ("running", ["compute1", "compute2"])
+
+
+def reaction(store: Store, folder: Path, host: str, version: str) -> str | None:
+    """Return what the agent of a host starts, which looks for the first time after it was off."""
+    (folder / host).write_text(version)
+    connection = Connection(port=store.settings.port)
+    settings = NodeSettings(host, "compute", connection, {}, version_file=str(folder / host), health=False)
+    look = Look(settings, PuppetRuns(str(folder / "agent.json")), say=lambda _text: None)
+    return look.look().run
+
+
+def test_a_host_that_joins_in_mid_rollout_waits_for_its_slot_and_is_upgraded_with_the_others(
+    store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    seed(consul, names(compute=2))
+    go(store, "2", ONE_BY_ONE)
+    # As enrolling reports it. Before that, no planner knows it, and its gate is closed too.
+    assert reaction(store, tmp_path, "compute0", "1") is None
+    write_report(store, HostReport("compute0", "1", "upgraded"))
+    assert not go(store).admissions
+    assert reaction(store, tmp_path, "compute0", "1") is None
+    upgrade(store, "compute1")
+    assert [one.host for one in go(store).admissions] == ["compute0"]
+    assert reaction(store, tmp_path, "compute0", "1") == "upgrade to 2"
+    upgrade(store, "compute0")
+    assert [one.host for one in go(store).admissions] == ["compute2"]
+    upgrade(store, "compute2")
+    go(store)
+    assert ledger(consul)["state"] == "complete"
+
+
+def test_a_host_that_was_off_for_two_versions_goes_straight_to_the_present_one(
+    store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    seed(consul, names(compute=3))
+    # compute3 was admitted to 2, and never came.
+    assert len(go(store, "2", {"rolling_rules": {"global": 3}}).admissions) == 3
+    upgrade(store, "compute1", "compute2")
+    admitted = go(store, "3", ONE_BY_ONE, replace="2").admissions
+    for host in ("compute1", "compute2"):
+        assert [one.host for one in admitted] == [host]
+        # Its admission to 2 counts for nothing now.
+        assert reaction(store, tmp_path, "compute3", "1") is None
+        upgrade(store, host, version="3")
+        admitted = go(store).admissions
+    assert [one.host for one in admitted] == ["compute3"]
+    assert reaction(store, tmp_path, "compute3", "1") == "upgrade to 3"
+    upgrade(store, "compute3", version="3")
+    go(store)
+    assert ledger(consul)["state"] == "complete"
 
 
 def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Store, consul: RawKV) -> None:
