@@ -216,14 +216,18 @@ def test_a_host_that_fails_its_checks_keeps_everything_from_beginning(fleet: Sit
     assert {one.task for one in fleet.entries()} <= {"app/validate", "api/validate"}
 
 
+def unreachable_while(file: Path) -> dict[str, object]:
+    """Return variables of a host that is unreachable as long as a file exists."""
+    connection = {"ansible_connection": "{{ 'ssh' if lookup('ansible.builtin.fileglob', gone) else 'local' }}"}
+    return connection | {"gone": str(file), "ansible_host": "127.0.0.1", "ansible_port": 1}
+
+
 @pytest.mark.thorough
 def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Site) -> None:
     site.service("app", ["prepare", "upgrade"])
     # It can be reached until its connection is changed by the first step.
-    lost = {"ansible_connection": "{{ 'ssh' if lookup('ansible.builtin.fileglob', gone) else 'local' }}"}
-    lost |= {"gone": str(site.log / "fail-gone"), "ansible_host": "127.0.0.1", "ansible_port": 1}
     roles = {"web": {"plane": "dataplane", "services": ["app"]}}
-    site.inventory(roles, {"web": ["web1", "web2", "web3"]}, web1=lost)
+    site.inventory(roles, {"web": ["web1", "web2", "web3"]}, web1=unreachable_while(site.log / "fail-gone"))
     site.sleep(1.5, "web1")
     process = site.start(
         "upgrade", version="v1", instructions={"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
@@ -243,6 +247,31 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == {"web1", "web2", "web3"}
     assert site.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+@pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])
+def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts_when_it_is_back(
+    site: Site, plane: str
+) -> None:
+    site.service("app", ["validate", "prepare", "upgrade"])
+    roles, gone = {"web": {"plane": plane, "services": ["app"]}}, site.log / "fail-gone"
+    site.inventory(roles, {"web": ["web1", "web2"]}, web1=unreachable_while(gone))
+    broken = site.fail("web1", "app/upgrade")
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
+    site.play("upgrade", version="v1", instructions=rules, code=2)
+    broken.unlink()
+    gone.touch()
+    site.sleep(1.5, "web2")
+    before = len(site.entries("web2"))
+    process = site.start("upgrade", version="v1", retry_failed=True)
+    # The facts of both are gathered before the checks of one begin.
+    wait_for(lambda: len(site.entries("web2")) > before, "web2 is validated")
+    gone.unlink()
+    ended = site.end(process)
+    assert ended.code == 0, ended.stdout
+    assert "UNREACHABLE" in ended.stdout
+    assert site.reported("v1") == {"web1", "web2"}
+    assert site.done("web1") == ["app/validate", "app/prepare", "app/upgrade"]
 
 
 @pytest.mark.thorough
