@@ -149,6 +149,19 @@ def test_a_task_that_hangs_fails_at_the_deadline_and_the_others_go_on(site: Site
     assert site.done("web1") == [task for task in TASKS if task != "app/upgrade-once"]
 
 
+@pytest.mark.thorough
+def test_a_check_that_hangs_fails_at_the_deadline_and_nothing_is_touched(site: Site) -> None:
+    site.service("app", ["validate", "upgrade"])
+    site.inventory(ROLES, {"web": ["web1", "web2"]})
+    site.sleep(600, "web1")
+    rules = {"rolling_rules": {"global": "unlimited"}, "health": {"progress_deadline": 8}}
+    ended = site.end(site.start("upgrade", version="v1", instructions=rules), 120)
+    assert ended.code == 2, ended.stdout
+    assert "Nothing was touched: 1 of 2 hosts can't be upgraded. web1: " in ended.stdout
+    assert "timeout" in ended.stdout.lower()
+    assert site.consul.tree() == {}
+
+
 def test_a_run_whose_daemon_is_killed_admits_no_host_and_goes_on_with_the_same_command(site: Site) -> None:
     site.service("app", STEPS)
     site.inventory(ROLES, {"web": ["web1", "web2"]})
