@@ -98,8 +98,15 @@ def test_puppet_that_is_disabled_after_the_checks_keeps_its_packages(steps: Step
     node.run("puppet", "agent", "--disable", "its disk is being replaced")
     try:
         run(steps, "validate")
+        # Nothing is stopped before may_stop succeeds. All services of the host are stopped before the step upgrade.
+        shown = run(steps, "may_stop", code=2)
+        assert (
+            "web1: Puppet is disabled: its disk is being replaced. Every service still runs, and no package was"
+            in shown
+        )
         shown = run(steps, "upgrade", code=2)
-        assert "web1: Puppet is disabled: its disk is being replaced. No package was touched." in shown
+        assert "web1: Puppet is disabled: its disk is being replaced. Services of this host may be stopped" in shown
+        assert "touched" not in shown
         assert installed(node, "fleet-manifests") == "1.0"
     finally:
         node.run("puppet", "agent", "--enable")
