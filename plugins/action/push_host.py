@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
     AdmitWave,
+    BeginFailure,
     EndHost,
     FailHost,
     HostAdmission,
@@ -22,7 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failed"], "required": True},
+    "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failing", "failed"], "required": True},
     "hosts": {"type": "list", "elements": "str"},
     "goes_last": {"type": "bool", "default": False},
     "puppet_disabled": {"type": "str", "default": ""},
@@ -43,6 +44,7 @@ class ActionModule(ControllerAction):
             "invalid": self._report_invalid,
             "begun": self._begin,
             "ended": self._end,
+            "failing": self._begin_failure,
             "failed": self._fail,
         }
         return act[options["state"]](host, options)
@@ -53,7 +55,7 @@ class ActionModule(ControllerAction):
         return {}
 
     def _report_invalid(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
-        error = str(options["error"] or "it failed without a message")
+        error = _error(options)
         ask(ReportValidation(host, Validation(error)))
         return {"error": error}
 
@@ -69,8 +71,12 @@ class ActionModule(ControllerAction):
     def _end(self, host: str, _options: dict[str, Any]) -> dict[str, Any]:
         return {"state": ask(EndHost(host))}
 
+    def _begin_failure(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
+        error = _error(options)
+        return {"error": error, "drained": list(ask(BeginFailure(host, error)))}
+
     def _fail(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
-        error = str(options["error"] or "it failed without a message")
+        error = _error(options)
         service, step = ask(FailHost(host, error))
         return {"error": error, "service": service, "step": step}
 
@@ -80,6 +86,10 @@ class ActionModule(ControllerAction):
             if not (one.admitted or (one.asks_again and not is_leased) or one.state == "upgraded"):
                 more = ". It asks again after the other hosts" if one.asks_again else ""
                 self._display.display(f"{host} is not admitted ({one.state}): {one.reason}{more}")
+
+
+def _error(options: dict[str, Any]) -> str:
+    return str(options["error"] or "it failed without a message")
 
 
 def _plain(one: HostAdmission) -> dict[str, Any]:

@@ -31,9 +31,10 @@ options:
       - V(valid) reports that the host can be upgraded, V(invalid) that it can't, and why. M(convoy.upgrade.push_run) writes the holds.
       - V(begun) waits for the admission of the host.
       - V(ended) reports that the host is upgraded. If C(--tags) left out task groups, the host stays in its state.
+      - V(failing) lists the services that were drained, if nothing on the host was stopped or upgraded after that.
       - V(failed) reports that the host failed at its current step. It keeps its slot.
     type: str
-    choices: [valid, invalid, begun, ended, failed]
+    choices: [valid, invalid, begun, ended, failing, failed]
     required: true
   hosts:
     description:
@@ -54,7 +55,7 @@ options:
     default: ""
   error:
     description:
-      - Error of the host, for O(state=failed) and O(state=invalid).
+      - Error of the host, for O(state=failing), O(state=failed) and O(state=invalid).
     type: str
 notes:
   - It runs only on the controller, without a connection to a host.
@@ -120,8 +121,15 @@ hosts:
   type: dict
 error:
   description: The reported error.
-  returned: with O(state=failed) and O(state=invalid)
+  returned: with O(state=failing), O(state=failed) and O(state=invalid)
   type: str
+drained:
+  description:
+    - Services whose tasks of the step C(drain) have begun. Empty if the host has begun to stop or upgrade any service, because its services may be
+      down then.
+  returned: with O(state=failing)
+  type: list
+  elements: str
 service:
   description: The service whose tasks failed. Empty if the host has run none.
   returned: with O(state=failed)

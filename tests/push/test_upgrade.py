@@ -274,6 +274,42 @@ def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts
     assert site.done("web1") == ["app/validate", "app/prepare", "app/upgrade"]
 
 
+@pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])
+def test_a_host_that_fails_before_anything_on_it_stops_is_undrained(site: Site, plane: str) -> None:
+    steps = ["drain", "stop", "upgrade", "undrain"]
+    site.service("balancer", steps)
+    site.service("registry", steps)
+    site.service("app", steps)
+    roles = {"web": {"plane": plane, "services": ["balancer", "registry", "app"]}}
+    site.inventory(roles, {"web": ["web1"]})
+    files = [site.fail("web1", "registry/drain"), site.fail("web1", "registry/undrain")]
+    # The services that are drained, and the one that is half drained.
+    shown = site.play("upgrade", version="v1", code=2)
+    assert site.done("web1") == ["balancer/drain", "balancer/undrain"]
+    record = site.record("web1")
+    assert (record["state"], record["service"], record["step"]) == ("failed", "registry", "drain")
+    assert "registry-drain is broken here" in record["error"]
+    assert "Nothing was stopped, but the host may still be drained: " in record["error"]
+    assert "registry-undrain is broken here" in record["error"]
+
+    files.pop().unlink()
+    site.play("upgrade", version="v1", retry_failed=True, code=2)
+    assert site.done("web1")[2:] == ["balancer/drain", "balancer/undrain", "registry/undrain"]
+    record = site.record("web1")
+    assert "drained" not in record["error"]
+    assert "registry-drain is broken here" in record["error"]
+
+    # Once a service may be down, the host stays drained.
+    files.pop().unlink()
+    broken = site.fail("web1", "balancer/stop")
+    site.play("upgrade", "--tags", "prepare,stop,upgrade,start", version="v1", retry_failed=True, code=2)
+    assert site.done("web1")[5:] == ["balancer/drain", "registry/drain", "app/drain"]
+    broken.unlink()
+    shown = site.play("upgrade", version="v1", retry_failed=True)
+    assert "1 of 1 host" in shown
+    assert site.done("web1")[-3:] == ["balancer/undrain", "registry/undrain", "app/undrain"]
+
+
 @pytest.mark.thorough
 def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> None:
     site.service("app", ["upgrade"])

@@ -16,7 +16,7 @@ import yaml
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
 from .._services.service import Service, ServiceEntry
-from .._services.steps import MAY_STOP, NUMBERED, POST, UPGRADE, file_of, tags_of
+from .._services.steps import DRAIN, MAY_STOP, NUMBERED, POST, UNDRAIN, UPGRADE, file_of, tags_of
 from .._services.yaml_text import yaml_of
 from .composition import ComposedRole, Composition
 from .folder import SIGN
@@ -24,6 +24,9 @@ from .task_groups import TaskGroup
 
 _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
+
+# The file with the tasks of the step undrain for a host that failed before any of its services stopped.
+_PUT_BACK = "put_back.yml"
 
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
@@ -40,6 +43,8 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
         for step in (*NUMBERED, POST):
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
         files[f"{role.name}/upgrade.yml"] = _text(_all_steps(role))
+        if not role.pull and any(group.step == DRAIN for group in role.task_groups):
+            files[f"{role.name}/{_PUT_BACK}"] = _text(_putting_back(role))
         services = {entry.name: service for entry, service in role.services}
         for group in role.task_groups:
             if group.step == MAY_STOP:
@@ -88,6 +93,22 @@ def _all_steps(role: ComposedRole) -> str:
     return head + ("".join(_step_text(role, step) for step in NUMBERED[1:]) or "[]\n")
 
 
+def _putting_back(role: ComposedRole) -> str:
+    """Return a file that runs the step ``undrain`` of drained services, without the push daemon, as the host's own step is the one that failed."""
+    services = {entry.name: service for entry, service in role.services}
+    tasks = []
+    for group in role.task_groups:
+        if group.step == UNDRAIN and not group.once and not group.provider:
+            needed = {"when": f"'{group.service}' in upgrade_drained", "tags": ["always"]}
+            tasks.append({**_import(role, group), **needed})
+            if (services[group.service].path / "handlers").is_dir():
+                tasks.append(
+                    {"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", **needed}
+                )
+    head = f"---\n{_HEAD}# Undrains the services in upgrade_drained, of a host of the role {role.name} that failed before anything on it stopped.\n"
+    return head + (yaml_of(tasks) if tasks else "[]\n")
+
+
 def _step_file(role: ComposedRole, step: str) -> str:
     title = "After the upgrade" if step == POST else f"Step {NUMBERED.index(step)}, {step},"
     if step == UPGRADE and not role.stops_together:
@@ -126,9 +147,9 @@ def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
     )
 
 
-def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
+def _import(role: ComposedRole, group: TaskGroup) -> dict[str, Any]:
+    """Return the task that imports the tasks of a task group, with the variables of its service."""
     entry = next(entry for entry, _service in role.services if entry.name == group.service)
-    tags = [*tags_of(group.step), group.service]
     tasks: dict[str, Any] = {
         "name": f"{group.step.capitalize()} {_called(group)}",
         "ansible.builtin.import_role": {
@@ -144,6 +165,12 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     }
     if variables:
         tasks["vars"] = variables
+    return tasks
+
+
+def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
+    tags = [*tags_of(group.step), group.service]
+    tasks = _import(role, group)
     if group.step == MAY_STOP:
         tasks |= {"ansible.builtin.include_tasks": {"file": f"{{{{ upgrade_tasks_folder }}}}/{_retry_file(group)}"}}
         del tasks["ansible.builtin.import_role"]

@@ -31,6 +31,7 @@ from .._observe.view_messages import AttachView, FollowProgress, IsShown, WaitFo
 from .._push.messages import (
     Admit,
     AdmitWave,
+    BeginFailure,
     BeginTaskGroup,
     EndHost,
     FailHost,
@@ -73,6 +74,7 @@ class RunDaemon:
             BeginTaskGroup: lambda message: self._host_service().begin_task_group(message),
             EndHost: lambda message: self._host_service().end_host(message),
             EndRun: lambda _message: self.end(),
+            BeginFailure: lambda message: self._host_service().begin_failure(message),
             FailHost: lambda message: self._host_service().fail_host(message),
             FinishTaskGroup: lambda message: self._host_service().finish_task_group(message),
             FollowProgress: self._feed.follow,

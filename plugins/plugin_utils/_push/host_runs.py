@@ -19,6 +19,7 @@ from ...module_utils._host.host_report import HostReport, next_record, truncate_
 from ...module_utils._host.job_report import write_job_report
 from ...module_utils._host.start import Start, start
 from ...module_utils._state.store import Store
+from .._services.steps import DRAIN, REPLACEMENT
 from .connections import StorePool
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
 from .resume_point import finished_groups
@@ -45,6 +46,7 @@ class HostRun:
     :param left_to_others: task groups that another host runs, and that this one still has to wait for.
     :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
+    :param failure: why it fails, while its drained services are undrained.
     """
 
     host: str
@@ -59,6 +61,7 @@ class HostRun:
     left_to_others: list[str] = field(default_factory=list)
     refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
     in_wave: bool = False
+    failure: str | None = None
 
 
 class HostRuns:
@@ -207,6 +210,22 @@ class HostRuns:
         self._release(host)
         return ()
 
+    def begin_failure(self, host: str, error: str) -> tuple[str, ...]:
+        """Note why a host fails; return the services to undrain before the failure is recorded.
+
+        They are those whose ``drain`` has begun, unless the host has begun to stop or upgrade any service. A task group that one host runs for all
+        drains no host.
+        """
+        host_run = self._host_runs.get(host)
+        if host_run is None:
+            return ()
+        host_run.failure = error
+        begun = {*host_run.done, host_run.current}
+        task_groups = [one for one in self._run.task_groups_of(host) if one.name in begun]
+        if any(one.step in REPLACEMENT for one in task_groups):
+            return ()
+        return tuple(one.service for one in task_groups if one.step == DRAIN and not one.once and not one.provider)
+
     def fail(self, host: str, error: str) -> tuple[str, str]:
         """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.
 
@@ -218,6 +237,8 @@ class HostRuns:
         host_run = self._host_runs.get(host)
         if host_run is None:
             return "", ""
+        if host_run.failure is not None and host_run.failure != error:
+            error = f"{host_run.failure} Nothing was stopped, but the host may still be drained: {error}"
         # Callbacks run in reverse order, each also if another one fails.
         with contextlib.ExitStack() as stack:
             stack.callback(self._release, host)

@@ -181,6 +181,14 @@ class EndHost(Message[str]):
 
 
 @dataclass(frozen=True, slots=True)
+class BeginFailure(Message[tuple[str, ...]]):
+    """Report that a host fails, before :class:`FailHost`. The answer is what has to be undrained: see :meth:`HostRuns.begin_failure`."""
+
+    host: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class FailHost(Message["tuple[str, str]"]):
     """Report that a host failed. The answer is the service and the step that failed, both empty if it has run nothing."""
 

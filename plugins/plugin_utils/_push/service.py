@@ -23,6 +23,7 @@ from .host_runs import HostRuns
 from .messages import (
     Admit,
     AdmitWave,
+    BeginFailure,
     BeginTaskGroup,
     EndHost,
     FailHost,
@@ -87,6 +88,10 @@ class HostService:
     def end_host(self, message: EndHost) -> str:
         """Answer :class:`EndHost`."""
         return "partial" if self._host_runs.end(message.host) else "upgraded"
+
+    def begin_failure(self, message: BeginFailure) -> tuple[str, ...]:
+        """Answer :class:`BeginFailure`."""
+        return self._host_runs.begin_failure(message.host, message.error)
 
     def fail_host(self, message: FailHost) -> tuple[str, str]:
         """Answer :class:`FailHost`."""
