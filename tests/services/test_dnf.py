@@ -24,12 +24,20 @@ Summary: A service of the lab
 License: GPL-3.0-or-later
 BuildArch: noarch
 AutoReqProv: no
+# No other package of the repository has it.
+Provides: /bin/sh
 %description
 A service of the lab.
 %install
 mkdir -p %{{buildroot}}/usr/local/sbin %{{buildroot}}/etc/systemd/system
 printf '#!/bin/sh\\n# version {version}\\nexec sleep infinity\\n' >%{{buildroot}}/usr/local/sbin/beacon
 printf '[Service]\\nExecStart=/usr/local/sbin/beacon\\n' >%{{buildroot}}/etc/systemd/system/beacon.service
+%postun
+# What scripts of Red Hat 8 do, and those of Red Hat 9, which mark units for a restart at the end of the transaction.
+systemctl daemon-reload
+systemctl try-restart beacon.service other.service
+systemctl set-property beacon.service Markers=+needs-restart
+systemctl reload-or-restart --marked
 %files
 %attr(755, root, root) /usr/local/sbin/beacon
 /etc/systemd/system/beacon.service
@@ -48,6 +56,11 @@ def publish(node: Node, version: str) -> None:
 def installed(node: Node) -> str:
     """Return the version of the package on a node."""
     return node.run("rpm", "--query", "--queryformat", "%{VERSION}", "beacon").stdout
+
+
+def process(node: Node, unit: str = "beacon") -> str:
+    """Return the ID of the process of a unit; 0 for none."""
+    return node.run("systemctl", "show", "--property=MainPID", "--value", unit).stdout.strip()
 
 
 def is_active(node: Node) -> bool:
@@ -75,6 +88,7 @@ def steps(make_steps: MakeSteps) -> Steps:
         "/etc/yum.repos.d/lab.repo",
         "[lab]\nname=lab\nbaseurl=http://127.0.0.1:8080\ngpgcheck=0\nmetadata_expire=0\n",
     )
+    node.write("/etc/systemd/system/other.service", "[Service]\nExecStart=/usr/bin/sleep infinity\n")
     node.run("mkdir", "-p", REPOSITORY)
     publish(node, "1")
     node.run("systemctl", "daemon-reload")
@@ -82,7 +96,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     node.wait(22)
     node.run("sh", "-c", "until curl -sSf http://127.0.0.1:8080/repodata/repomd.xml >/dev/null; do sleep 0.1; done")
     node.run("dnf", "--quiet", "--assumeyes", "install", "beacon")
-    node.run("systemctl", "start", "beacon")
+    node.run("systemctl", "start", "beacon", "other")
     return steps
 
 
@@ -135,6 +149,25 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     run(steps)
     assert installed(node) == "3"
     assert is_active(node)
+
+
+@pytest.mark.thorough
+def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_are_listed(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    before, old, other = installed(node), process(node), process(node, "other")
+    publish(node, "9")
+    shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
+    assert f"package_service_behind: - - beacon - {before}-1 - 9-1 " in shown, shown
+    run(steps, "prepare", "upgrade")
+    assert installed(node) == "9"
+    assert (process(node), process(node, "other")) == (old, other)
+    # Without the environment of the step, the same scripts restart them.
+    node.run("dnf", "--quiet", "--assumeyes", "reinstall", "beacon")
+    assert process(node) != old
+    assert process(node, "other") != other
+    run(steps)
+    shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
+    assert "package_service_behind: [] " in shown, shown
 
 
 @pytest.mark.thorough
