@@ -73,9 +73,11 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Record an unreachable host as failed."""
         if not getattr(result._task, "ignore_unreachable", False):
-            why = report_lost_host(result._host.get_name(), result._result)
-            if why is not None:
-                self._display.warning(why)
+            is_recorded, warning = report_lost_host(result._host.get_name(), result._result)
+            if is_recorded:
+                self._run.remember_lost_host()
+            if warning is not None:
+                self._display.warning(warning)
 
     def _say(self, line: str) -> None:
         self._display.display(line, color=C.COLOR_ERROR, stderr=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -247,6 +248,44 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == {"web1", "web2", "web3"}
     assert site.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+def test_pull_hosts_are_admitted_after_the_only_push_host_is_lost(site: Site) -> None:
+    site.service("app", ["prepare", "upgrade"])
+    roles = {"web": {"plane": "dataplane", "services": ["app"]}, "cache": {"plane": "dataplane"}}
+    caches = ["cache1", "cache2"]
+    site.inventory(roles, {"web": ["web1"], "cache": caches}, web1=unreachable_while(site.log / "fail-gone"))
+    site.sleep(1.5, "web1")
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"cache": 1}}}
+    process = site.start("upgrade", version="v1", instructions=rules)
+    wait_for(lambda: [one for one in site.entries("web1") if one.task == "app/prepare"], "web1 has begun")
+    (site.log / "fail-gone").touch()
+    wait_for(lambda: site.record("web1").get("state") == "failed", "web1 has failed")
+    # As their nodes do. The second one is admitted once the first one is done.
+    for host in caches:
+        gate = f"config_state/enable_puppet/host/{host}"
+        wait_for(lambda gate=gate: site.consul.get(gate) == b"True", f"{host} is admitted")
+        site.consul.put(f"running/versions/v1/{host}", str(int(time.time())))
+        told = {"version": "v1", "state": "upgraded", "reported": "v1"}
+        site.consul.put(f"upgrade/hosts/{host}", json.dumps(told))
+    ended = site.end(process)
+    assert ended.code == 4, ended.stdout
+    assert "[stuck] No host can continue without an operator" in ended.stdout
+    assert re.search("Next: .*retry_failed", ended.stdout), ended.stdout
+
+
+@pytest.mark.parametrize("plane", ["controlplane", "dataplane"])
+def test_the_next_command_retries_a_host_that_was_lost(site: Site, plane: str) -> None:
+    site.service("app", ["prepare", "upgrade"])
+    roles = {"web": {"plane": plane, "services": ["app"]}}
+    site.inventory(roles, {"web": ["web1"]}, web1=unreachable_while(site.log / "fail-gone"))
+    site.sleep(1.5, "web1")
+    process = site.start("upgrade", version="v1")
+    wait_for(lambda: [one for one in site.entries("web1") if one.task == "app/prepare"], "web1 has begun")
+    (site.log / "fail-gone").touch()
+    ended = site.end(process)
+    assert ended.code == 4, ended.stdout
+    assert re.search("Next: .*retry_failed", ended.stdout), ended.stdout
 
 
 @pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])

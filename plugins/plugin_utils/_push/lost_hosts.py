@@ -14,16 +14,16 @@ from .._daemon_client.client import ask
 from .messages import FailHost
 
 
-def report_lost_host(host: str, result: Mapping[str, Any]) -> str | None:
-    """Report that a host is unreachable; return a warning if that fails, else None."""
+def report_lost_host(host: str, result: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """Report that a host is unreachable; return whether it is recorded as failed, and a warning if that was not possible."""
     if not is_started():
-        return None
+        return False, None
     text = " ".join(str(result.get("msg") or "").split())
     text = text.removeprefix("Task failed: ")
     try:
         ask(FailHost(host, f"unreachable: {text or 'Ansible lost the connection to it'}"))
     except UpgradeError as error:
-        return (
-            None if error.code == "no_push" else f"{host} is unreachable, but that can't be recorded: {error.message}"
-        )
-    return None
+        # Before the first host is admitted, there is nothing to record.
+        is_early = error.code == "no_push"
+        return False, None if is_early else f"{host} is unreachable, but that can't be recorded: {error.message}"
+    return True, None

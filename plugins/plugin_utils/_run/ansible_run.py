@@ -53,6 +53,7 @@ class PlaybookRun:
         self._command = AnsibleCommand(tuple(sys.argv), playbook)
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
+        self._has_lost_host = False
         self._code = self._job = ""
         self._fixes: Mapping[str, Any] = {}
         self._without: Sequence[str] = ()
@@ -95,6 +96,10 @@ class PlaybookRun:
                 # The job has begun, so the next command continues it.
                 self._info = {"version": self._job}
 
+    def remember_lost_host(self) -> None:
+        """Keep that an unreachable host was recorded as failed. If no other host is left in its play, Ansible runs nothing after it."""
+        self._has_lost_host = True
+
     def end(self, *, has_succeeded: bool) -> None:
         """Record that the run has ended without an interrupt.
 
@@ -133,7 +138,7 @@ class PlaybookRun:
             self._say(f"Next: {self._command.again(without=self._without, renamed=names)}")
             return
         fixes = NextStep(variables=self._fixes) if code and self._fixes else None
-        step = fixes or after_failure(name, code, self._info, pushes=self._pushes)
+        step = fixes or after_failure(name, code, self._info, pushes=self._pushes, has_lost_host=self._has_lost_host)
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")

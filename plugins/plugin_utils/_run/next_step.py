@@ -50,13 +50,16 @@ class NextStep:
     then_with: Mapping[str, str] = field(default_factory=dict)
 
 
-def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False) -> NextStep:
+def after_failure(
+    playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False, has_lost_host: bool = False
+) -> NextStep:
     """Return the next command after a run that did not succeed.
 
     :param playbook: the name of its playbook, such as ``upgrade``.
     :param code: the code of its last failure, empty if it had none or was interrupted.
     :param info: its last result of ``consul_upgrade_info`` or ``consul_upgrade_plan``, empty for none.
     :param pushes: whether Ansible upgrades hosts in this run.
+    :param has_lost_host: whether an unreachable host was recorded as failed.
     """
     if playbook == COMMAND:
         return _after_job(code, info)
@@ -66,6 +69,8 @@ def after_failure(playbook: str, code: str, info: Mapping[str, Any], *, pushes: 
         return NextStep(variables={"job": "last"})
     if playbook not in MOVES:
         return NextStep()
+    if has_lost_host and not code:
+        return NextStep(variables={"retry_failed": "true"})
     if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
         return NextStep("status")
     unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]

@@ -68,7 +68,7 @@ def test_a_failure_arrives_as_an_error() -> None:
         ask(StartPush(run))
     assert caught.value.code == "unreachable"
     # If a host becomes unreachable before the push run begins, nothing is recorded.
-    assert report_lost_host("web1", {"msg": "Task failed: no route"}) is None
+    assert report_lost_host("web1", {"msg": "Task failed: no route"}) == (False, None)
 
 
 @pytest.mark.usefixtures("announced")
@@ -96,7 +96,7 @@ def test_without_a_callback_no_daemon_starts() -> None:
     with pytest.raises(UpgradeError) as caught:
         ensure_daemon()
     assert caught.value.code == "no_watch"
-    assert report_lost_host("web1", {}) is None
+    assert report_lost_host("web1", {}) == (False, None)
     address.announce()
     with pytest.raises(UpgradeError, match="only callbacks get the event"):
         address.require_watch()
