@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, Settle
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, FailHost, Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
 from integration.support.fleet import seed
 from integration.support.planner_service import until
-from integration.support.push_services import PushServices, admit_apart, end, entry, step
+from integration.support.push_services import PushServices, admit_apart, end, entry, finish, step
 
 pytestmark = pytest.mark.one_release
 
@@ -137,6 +138,61 @@ def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: 
         assert not wait([again], 1).done
         consul.delete("upgrade/drivers/web2")
         assert again.result(60).admitted
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the threads that renew sessions from noticing a lost session, as when a suspended process has just come back."""
+    monkeypatch.setattr(leases, "RENEW_EVERY", 600)
+
+
+@pytest.mark.usefixtures("sleeping")
+@pytest.mark.parametrize("once", [False, True])
+def test_a_run_that_comes_back_runs_nothing_on_a_host_that_another_run_has(
+    services: PushServices, consul: RawKV, *, once: bool
+) -> None:
+    groups = {"web": (RunTaskGroup("prepare/app", "prepare", "app", once=False), replace(GROUPS["web"][0], once=once))}
+    service = services.begin(groups, "2")
+    admit_apart(service, "web1", "web2")
+    for host in FLEET:
+        assert step(service, host, "prepare/app")
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={other}", b"{}")[2] == b"true"
+    consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "started", "step": "upgrade"}))
+    theirs = consul.get("upgrade/hosts/web1")
+    with pytest.raises(UpgradeError) as caught:
+        step(service, "web1", "upgrade/app")
+    assert caught.value.code == "leased"
+    assert "which belongs to another run" in caught.value.message
+    # Nor is its failure recorded, as the host goes on in the other run.
+    service.fail_host(FailHost("web1", "it is leased"))
+    assert consul.get("upgrade/hosts/web1") == theirs
+    assert consul.get("upgrade/drivers/web1") == b"{}"
+    assert consul.get("upgrade/once/2/upgrade/app") is None
+    # A host that no other run has goes on.
+    assert step(service, "web2", "upgrade/app")
+    finish(service, "web2", "upgrade/app")
+    assert end(service, "web2") == "upgraded"
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_a_run_that_comes_back_does_not_report_a_host_that_another_run_has(
+    services: PushServices, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={other}", b"{}")[2] == b"true"
+    with pytest.raises(UpgradeError) as caught:
+        end(service, "web1")
+    assert caught.value.code == "leased"
+    assert entry(consul, "upgrade/hosts/web1")["state"] == "started"
+    assert consul.get("running/versions/2/web1") is None
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._consul.operations import compare_and_put
+from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
@@ -138,6 +138,9 @@ class HostRuns:
             return False, "the tags on the command line leave it out"
         host_run.current, host_run.step, host_run.service = name, task_group.step, task_group.service
         host_run.counts_as_done = whole or skipped
+        if task_group.once or task_group.provider:
+            # Their locks are taken before the record is written.
+            self._session.confirm(host)
         if task_group.once and not self._begin_once(host_run, name):
             host_run.current = None
             host_run.left_to_others.append(name)
@@ -194,6 +197,7 @@ class HostRuns:
         host_run = self._active(host)
         self._close_current(host_run)
         self._wait_for_others(host_run)
+        self._session.confirm(host)
         self._providers.leave(host, host_run.done)
         missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
@@ -266,6 +270,13 @@ class HostRuns:
             )
 
     def _write_failed(self, host_run: HostRun, error: str) -> None:
+        try:
+            self._session.confirm(host_run.host)
+        except UpgradeError as lost:
+            if lost.code == "leased":
+                # The record says how the host fares in the run that has the lease now.
+                return
+            raise
         if self._run.phase == AFTER:
             self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         elif not self._run.on_host:
@@ -413,21 +424,30 @@ class HostRuns:
         self._put(host_run, changed)
 
     def _put(self, host_run: HostRun, change: Callable[[HostRecord | None], HostRecord]) -> None:
+        """Write a host's record, in one transaction with the check that this run has the host's lease.
+
+        Otherwise, a run that was suspended would go on beside the run that has taken over the host.
+
+        :raises UpgradeError: ``leased``.
+        """
         is_first_try = True
 
         def put(store: Store) -> None:
             nonlocal is_first_try
             key = store.keys.record(host_run.host)
             if not is_first_try:
-                # Another process wrote the record, or the response was lost.
+                # Another process wrote the record, the lease was lost, or the response was lost.
+                self._session.confirm(host_run.host)
                 entry = store.client.get(key)
                 host_run.record = decode_record(key, entry.value) if entry is not None else None
                 host_run.index = entry.modify_index if entry is not None else 0
             is_first_try = False
             record = change(host_run.record)
-            if record == host_run.record and host_run.index:
-                return
-            written = store.client.write([compare_and_put(key, encode_record(record), host_run.index)])
-            host_run.record, host_run.index = record, int(written[0]["ModifyIndex"])
+            lease = store.keys.lease(host_run.host)
+            written = store.client.write(
+                [compare_and_put(key, encode_record(record), host_run.index), check_lock(lease, self._session.name)]
+            )
+            index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
+            host_run.record, host_run.index = record, index
 
         self._pool.with_retries(put)

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._consul.errors import Unreachable
+from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._consul.operations import check_lock
 from ...module_utils._host import leases
+from ...module_utils._state.store import Store
 from .connections import StorePool
 
 
@@ -27,6 +30,8 @@ class RunSession:
         self._closed = runtime.event()
         # Whether active hosts may be without their leases, because the session was opened again.
         self._is_incomplete = False
+        # Held while the session is opened again, so that only one thread does it.
+        self._lock = runtime.lock()
         self.lost: dict[str, str] = {}
         with pool.store() as store:
             self.name = leases.open_session(store)
@@ -60,6 +65,16 @@ class RunSession:
                 f"This run lost its Consul session and with it the lease of {host}, which belongs to {self.lost[host]}. Let that run finish.",
             )
 
+    def confirm(self, host: str) -> None:
+        """Make sure that this run has the lease of an active host, and acquire it again if it was lost and no other run has it.
+
+        The thread finds out only later that the session has ended, as after this process was suspended.
+
+        :raises UpgradeError: ``leased``, and what :func:`leases.acquire` raises.
+        """
+        self._pool.with_retries(lambda store: self._confirm(store, host))
+        self.check(host)
+
     def close(self) -> None:
         """End the session, and with it all leases."""
         self._closed.set()
@@ -70,25 +85,38 @@ class RunSession:
             # It expires soon.
             pass
 
+    def _confirm(self, store: Store, host: str) -> None:
+        with contextlib.suppress(Conflict):
+            store.client.write([check_lock(store.keys.lease(host), self.name)])
+            return
+        with self._lock:
+            self._open_again(store)
+            holder = leases.acquire(store, self.name, host)
+        if holder is not None:
+            self.lost[host] = holder
+
     def _renew(self) -> None:
         while not self._closed.wait(leases.RENEW_EVERY):
             try:
-                with self._pool.store() as store:
-                    if not store.client.renew_session(self.name) and not self._closed.is_set():
-                        self.name = leases.open_session(store)
-                        self._is_incomplete = True
-                if self._is_incomplete:
-                    self._acquire_again()
+                with self._pool.store() as store, self._lock:
+                    self._open_again(store)
             except Unreachable:
                 continue
             except UpgradeError as error:
                 self.lost |= dict.fromkeys(self._active_hosts(), f"an unknown run ({error.message})")
 
-    def _acquire_again(self) -> None:
-        """Acquire the leases of all active hosts. It is repeated if Consul can't be reached in between."""
-        with self._pool.store() as store:
-            for host in self._active_hosts():
-                holder = leases.acquire(store, self.name, host)
-                if holder is not None:
-                    self.lost[host] = holder
+    def _open_again(self, store: Store) -> None:
+        """Renew the session. If it has ended, open another one and acquire the leases of all active hosts.
+
+        Leases are acquired again later if Consul can't be reached in between.
+        """
+        if not store.client.renew_session(self.name) and not self._closed.is_set():
+            self.name = leases.open_session(store)
+            self._is_incomplete = True
+        if not self._is_incomplete:
+            return
+        for host in self._active_hosts():
+            holder = leases.acquire(store, self.name, host)
+            if holder is not None:
+                self.lost[host] = holder
         self._is_incomplete = False
