@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle
 from .._consul.client import KVEntry
 from .._consul.errors import Conflict
-from .._consul.operations import compare, lock, unlock
+from .._consul.operations import compare, compare_and_put, lock, unlock
 from .._state.store import Store, current_user
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -71,18 +71,24 @@ def begin_once(store: Store, session: str, version: str, task_group: str, host: 
 def end_once(store: Store, session: str, version: str, task_group: str, host: str, error: str | None = None) -> None:
     """Record that a host has finished a task group for all hosts, or why it failed.
 
-    :raises UpgradeError: ``once_gone`` if the run has lost its session.
+    If the run lost its session, and the key with it, the key is written again unless another host has begun meanwhile.
+
+    :raises UpgradeError: ``once_gone`` if another host has.
+    :raises Conflict: if another process wrote in between; retry.
     """
-    state = DONE if error is None else FAILED
+    key, state = store.keys.once(version, task_group), DONE if error is None else FAILED
+    result = value(state, host, error or "")
     try:
-        store.client.write([unlock(store.keys.once(version, task_group), value(state, host, error or ""), session)])
+        store.client.write([unlock(key, result, session)])
     except Conflict as conflict:
         found = read_state(store, version, task_group)
-        if found is None or (found.state, found.host) != (state, host):
+        if found is None:
+            store.client.write([compare_and_put(key, result, 0)])
+        elif (found.state, found.host) != (state, host):
             raise UpgradeError(
                 "once_gone",
-                f"{task_group} is {state} on {host}, but that can't be recorded in {store.keys.once(version, task_group)}, because this run "
-                f"lost its Consul session. Run the same command again; it runs {task_group} once more.",
+                f"{task_group} is {state} on {host}, but that can't be recorded in {key}, because this run lost its Consul session and "
+                f"{found.host} began it too. Run the same command again; it runs {task_group} once more.",
             ) from conflict
 
 

@@ -28,6 +28,8 @@ from .session import RunSession
 
 # The longest blocking query (seconds).
 _LONGEST_QUERY = 600
+# Between two reads of the missing key of a task group that a host still runs for all hosts.
+_SECONDS_BETWEEN_READS = 2.0
 # Between two tries to stop a service (seconds). The pause doubles from try to try.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _MOST_DOUBLINGS = 5
@@ -75,6 +77,8 @@ class HostRuns:
         self._providers = Providers(run, pool, session)
         self._host_runs: dict[str, HostRun] = {}
         self._lock = runtime.lock()
+        # Held while a host begins a task group for all hosts.
+        self._once_lock = runtime.lock()
 
     def active_hosts(self) -> list[str]:
         """Return the hosts that have begun and neither ended nor failed."""
@@ -262,12 +266,16 @@ class HostRuns:
         return host_run
 
     def _fail_once(self, host_run: HostRun, error: str) -> None:
-        name, host_run.running_once = host_run.running_once, None
-        if name is not None:
-            session, version = self._session.name, self._run.version
+        name = host_run.running_once
+        if name is None:
+            return
+        session, version = self._session.name, self._run.version
+        try:
             self._pool.with_retries(
                 lambda store: once_for_all.end_once(store, session, version, name, host_run.host, truncate_error(error))
             )
+        finally:
+            host_run.running_once = None
 
     def _write_failed(self, host_run: HostRun, error: str) -> None:
         try:
@@ -339,10 +347,20 @@ class HostRuns:
                 store, self._session.name, version, name, host_run.host, found.index if found else 0
             )
 
-        if not self._pool.with_retries(begin):
-            return False
-        host_run.running_once = name
+        with self._once_lock:
+            if self._other_running_once(host_run, name) is not None or not self._pool.with_retries(begin):
+                return False
+            host_run.running_once = name
         return True
+
+    def _other_running_once(self, host_run: HostRun, name: str) -> HostRun | None:
+        """Return the other host of this run that runs a task group for all hosts now.
+
+        If the session is lost, so is the key, but the task group still runs.
+        """
+        return next(
+            (one for one in list(self._host_runs.values()) if one is not host_run and one.running_once == name), None
+        )
 
     def _wait_for_others(self, host_run: HostRun) -> None:
         """Wait until the task groups that this host left to others are finished there."""
@@ -384,7 +402,12 @@ class HostRuns:
         version = self._run.version
         index = 0
         while True:
+            running = self._other_running_once(host_run, name)
             found = self._pool.with_retries(lambda store: once_for_all.read_state(store, version, name))
+            if found is None and running is not None and not (host_run.in_wave and running.in_wave):
+                # The key was lost with the session of this run. The other host writes it again when it has finished.
+                runtime.sleep(_SECONDS_BETWEEN_READS)
+                continue
             if found is None or found.state != once_for_all.RUNNING:
                 return found
             other = self._host_runs.get(found.host)
