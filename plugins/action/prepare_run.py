@@ -33,7 +33,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     prepare_run,
     services_of,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import hosts_outside_tags
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     forks_lines,
     resumed_lines,
@@ -136,16 +136,12 @@ class ActionModule(ControllerAction):
         run = prepare_run(request, str(composition.get("run_folder") or ""))
         tags: Sequence[str] = self._vars.get("ansible_run_tags") or ()
         skipped: Sequence[str] = self._vars.get("ansible_skip_tags") or ()
-        early = hosts_outside_tags(
-            request.plan, request.composition, run.scope.pushed_hosts, run.routes.ahead, tags, skipped
-        )
-        run = replace(run, scope=run.scope.without(early)) if early else run
+        outside = hosts_outside_tags(request.plan, request.composition, run.scope, run.routes.ahead, tags, skipped)
+        run = replace(run, scope=outside.narrow(run.scope))
         ensure_daemon()
         ask(KeepRun(run))
         forks = forks_lines(request.plan, run.scope, self.forks)
-        self._say(
-            [*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *early_lines(early), *forks]
-        )
+        self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *outside.lines(), *forks])
         return run.as_result()
 
     def _check(self, options: Mapping[str, Any]) -> dict[str, Any]:

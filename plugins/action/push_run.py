@@ -42,6 +42,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     with_post_upgrade,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import post_upgrade_outside_tags
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     CONTROL,
     DATA,
@@ -145,6 +146,14 @@ class ActionModule(ControllerAction):
         fleet = {"upgrade_roles": options["upgrade_roles"], "role_order": run.as_result()["role_order"]}
         plan = run_action(self, "consul_upgrade_plan", {**connection, **given, **fleet}, self._vars)
         run = with_post_upgrade(run, plan)
+        only, skip = (self._vars.get(name) or () for name in ("ansible_run_tags", "ansible_skip_tags"))
+        outside = post_upgrade_outside_tags(run.composition, run.post_upgrade, run.fleet, only, skip)
+        if outside.reasons:
+            left = {host: version for host, version in run.post_upgrade.items() if host not in outside.reasons}
+            # Gates open only after all tasks that follow the upgrade.
+            run = replace(run, post_upgrade=left, complete=False)
+            for line in outside.lines():
+                self._display.display(line)
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, AFTER, run.hosts_of(POST_UPGRADE))

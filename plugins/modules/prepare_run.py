@@ -202,6 +202,10 @@ validate:
   returned: if RV(pushes) is true
   type: list
   elements: str
+only_validates:
+  description: Whether the tags on the command line select only the validation of hosts. Then no rollout begins.
+  returned: if RV(pushes) is true
+  type: bool
 resumed:
   description: The hosts that an earlier run began to upgrade. They are not validated again.
   returned: if RV(pushes) is true

@@ -136,6 +136,10 @@ validate:
   returned: with V(started) and V(finished)
   type: list
   elements: str
+only_validates:
+  description: Whether the tags on the command line select only the validation of hosts.
+  returned: with V(started) and V(finished)
+  type: bool
 resumed:
   description: The hosts that an earlier run began to upgrade. They are not validated again.
   returned: with V(started) and V(finished)

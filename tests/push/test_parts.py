@@ -121,6 +121,32 @@ def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     assert fleet.reported("v1") >= {"web1", "web2"}
 
 
+def test_hosts_without_a_selected_task_are_not_begun(site: Site) -> None:
+    site.service("app", ["validate", "prepare", "upgrade"], after=["after"])
+    site.service("store", ["validate", "upgrade"])
+    roles = {name: ROLES[name] for name in ("web", "cache")}
+    site.inventory(
+        {**roles, "compute": {"plane": "dataplane"}}, {"web": ["web1"], "cache": ["cache1"], "compute": ["compute1"]}
+    )
+    shown = site.play("upgrade", "--tags", "validate", version="v1")
+    assert (site.done("web1"), site.done("cache1")) == (["app/validate"], ["store/validate"])
+    assert site.consul.tree() == {}
+    assert (
+        "Not in this run, because of its tags: compute1; it upgrades itself, and tags select no part of that." in shown
+    )
+    site.fail("cache1", "store/validate")
+    assert "[not_upgradable]" in site.play("upgrade", "--tags", "validate", version="v1", code=2)
+    assert "[no_such_tag]" in site.play("upgrade", "--tags", "post_upgrade", version="v1", code=2)
+    assert site.consul.tree() == {}
+
+    shown = site.play("upgrade", "--tags", "app", version="v1")
+    assert site.done("web1")[2:] == ["app/validate", "app/prepare", "app/upgrade"]
+    assert site.reported("v1") == {"web1"}
+    assert "Not in this run, because of its tags: cache1; the tags select none of its tasks." in shown
+    assert site.record("cache1") == {}
+    assert not [key for key in site.consul.tree() if key.endswith(("/cache1", "/compute1"))]
+
+
 @pytest.mark.thorough
 def test_a_step_that_is_skipped_by_name_is_not_waited_for(fleet: Site) -> None:
     fleet.play("upgrade", "--skip-tags", "verify", version="v1")

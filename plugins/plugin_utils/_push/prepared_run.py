@@ -86,10 +86,15 @@ class PreparedRun:
         """Return the hosts that a play waits for."""
         return tuple(self.post_upgrade) if play == POST_UPGRADE else self.scope.plays[play]
 
+    @property
+    def only_validates(self) -> bool:
+        """Return whether the tags on the command line select only the validation, so that no rollout begins."""
+        return bool(self.scope.validate) and not any(self.scope.plays.values())
+
     def as_result(self) -> dict[str, Any]:
         """Return what the playbooks need, as plain data."""
         pushed_after = [host for host in self.post_upgrade if self.fleet[host] in self.task_groups]
-        hosts = dict.fromkeys((*self.scope.pushed_hosts, *pushed_after))
+        hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.scope.validate, *pushed_after))
         return {
             "pushes": True,
             "role_order": self.composition.get("role_order", {}),
@@ -98,6 +103,7 @@ class PreparedRun:
             **{play: list(pushed) for play, pushed in self.scope.pushed.items()},
             "waves": list(self.scope.waves),
             "validate": list(self.scope.validate),
+            "only_validates": self.only_validates,
             "resumed": list(self.scope.resumed),
             POST_UPGRADE: pushed_after,
             "plays": [play for play in (*self.scope.plays, POST_UPGRADE) if self.hosts_of(play)],

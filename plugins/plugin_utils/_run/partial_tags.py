@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import in_order, listing
 from ...module_utils._fleet.checkpoints import checkpoint_name
+from ...module_utils._host_states.state_names import HELD, UPGRADED
 from .._compose.tag_selection import is_selected
 from .._services.steps import POST, REPLACEMENT, STEPS, tags_of
+from .scope import RunScope
 from .task_options import TAG_OPTIONS
 
 # What --skip-tags leaves out counts as done, so it must not be one of these.
 _NEEDED = ("upgrade", "start")
+
+_UNSELECTED = "the tags select none of its tasks"
+_PULLED = "it upgrades itself, and tags select no part of that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,69 +41,154 @@ class _Selected:
     any: bool
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideTags:
+    """The hosts that are not in a run because of its tags.
+
+    :param reasons: host -> why it is not.
+    :param validated: those of them that are validated nevertheless, as with ``--tags validate``.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    validated: tuple[str, ...] = ()
+
+    def narrow(self, scope: RunScope) -> RunScope:
+        """Return a run without these hosts."""
+        narrowed = scope.without(self.reasons)
+        kept = tuple(host for host in scope.validate if host in narrowed.validate or host in self.validated)
+        if self.validated and not narrowed.pushed_hosts:
+            # Nothing follows the validation, not even for hosts that are upgraded.
+            narrowed = narrowed.without([host for hosts in narrowed.plays.values() for host in hosts])
+        return replace(narrowed, validate=kept)
+
+    def lines(self) -> list[str]:
+        """Return a sentence for each reason."""
+        return [
+            f"Not in this run, because of its tags: {listing(hosts, 5)}; {why}."
+            for why, hosts in _by_reason(self.reasons)
+        ]
+
+
 def hosts_outside_tags(
     plan: Mapping[str, Any],
     composition: Mapping[str, Any],
-    hosts: Iterable[str],
+    scope: RunScope,
     checkpoints: Mapping[str, Collection[str]],
     only: Sequence[str],
     skip: Sequence[str],
-) -> dict[str, str]:
-    """Return the hosts that these tags would run too early, such as those that ``--tags verify`` would verify before their upgrade.
+) -> OutsideTags:
+    """Return the hosts that are not in a run because of its tags.
+
+    - hosts that the tags would run too early, such as those that ``--tags verify`` would verify before their upgrade
+    - hosts of which ``--tags`` select no task that is left
+    - hosts that upgrade themselves, if there are ``--tags``, as they can't run a part of an upgrade
 
     :param plan: a result of ``consul_upgrade_plan``, with the task groups that each host has finished.
     :param composition: a result of ``compose_upgrade_tasks``.
-    :param hosts: the hosts that Ansible upgrades in this run.
+    :param scope: the run for all tags.
     :param checkpoints: host -> the checkpoints that are left on its upgrade path.
     :param only: ``ansible_run_tags``.
     :param skip: ``ansible_skip_tags``.
-    :returns: host -> why a later run has to come first.
-    :raises UpgradeError: ``partial_tags`` if the tags would leave services of a host down, or select no host.
+    :raises UpgradeError: ``partial_tags`` if the tags would leave services of a host down, or would run all hosts too early; ``no_such_tag`` if
+        they select nothing that is left.
     """
     selects_all = set(only) <= {"all"}
     if selects_all and not skip:
-        return {}
+        return OutsideTags()
+    pushed = scope.pushed_hosts
     partial: dict[str, str] = {}
     too_early: dict[str, str] = {}
-    hosts = [*hosts]
-    for host in hosts:
+    unselected: dict[str, str] = {}
+    for host in dict.fromkeys((*pushed, *_unfinished(plan, scope))):
         view = plan["hosts"][host]
-        found = composition["roles"][view["role"]]["task_groups"]
-        groups = [*_selected(found, view.get("done", ()), checkpoints.get(host, ()), only, skip)]
-        if selects_all:
+        role = composition["roles"].get(view["role"])
+        if role is None:
+            if not selects_all:
+                unselected[host] = _PULLED
+            continue
+        groups = [*_selected(role["task_groups"], view.get("done", ()), checkpoints.get(host, ()), only, skip)]
+        if not selects_all and _selects_nothing(groups):
+            unselected[host] = _UNSELECTED
+        elif host not in pushed:
+            # It failed and is not retried, which ends the run in any case.
+            continue
+        elif selects_all:
             partial[host] = _reason_to_refuse_skipping(groups)
         else:
             too_early[host] = _reason_to_wait(groups)
             partial[host] = "" if too_early[host] else _reason_to_refuse(groups)
     refused = {host: why for host, why in partial.items() if why}
     early = {host: why for host, why in too_early.items() if why}
-    if not refused and len(early) == len(hosts):
+    has_none_left = all(host in early or host in unselected for host in pushed)
+    if not refused and has_none_left:
         refused = early
+    options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
+    given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
     if refused:
-        options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))
-        given = " ".join(f"{name} {','.join(in_order(tags))}" for name, tags in options if tags)
-        reasons: dict[str, list[str]] = {}
-        for host, why in refused.items():
-            reasons.setdefault(why, []).append(host)
-        told = " ".join(f"{listing(in_order(found))}: {why}." for why, found in reasons.items())
         raise UpgradeError(
             "partial_tags",
-            f"{given}: these tags would leave hosts between two versions. {told} Nothing was done: leave the tags out, or select prepare, "
-            "then stop, upgrade and start together, then verify.",
+            f"{given}: these tags would leave hosts between two versions. {_sentences(refused)} Nothing was done: leave the tags out, or select "
+            "prepare, then stop, upgrade and start together, then verify.",
             without=TAG_OPTIONS,
         )
-    return early
+    validated = tuple(
+        host for host in scope.validate if host in unselected and _validates(plan, composition, host, only, skip)
+    )
+    if unselected and has_none_left and not validated:
+        raise UpgradeError(
+            "no_such_tag",
+            f"{given}: these tags select no task that is left, so nothing would be done. {_sentences(unselected)}",
+            without=TAG_OPTIONS,
+        )
+    return OutsideTags({**early, **unselected}, validated)
 
 
-def early_lines(early: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each reason for which hosts are not in a run.
+def post_upgrade_outside_tags(
+    composition: Mapping[str, Any],
+    hosts: Iterable[str],
+    fleet: Mapping[str, str],
+    only: Sequence[str],
+    skip: Sequence[str],
+) -> OutsideTags:
+    """Return the hosts of which ``--tags`` select no task after the upgrade.
 
-    :param early: a result of :func:`hosts_outside_tags`.
+    :param hosts: those that have such tasks.
+    :param fleet: host -> role.
     """
+    if set(only) <= {"all"}:
+        return OutsideTags()
+    roles = {**composition["roles"], **composition.get("pull_roles", {})}
+    selected = {
+        name
+        for name, data in roles.items()
+        for one in data["task_groups"]
+        if one["step"] == POST and is_selected([*tags_of(POST), one["service"], *one["tags"]], only, skip)
+    }
+    return OutsideTags({host: _UNSELECTED for host in hosts if fleet[host] not in selected})
+
+
+def _unfinished(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
+    hosts = (host for found in scope.plays.values() for host in found)
+    return [host for host in hosts if plan["hosts"][host]["state"] not in (UPGRADED, HELD)]
+
+
+def _validates(
+    plan: Mapping[str, Any], composition: Mapping[str, Any], host: str, only: Sequence[str], skip: Sequence[str]
+) -> bool:
+    """Return whether the tags select the validation of a host."""
+    groups = composition["roles"][plan["hosts"][host]["role"]]["task_groups"]
+    return any(is_selected([*tags_of(STEPS[0]), one["service"]], only, skip) for one in groups)
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     found: dict[str, list[str]] = {}
-    for host, why in early.items():
+    for host, why in reasons.items():
         found.setdefault(why, []).append(host)
-    return [f"Not in this run, because of its tags: {listing(hosts, 5)}; {why}." for why, hosts in found.items()]
+    return [*found.items()]
+
+
+def _sentences(reasons: Mapping[str, str]) -> str:
+    return " ".join(f"{listing(in_order(hosts))}: {why}." for why, hosts in _by_reason(reasons))
 
 
 def _selected(
@@ -121,6 +211,12 @@ def _selected(
             whole=is_chosen and not set(skip) & set(one["tags"]),
             any=is_chosen or is_selected(one["tags"], only, skip),
         )
+
+
+def _selects_nothing(groups: Sequence[_Selected]) -> bool:
+    """Return whether ``--tags`` select no task of those that a host has left, while there are any."""
+    left = [one for one in groups if not one.is_done]
+    return bool(left) and not any(one.any for one in left)
 
 
 def _reason_to_wait(groups: Sequence[_Selected]) -> str:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import early_lines, hosts_outside_tags
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import (
+    OutsideTags,
+    hosts_outside_tags,
+    post_upgrade_outside_tags,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import RunScope
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import STEPS, tags_of
 
 NAMES = [
@@ -29,20 +34,27 @@ def task_group(name: str) -> dict[str, object]:
     }
 
 
+def scope_of(*pushed: str, pulled: str = "", begun: str = "") -> RunScope:
+    """Return a run with these hosts in the data plane."""
+    plays = {"dataplane_first": (), "controlplane": (), "dataplane": pushed}
+    validate = tuple(host for host in pushed if host not in begun.split())
+    return RunScope(plays, (), validate, {**plays, "dataplane": (*pushed, *pulled.split())})
+
+
 def refusal(only: str, skip: str = "", done: str = "", checkpoints: tuple[str, ...] = ()) -> str:
     groups = sorted(map(task_group, NAMES), key=lambda one: [*STEPS, "post_upgrade"].index(str(one["step"])))
-    plan = {"hosts": {"web1": {"role": "web", "done": done.split()}}}
+    plan = {"hosts": {"web1": {"role": "web", "done": done.split(), "state": "upgrading" if done else "pending"}}}
     try:
         hosts_outside_tags(
             plan,
             {"roles": {"web": {"task_groups": groups}}},
-            ["web1"],
+            scope_of("web1", begun="web1" if done else ""),
             {"web1": checkpoints},
             only.split(","),
             skip.split(",") if skip else (),
         )
     except UpgradeError as error:
-        assert error.code == "partial_tags"
+        assert error.code in ("partial_tags", "no_such_tag")
         return error.message
     return ""
 
@@ -110,13 +122,89 @@ def test_the_message_quotes_the_tags() -> None:
 def test_hosts_that_the_tags_would_run_too_early_are_left_out() -> None:
     groups = [task_group(f"{step}/nginx") for step in STEPS]
     done = ["prepare/nginx", "may_stop/nginx", "drain/nginx", "stop/nginx", "upgrade/nginx", "start/nginx"]
-    plan = {"hosts": {"web1": {"role": "web", "done": done}, "web2": {"role": "web", "done": []}}}
+    plan = {
+        "hosts": {
+            "web1": {"role": "web", "done": done, "state": "upgrading"},
+            "web2": {"role": "web", "done": [], "state": "pending"},
+        }
+    }
     composition = {"roles": {"web": {"task_groups": groups}}}
-    early = hosts_outside_tags(plan, composition, ["web1", "web2"], {}, ["verify"], [])
-    assert early == {"web2": "a later run would run prepare/nginx after verify/nginx"}
-    assert early_lines(early) == [
+    scope = scope_of("web1", "web2", begun="web1")
+    early = hosts_outside_tags(plan, composition, scope, {}, ["verify"], [])
+    assert early == OutsideTags({"web2": "a later run would run prepare/nginx after verify/nginx"})
+    assert early.narrow(scope) == scope_of("web1", begun="web1")
+    assert early.lines() == [
         "Not in this run, because of its tags: web2; a later run would run prepare/nginx after verify/nginx."
     ]
     with pytest.raises(UpgradeError) as refused:
-        hosts_outside_tags(plan, composition, ["web2"], {}, ["verify"], [])
+        hosts_outside_tags(plan, composition, scope_of("web2"), {}, ["verify"], [])
     assert refused.value.details["without"] == ["--tags", "--skip-tags"]
+
+
+FLEET = {"web1": "web", "web2": "web", "cache1": "cache", "compute1": "compute"}
+COMPOSITION = {
+    "roles": {
+        role: {
+            "task_groups": [
+                task_group(f"{step}/{service}") for step in ("validate", "prepare", "verify", "post_upgrade")
+            ]
+        }
+        for role, service in (("web", "nginx"), ("cache", "redis"))
+    },
+    "pull_roles": {"compute": {"task_groups": [task_group("post_upgrade/nova")]}},
+}
+UNSELECTED = "the tags select none of its tasks"
+PULLED = "it upgrades itself, and tags select no part of that"
+
+
+def outside(only: str, scope: RunScope, **states: str) -> OutsideTags:
+    plan = {
+        "hosts": {
+            host: {"role": role, "state": states.get(host, "pending"), "done": ["prepare/nginx"] * (host in states)}
+            for host, role in FLEET.items()
+        }
+    }
+    return hosts_outside_tags(plan, COMPOSITION, scope, {}, only.split(","), [])
+
+
+def test_with_tags_of_the_validation_nothing_begins() -> None:
+    scope = scope_of("web1", "web2", "cache1", pulled="compute1", begun="web1")
+    found = outside("validate", scope, web1="upgrading")
+    assert found.reasons == {**dict.fromkeys(("web1", "web2", "cache1"), UNSELECTED), "compute1": PULLED}
+    narrowed = found.narrow(scope)
+    assert (narrowed.pushed_hosts, {*narrowed.plays.values()}) == ((), {()})
+    assert narrowed.validate == ("web2", "cache1")
+    assert f"Not in this run, because of its tags: web1, web2, cache1; {UNSELECTED}." in found.lines()
+
+
+def test_hosts_without_a_selected_task_and_hosts_that_upgrade_themselves_are_left_out() -> None:
+    scope = scope_of("web1", "web2", "cache1", pulled="compute1", begun="web1")
+    found = outside("redis", scope, web1="upgrading")
+    assert found == OutsideTags({"web1": UNSELECTED, "web2": UNSELECTED, "compute1": PULLED})
+    assert found.narrow(scope) == scope_of("cache1")
+    # A host whose task groups are all finished only ends.
+    assert "web1" not in outside("verify", scope_of("web1", begun="web1"), web1="upgrading").reasons
+    # A pull host that is upgraded is waited for no longer, and one that is held is not waited for.
+    for state in ("upgraded", "held"):
+        assert "compute1" not in outside("prepare", scope, web1="upgrading", compute1=state).reasons
+
+
+@pytest.mark.parametrize("only", ["post_upgrade", "nova"])
+def test_tags_that_select_nothing_that_is_left_are_refused(only: str) -> None:
+    with pytest.raises(UpgradeError) as refused:
+        outside(only, scope_of("web1", "web2", pulled="compute1"))
+    assert refused.value.code == "no_such_tag"
+    assert refused.value.message == (
+        f"--tags {only}: these tags select no task that is left, so nothing would be done. web1, web2: {UNSELECTED}. compute1: {PULLED}."
+    )
+    # After the upgrade, they select the tasks that follow it.
+    assert outside(only, scope_of()) == OutsideTags()
+
+
+def test_hosts_without_a_selected_task_after_the_upgrade_are_left_out() -> None:
+    def left_out(*only: str) -> list[str]:
+        return [*post_upgrade_outside_tags(COMPOSITION, FLEET, FLEET, only, []).reasons]
+
+    assert left_out("all") == left_out("post_upgrade") == []
+    assert left_out("nginx") == ["cache1", "compute1"]
+    assert left_out("prepare") == [*FLEET]
