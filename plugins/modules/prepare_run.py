@@ -198,7 +198,7 @@ dataplane:
   type: list
   elements: str
 validate:
-  description: The hosts that have not begun.
+  description: The hosts that are validated, which are those on which no run has stopped or replaced anything yet.
   returned: if RV(pushes) is true
   type: list
   elements: str
@@ -207,7 +207,7 @@ only_validates:
   returned: if RV(pushes) is true
   type: bool
 resumed:
-  description: The hosts that an earlier run began to upgrade. They are not validated again.
+  description: The hosts that an earlier run began to upgrade.
   returned: if RV(pushes) is true
   type: list
   elements: str

@@ -132,7 +132,7 @@ dataplane:
   type: list
   elements: str
 validate:
-  description: The hosts that have not begun.
+  description: The hosts that are validated, which are those on which no run has stopped or replaced anything yet.
   returned: with V(started) and V(finished)
   type: list
   elements: str
@@ -141,7 +141,7 @@ only_validates:
   returned: with V(started) and V(finished)
   type: bool
 resumed:
-  description: The hosts that an earlier run began to upgrade. They are not validated again.
+  description: The hosts that an earlier run began to upgrade.
   returned: with V(started) and V(finished)
   type: list
   elements: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from .site import Site, wait_for
+from .site import Site, spans, wait_for
 
 ROLES = {
     "controller": {"plane": "controlplane", "services": ["api"]},
@@ -121,6 +121,7 @@ def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     assert fleet.reported("v1") >= {"web1", "web2"}
 
 
+@pytest.mark.thorough
 def test_hosts_without_a_selected_task_are_not_begun(site: Site) -> None:
     site.service("app", ["validate", "prepare", "upgrade"], after=["after"])
     site.service("store", ["validate", "upgrade"])
@@ -285,6 +286,27 @@ def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site, plane: str
     for version in ("v1", "v2"):
         site.play("upgrade", version=version, instructions=rules, retry_failed=True)
         assert [(one.host, one.what) for one in site.entries()][-2:] == [("db1", "begin"), ("db1", "end")]
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_only_prepared_is_validated_before_and_still_goes_last(site: Site) -> None:
+    site.service("app", ["validate", "prepare", "stop", "upgrade", "start"])
+    site.inventory({"db": {"services": ["app"]}}, {"db": ["db1", "db2"]}, db1={"upgrade_goes_last": True})
+    rules = {"rolling_rules": {"global": 2}}
+    refused = site.fail("db1", "app/validate")
+    shown = site.play("upgrade", "--tags", "prepare", version="v1", instructions=rules, code=2)
+    assert "[not_upgradable]" in shown
+    assert site.consul.tree() == {}
+    refused.unlink()
+    for tags in ("prepare", "stop,upgrade,start"):
+        before = len(site.entries())
+        site.play("upgrade", "--tags", tags, version="v1", instructions=rules)
+        found = spans([one for one in site.entries()[before:] if one.task != "app/validate"])
+        assert found["db2"][1] < found["db1"][0], found
+    assert site.reported("v1") == {"db1", "db2"}
+    assert site.done("db1") == [
+        f"app/{step}" for step in ("validate", "prepare", "validate", "stop", "upgrade", "start")
+    ]
 
 
 @pytest.mark.thorough

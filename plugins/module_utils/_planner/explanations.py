@@ -262,6 +262,14 @@ def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
     return tuple(filter(is_checkpoint_group, record.done))
 
 
+def _current_step(one: HostState, version: str | None) -> str:
+    """Return the step that a host began last on the way to the target; empty for none."""
+    record = one.record
+    if record is None or record.version != version or one.state == state_names.UPGRADED:
+        return ""
+    return record.step or ""
+
+
 def is_outside(one: HostState) -> bool:
     """Return whether a host counts as upgraded only because a job is not for it."""
     return not one.is_target and one.state == state_names.UPGRADED
@@ -284,6 +292,7 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         origin=record.origin if record is not None else None,
         begun=one.begun,
         done=_finished_groups(one, version),
+        step=_current_step(one, version),
         unadmitted=one.is_unadmitted,
         busy=one.is_busy,
         stage=stage,

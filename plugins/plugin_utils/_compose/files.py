@@ -16,7 +16,7 @@ import yaml
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
 from .._services.service import Service, ServiceEntry
-from .._services.steps import DRAIN, MAY_STOP, NUMBERED, POST, UNDRAIN, UPGRADE, file_of, tags_of
+from .._services.steps import DRAIN, MAY_STOP, NUMBERED, POST, STEPS, UNDRAIN, UPGRADE, file_of, tags_of
 from .._services.yaml_text import yaml_of
 from .composition import ComposedRole, Composition
 from .folder import SIGN
@@ -181,7 +181,7 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
             if group.checkpoint
             else {}
         )
-        return [{**tasks, **condition, "tags": tags}]
+        return [{**tasks, **condition, "tags": list(dict.fromkeys((*_tags_of_any_step(group), *tags)))}]
     options = {"task_group": group.name}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
@@ -207,6 +207,15 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
             }
         )
     return found
+
+
+def _tags_of_any_step(group: TaskGroup) -> list[str]:
+    """Return further tags for the validation, so that a run with ``--tags`` begins no host that fails it.
+
+    With ``always``, tasks with the tag ``never`` would run too.
+    """
+    has_never = any("never" in leaf for piece in group.pieces for leaf in piece.leaves)
+    return [tag for step in STEPS[1:] for tag in tags_of(step)] if has_never else ["always"]
 
 
 def _retry_file(group: TaskGroup) -> str:

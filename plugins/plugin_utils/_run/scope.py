@@ -16,7 +16,7 @@ from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from ...module_utils._rules.instructions import REVERSED
 from .._services.planes import CONTROL_PLANE
-from .._services.steps import POST
+from .._services.steps import POST, REPLACEMENT
 
 # The plays of a run, as its playbooks name them.
 FIRST, CONTROL, DATA = "dataplane_first", "controlplane", "dataplane"
@@ -28,10 +28,11 @@ class RunScope:
 
     :param pushed: play -> the hosts that Ansible upgrades in it, in the order of the plan.
     :param waves: the sizes of the waves of the play ``controlplane``.
-    :param validate: the pushed hosts that have not begun.
+    :param validate: the pushed hosts that have not begun, or have begun and stopped and replaced nothing yet.
     :param plays: play -> all hosts of the run in it, including those that upgrade themselves.
     :param left_out: the hosts that are in no play because their upgrade paths can't be computed.
     :param held: the pushed hosts that an earlier run found to hold themselves.
+    :param resumed: the pushed hosts that have begun in an earlier run.
     """
 
     pushed: Mapping[str, tuple[str, ...]]
@@ -40,17 +41,12 @@ class RunScope:
     plays: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
 
     @property
     def pushed_hosts(self) -> tuple[str, ...]:
         """Return all hosts that Ansible upgrades, those of the control plane first."""
         return tuple(host for play in (CONTROL, FIRST, DATA) for host in self.pushed[play])
-
-    @property
-    def resumed(self) -> tuple[str, ...]:
-        """Return the pushed hosts that have begun in an earlier run."""
-        fresh = set(self.validate)
-        return tuple(host for host in self.pushed_hosts if host not in fresh)
 
     def with_last(self, last: Collection[str], fleet: Mapping[str, str]) -> RunScope:
         """Return the same run with some hosts after the other hosts of their roles, in the places that the plan has for the roles.
@@ -84,6 +80,7 @@ class RunScope:
             waves=tuple(size for size in waves if size),
             validate=tuple(host for host in self.validate if host not in hosts),
             held=tuple(host for host in self.held if host not in hosts),
+            resumed=tuple(host for host in self.resumed if host not in hosts),
             plays={play: tuple(host for host in found if host not in hosts) for play, found in self.plays.items()},
         )
 
@@ -169,11 +166,19 @@ def run_scope(
             DATA: tuple(host for wave in groups for host in wave if play[host] == DATA),
         },
         waves=tuple(len(wave) for wave in control_waves),
-        validate=tuple(host for host in pushed if host not in resumed),
+        validate=tuple(host for host in pushed if host not in resumed or _has_all_services(hosts[host], composition)),
         held=tuple(host for host in pushed if hosts[host]["state"] == HELD),
+        resumed=tuple(host for host in pushed if host in resumed),
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )
+
+
+def _has_all_services(view: Mapping[str, Any], composition: Mapping[str, Any]) -> bool:
+    """Return whether a host that has begun was interrupted before anything on it was stopped or replaced, so that it can be validated."""
+    groups = composition["roles"][view["role"]].get("task_groups", ())
+    replaced = {one["name"] for one in groups if one["step"] in REPLACEMENT}
+    return view["step"] not in REPLACEMENT and replaced.isdisjoint(view["done"])
 
 
 def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:

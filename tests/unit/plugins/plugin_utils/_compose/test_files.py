@@ -49,6 +49,15 @@ def test_a_host_may_wait_for_others_longer_than_a_task_may_take(roles: Roles) ->
     assert [name for name, timeout in timeouts.items() if timeout is None] == ["Stop web"]
 
 
+def test_the_validation_is_selected_by_the_tags_of_every_step_and_runs_no_task_with_the_tag_never(roles: Roles) -> None:
+    roles.add("web", "- {tags: validate, x: 1}\n")
+    roles.add("db", "- {tags: validate, x: 2}\n- {tags: [validate, never, deep], x: 3}\n")
+    web, db = (task["tags"] for task in yaml.safe_load(files(roles, "web", "db")["node/step0_validate.yml"]))
+    assert web == ["always", "step0", "validate", "web"]
+    assert "always" not in db
+    assert {"step1", "prepare", "step2", "stop", "upgrade", "start", "verify", "step0", "validate", "db"} <= {*db}
+
+
 def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) -> None:
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
     begin, tasks = yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])

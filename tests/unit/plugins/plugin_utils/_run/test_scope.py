@@ -18,7 +18,10 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
 
 ROLES: dict[str, Any] = {"control": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}, "puppet": None}
 COMPOSITION = {
-    "roles": {"control": {"task_groups": [{"step": "post_upgrade"}]}, "compute": {"task_groups": [{"step": "stop"}]}}
+    "roles": {
+        "control": {"task_groups": [{"name": "post_upgrade/api", "step": "post_upgrade"}]},
+        "compute": {"task_groups": [{"name": f"{step}/nova", "step": step} for step in ("prepare", "drain", "stop")]},
+    }
 }
 
 
@@ -30,6 +33,8 @@ def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
             "state": state,
             "version": None if state == "lost" else "1",
             "holds_itself": False,
+            "step": "upgrade" if state in ("upgrading", "failed", "lost") else "",
+            "done": (),
         }
         for host, state in states.items()
     }
@@ -65,6 +70,7 @@ def test_begun_hosts_go_first_then_the_waves_then_all_others() -> None:
             "dataplane": ("compute1", "compute2", "compute3", "puppet1"),
         },
         left_out=(),
+        resumed=("compute3", "control1"),
     )
     assert found.pushed_hosts == ("control1", "control2", "control3", "compute3", "compute2", "compute1")
 
@@ -75,6 +81,29 @@ def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: l
     found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=retry)
     assert [*found.pushed_hosts] == pushed
     assert found.validate == ("compute3",)
+
+
+@pytest.mark.parametrize(
+    ("step", "done", "is_validated"),
+    [
+        ("", "", True),
+        ("prepare", "", True),
+        ("", "prepare/nova", True),
+        ("drain", "prepare/nova", True),
+        ("stop", "prepare/nova drain/nova", False),
+        ("", "prepare/nova drain/nova stop/nova", False),
+        ("verify", "prepare/nova drain/nova stop/nova", False),
+    ],
+)
+def test_a_resumed_host_is_validated_until_something_on_it_is_stopped(
+    step: str, done: str, *, is_validated: bool
+) -> None:
+    fleet = plan(compute1="upgrading", compute2="upgrading")
+    fleet["hosts"]["compute1"] |= {"step": step, "done": done.split()}
+    found = run_scope(fleet, ROLES, COMPOSITION)
+    assert found.validate == (("compute1",) if is_validated else ())
+    assert found.resumed == ("compute1", "compute2")
+    assert found.without(["compute1"]).resumed == ("compute2",)
 
 
 def test_a_host_that_holds_itself_is_validated_again() -> None:
@@ -247,7 +276,7 @@ def test_too_few_forks_are_told_with_the_number_that_uses_all_slots() -> None:
         [["compute2", "puppet1"], ["compute3", "compute4"]],
         **dict.fromkeys(("compute2", "compute3", "compute4"), "pending"),
     )
-    found["hosts"]["compute1"] = {"role": "compute", "group": "all", "state": "upgrading", "version": "1"}
+    found["hosts"]["compute1"] = {**plan(compute1="upgrading")["hosts"]["compute1"]}
     scope = run_scope(found, ROLES, COMPOSITION)
     # compute1 has begun, and puppet1 upgrades itself.
     assert forks_lines(found, scope, 1) == [
