@@ -16,7 +16,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, AdmitWave, FailHost, Settle
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    Admit,
+    AdmitWave,
+    FailHost,
+    HostAdmission,
+    Settle,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
 from integration.support.fleet import seed
@@ -138,6 +144,30 @@ def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: 
         assert not wait([again], 1).done
         consul.delete("upgrade/drivers/web2")
         assert again.result(60).admitted
+
+
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
+    services: PushServices, consul: RawKV, *, as_wave: bool
+) -> None:
+    other = services.begin(GROUPS, "2")
+    admit_apart(other, "web2")
+    assert step(other, "web2", "upgrade/app")
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}))
+    if as_wave:
+        assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
+
+    def ask() -> HostAdmission:
+        return service.admit_wave(AdmitWave(("web1",)))["web1"] if as_wave else service.admit(Admit("web1"))
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask)
+        try:
+            assert not wait([waiting], 2).done
+            assert consul.get("config_state/enable_puppet/host/web1") is None
+        finally:
+            assert end(other, "web2") == "upgraded"
+        assert waiting.result(60).admitted
 
 
 @pytest.fixture

@@ -254,7 +254,11 @@ class RunAdmission:
                 admissible = {one.host for one in plan.admissions}
                 fits = all(host in admissible for host in waiting)
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
-                if fits or not can_fit_later or runtime.monotonic() >= deadline:
+                # Another run upgrades their mates, and they can go once it has.
+                mates = [mate for host in refused for mate in self._first_mates(host)]
+                can_go_later = self._is_any_active(latest, [one for one in mates if one in latest.upgrading])
+                is_settled = not can_go_later and (fits or not can_fit_later)
+                if is_settled or runtime.monotonic() >= deadline:
                     if waiting or resumed:
                         latest = self._make_pass([*waiting, *resumed, *self._pulled])
                     return {
@@ -327,9 +331,17 @@ class RunAdmission:
 
     def _why_later(self, host: str) -> str:
         """Return why a host has to let other hosts of its role go first, empty if it does not. If one of them failed, it waits for an operator."""
+        latest = self._latest
+        first = (
+            [f"{mate} ({latest.hosts[mate].state})" for mate in self._first_mates(host)] if latest is not None else []
+        )
+        return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
+
+    def _first_mates(self, host: str) -> list[str]:
+        """Return the other hosts of a host's role that it has to let go first."""
         run, latest = self._run, self._latest
         if host not in run.last or latest is None:
-            return ""
+            return []
         place, play = latest.hosts[host].stage, self._play_of.get(host, 0)
         mates = {
             mate: latest.hosts[mate]
@@ -340,16 +352,18 @@ class RunAdmission:
             and latest.hosts[mate].stage <= place
             and self._play_of.get(mate, play) <= play
         }
-        first = [
-            f"{mate} ({view.state})"
+        leases = latest.outcome.snapshot.leases
+        return [
+            mate
             for mate, view in mates.items()
             if (view.state in state_names.BROKEN and view.blocks)
+            # Another run may work on it, which has its lease.
+            or (view.state == state_names.UPGRADING and mate in leases)
             or (
                 (mate in self._remaining or mate in self._dropped)
                 and view.state in (state_names.PENDING, state_names.UPGRADING)
             )
         ]
-        return f"it goes after the other hosts of its role: {listing(first, 3)}" if first else ""
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run
