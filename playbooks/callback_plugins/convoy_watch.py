@@ -48,8 +48,9 @@ class CallbackModule(CallbackBase):
         """Announce that this callback is enabled, and check the command line."""
         print_each_line_at_once()
         address.announce(watched=True)
-        self._run = PlaybookRun(str(playbook._file_name), self._say)
-        self._run.check_options(playbook.get_plays()[0].get_variable_manager().extra_vars)
+        plays = playbook.get_plays()
+        self._run = PlaybookRun(str(playbook._file_name), self._say, plays)
+        self._run.check_options(plays[0].get_variable_manager().extra_vars)
         self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:

@@ -83,6 +83,38 @@ def test_an_option_that_a_rollout_can_not_follow_is_refused(
     assert consul.tree() == before
 
 
+@pytest.fixture
+def site(play: Shipped) -> str:
+    """Return a playbook that prints the arguments for SSH, fails, and imports another one after that."""
+    shown = {"ansible.builtin.fail": {"msg": "ssh: {{ lookup('env', 'ANSIBLE_SSH_EXTRA_ARGS') }}"}}
+    plays = [
+        {"hosts": "localhost", "gather_facts": False, "tags": ["always"], "tasks": [shown]},
+        {"ansible.builtin.import_playbook": "convoy.upgrade.upgrade"},
+    ]
+    # A role may have the name of a playbook.
+    (play.folder / "node.yml").write_text(json.dumps(plays))
+    return str(play.folder / "node")
+
+
+@pytest.mark.parametrize("option", ["--step", "--start-at-task=Stop"])
+def test_an_option_that_a_rollout_can_not_follow_is_refused_for_a_playbook_that_imports_it(
+    play: Shipped, site: str, option: str
+) -> None:
+    done = play(site, option, "-e", "version=2")
+    assert done.returncode == 5, done.stdout
+    assert f"[refused_option] {option.partition('=')[0]}: " in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith("-e version=2")
+
+
+def test_a_playbook_that_imports_a_rollout_keeps_its_connections_alive(play: Shipped, site: str) -> None:
+    done = play(site, "-e", "version=2")
+    assert done.returncode == 2, done.stdout
+    assert "ssh: -o ServerAliveInterval=10 -o ServerAliveCountMax=6" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Next: ")
+
+
 @pytest.mark.parametrize(
     ("playbook", "instead"),
     quick(1, [("upgrade", "upgrade_limit=web1"), ("retry", "host=web1"), ("pause", "version=2")]),

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ansible import context
@@ -27,9 +26,9 @@ from .known_variables import refuse_bad_booleans, refuse_bad_job, refuse_empty_n
 from .limit import honours_limit, refuse_limit
 from .next_step import COMMAND, MOVES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
+from .playbook_names import file_of_play, is_of_collection, playbook_names
 from .task_options import TAG_OPTIONS, refuse_task_options
 
-PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 # Ansible's exit code for invalid options.
 BAD_OPTIONS = 5
 # Ansible's exit code after Ctrl-C.
@@ -46,11 +45,15 @@ class PlaybookRun:
 
     :param playbook: the file of the playbook.
     :param say: prints a line to the standard error.
+    :param plays: its plays, with those of imported playbooks.
     """
 
-    def __init__(self, playbook: str, say: Callable[[str], None]) -> None:
+    def __init__(self, playbook: str, say: Callable[[str], None], plays: Sequence[Any] = ()) -> None:
         """Read the command from ``sys.argv``."""
-        self._command = AnsibleCommand(tuple(sys.argv), playbook)
+        self._names = playbook_names(playbook, plays)
+        self._name = self._names[0]
+        imports = not is_of_collection(playbook) and any(is_of_collection(file_of_play(play)) for play in plays)
+        self._command = AnsibleCommand(tuple(sys.argv), playbook, imports=imports)
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
         self._has_lost_host = False
@@ -63,11 +66,11 @@ class PlaybookRun:
 
     def begin(self) -> None:
         """Make sure that the run ends when its output is closed, and prints the next step when it ends."""
-        if self._command.name in _UNATTENDED:
+        if self._name in _UNATTENDED:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
-        if self._command.name in (*MOVES, COMMAND):
+        if any(name in (*MOVES, COMMAND) for name in self._names):
             keep_connections_alive()
         call_when_closed(self._end_without_output)
         # At exit, so that it is the last line, however the run ends.
@@ -110,7 +113,7 @@ class PlaybookRun:
     def _say_next(self, process: int) -> None:
         if os.getpid() != process:
             return
-        name = self._command.name
+        name = self._name
         if self._has_succeeded and self._partial:
             steps = [step for step in STEPS if any(step in found for found in self._partial.values())]
             self._say(f"Between two versions, and still in their slots: {listing(list(self._partial), 5)}.")
@@ -175,12 +178,14 @@ class PlaybookRun:
         self._is_limited = "upgrade_limit" in extra_vars
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
-            refuse_task_options(self._command.name, context.CLIARGS)
-            if self._command.name not in _UNATTENDED:
+            for name in self._names:
+                refuse_task_options(name, context.CLIARGS)
+            if self._name not in _UNATTENDED:
+                # A playbook that imports others may have variables of its own.
                 refuse_unknown_variables(self._command.name, extra_vars)
                 refuse_empty_names(extra_vars)
                 refuse_bad_booleans(extra_vars)
-                refuse_bad_job(self._command.name, extra_vars)
+                refuse_bad_job(self._name, extra_vars)
         except UpgradeError as error:
             details = error.details
             without = (details["option"],) if "option" in details else ()
@@ -195,8 +200,8 @@ class PlaybookRun:
     def check_limit(self, play: Any) -> None:
         """Exit if ``--limit`` leaves out hosts that a play of the collection needs."""
         limit = context.CLIARGS.get("subset")
-        file = str(play.get_path()).rpartition(":")[0]
-        if not limit or PLAYBOOKS not in Path(file).resolve().parents or honours_limit(file):
+        file = file_of_play(play)
+        if not limit or not is_of_collection(file) or honours_limit(file):
             return
         inventory = play.get_variable_manager()._inventory
         needed = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)

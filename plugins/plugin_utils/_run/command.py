@@ -33,10 +33,12 @@ class AnsibleCommand:
 
     :param words: the arguments as the shell passed them, the program first.
     :param playbook: the file of the playbook.
+    :param imports: whether it is no playbook of the collection and imports one, so that the others are not beside it.
     """
 
     words: tuple[str, ...]
     playbook: str
+    imports: bool = False
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class AnsibleCommand:
         for kind, text in self._kept(_WITH_VALUE, [*_SHORT.values()], _FLAGS):
             if kind == "playbook":
                 if text == self._given():
-                    words.append(shlex.quote(_beside(text, name)))
+                    words.append(shlex.quote(f"convoy.upgrade.{name}" if self.imports else _beside(text, name)))
             elif kind == "extra":
                 if text.startswith("@"):
                     words.append(f"-e {shlex.quote(text)}")

@@ -36,6 +36,12 @@ def test_another_playbook_keeps_the_variables_of_the_fleet_and_drops_the_rest() 
     )
 
 
+def test_a_playbook_that_imports_one_of_the_collection_has_no_others_beside_it() -> None:
+    site = AnsibleCommand(("ansible-playbook", "plays/site.yml", "-e", "version=2"), "/x/plays/site.yml", imports=True)
+    assert site.other("status") == "ansible-playbook convoy.upgrade.status"
+    assert site.again() == "ansible-playbook plays/site.yml -e version=2"
+
+
 def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
     line = "/opt/ansible-playbook convoy.upgrade.upgrade -e @vars.yml"
     assert command(line).other("retry") == "/opt/ansible-playbook convoy.upgrade.retry -e @vars.yml"
