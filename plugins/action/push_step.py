@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -25,6 +26,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "task_tags": {"type": "list", "elements": "list", "default": []},
 }
 
+# Each try is an include within the one before, and after some 330 of them, at least 5 hours, Python's stack would be full.
+_MOST_PATIENCE = 14400.0
+
 
 class ActionModule(ControllerAction):
     """The action behind the module of the same name."""
@@ -32,9 +36,18 @@ class ActionModule(ControllerAction):
     OPTIONS = _OPTIONS
 
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Ask the daemon; return whether the tasks of the task group run on this host."""
+        """Ask the daemon; return whether the tasks of the task group run on this host.
+
+        :raises UpgradeError: ``bad_options``, and what the daemon answers.
+        """
         only, skip = task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ()
         host, task_group = str(task_vars.get("inventory_hostname")), str(options["task_group"])
+        if options["patience"] > _MOST_PATIENCE:
+            raise UpgradeError(
+                "bad_options",
+                f"upgrade_may_stop_timeout: {options['patience']:.0f} s are too long on {host}; the most is {_MOST_PATIENCE:.0f}. {task_group} was not "
+                "run: give a shorter time, and run the same command with -e retry_failed=true.",
+            )
         if options["state"] == "done":
             ask(FinishTaskGroup(host, task_group))
             return {}

@@ -48,7 +48,7 @@ options:
     default: ""
   patience:
     description:
-      - How long the stop of the service is tried, in seconds. After that, O(state=refused) fails. The service still runs then.
+      - How long the stop of the service is tried, in seconds, at most V(14400). After that, O(state=refused) fails. The service still runs then.
     type: float
     default: 1800
   task_tags:

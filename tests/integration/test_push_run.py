@@ -89,6 +89,17 @@ def test_a_host_that_failed_is_stuck_and_is_tried_again_only_when_that_is_asked_
 
 
 @pytest.mark.thorough
+def test_a_service_is_tried_to_be_stopped_for_four_hours_at_most(run: Runner, roles: Roles) -> None:
+    too_long, longest = (step("stop/nginx", patience=seconds) for seconds in (14401, 14400))
+    played = play(run, started(roles, FLEET, [HOST]), host_task("begun"), too_long, longest)
+    assert [result.get("failure", {}).get("code") for result in played] == [None, None, "bad_options", None]
+    assert played[2]["msg"] == (
+        f"[bad_options] upgrade_may_stop_timeout: 14401 s are too long on {HOST}; the most is 14400. stop/nginx was not run: give a shorter "
+        "time, and run the same command with -e retry_failed=true."
+    )
+
+
+@pytest.mark.thorough
 def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: RawKV) -> None:
     played = play(run, started(roles, FLEET, part="role", role="web"), host_task("begun", hosts=list(FLEET)))
     assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": True}

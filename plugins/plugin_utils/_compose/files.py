@@ -27,7 +27,7 @@ _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; t
 
 # The file with the tasks of the step undrain for a host that failed before any of its services stopped.
 _PUT_BACK = "put_back.yml"
-
+_PATIENCE = "{{ upgrade_may_stop_timeout | default(omit) }}"
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
 
@@ -183,10 +183,12 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
         )
         return [{**tasks, **condition, "tags": list(dict.fromkeys((*_tags_of_any_step(group), *tags)))}]
     options = {"task_group": group.name}
+    # A time that is too long is refused before the first try.
+    patience = {"patience": _PATIENCE} if group.step == MAY_STOP else {}
     every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {group.name}",
-        "convoy.upgrade.push_step": {**options, "task_tags": [list(one) for one in every]},
+        "convoy.upgrade.push_step": {**options, **patience, "task_tags": [list(one) for one in every]},
         "register": "upgrade_task_group",
         # It may wait for other hosts, for longer than a task of a service may take.
         "timeout": 0,
@@ -243,7 +245,7 @@ def _retries(role: ComposedRole, service: Service, group: TaskGroup) -> str:
                         "task_group": group.name,
                         "state": "refused",
                         "error": "{{ ansible_failed_result | convoy.upgrade.failure_text(ansible_failed_task.no_log) }}",
-                        "patience": "{{ upgrade_may_stop_timeout | default(omit) }}",
+                        "patience": _PATIENCE,
                     },
                     "timeout": 0,
                 },

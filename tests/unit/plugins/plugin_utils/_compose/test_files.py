@@ -96,7 +96,7 @@ def test_the_file_of_all_steps_has_the_tasks_of_the_other_files(roles: Roles) ->
 def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
     roles.simple("web", "may_stop")
     found = files(roles, "web")
-    _begin, check = yaml.safe_load(found["node/step2_stop.yml"])
+    begin, check = yaml.safe_load(found["node/step2_stop.yml"])
     again = {"file": "{{ upgrade_tasks_folder }}/step2_may_stop_web.yml"}
     assert check["ansible.builtin.include_tasks"] == again
     (block,) = yaml.safe_load(found["node/step2_may_stop_web.yml"])
@@ -104,6 +104,8 @@ def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
     wait, include = block["rescue"]
     assert (wait["convoy.upgrade.push_step"]["state"], include["ansible.builtin.include_tasks"]) == ("refused", again)
     assert block["tags"] == check["tags"] == ["step2", "stop", "may_stop", "web"]
+    # A time that is too long is refused before the first try.
+    assert begin["convoy.upgrade.push_step"]["patience"] == wait["convoy.upgrade.push_step"]["patience"]
 
 
 @pytest.mark.parametrize(("name", "source"), [("step2_stop", TASKS), ("post_upgrade", POST), ("step0_validate", SPECS)])
