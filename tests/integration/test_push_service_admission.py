@@ -21,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     AdmitWave,
     FailHost,
     HostAdmission,
+    RefuseStop,
     Settle,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
@@ -168,6 +169,29 @@ def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
         finally:
             assert end(other, "web2") == "upgraded"
         assert waiting.result(60).admitted
+
+
+def test_a_check_before_a_stop_that_an_interrupted_run_made_impossible_can_be_skipped(services: PushServices) -> None:
+    groups = {"web": tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("may_stop", "stop"))}
+    first = services.begin(groups, "2")
+    admit_apart(first, *FLEET)
+    assert [step(first, "web1", f"{one}/app") for one in ("may_stop", "stop")] == [True, True]
+    assert step(first, "web2", "may_stop/app")
+    first.close()
+    service = services.start(groups, "2")
+    admit_apart(service, *FLEET)
+    hints = {}
+    for host in FLEET:
+        assert step(service, host, "may_stop/app")
+        with pytest.raises(UpgradeError) as refused:
+            service.refuse_stop(RefuseStop(host, "may_stop/app", "the cluster has no quorum.", 0))
+        assert refused.value.code == "may_not_stop"
+        hints[host] = refused.value.message.partition("-e retry_failed=true.")[2]
+    assert hints == {
+        "web1": " An earlier run was interrupted in the step stop. If the check fails only because a service of web1 is down since then, "
+        "add -e upgrade_limit=web1 --skip-tags may_stop.",
+        "web2": "",
+    }
 
 
 @pytest.fixture

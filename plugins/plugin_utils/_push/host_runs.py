@@ -170,9 +170,20 @@ class HostRuns:
             raise UpgradeError(
                 "may_not_stop",
                 f"{host}: {host_run.service} could not be stopped within {patience:.0f} s, and was not: {error.strip().rstrip('.')}. Once "
-                "that is over, run the same command with -e retry_failed=true.",
+                f"that is over, run the same command with -e retry_failed=true.{self._hint_on_interrupt(host_run)}",
             )
         return min(left, _SHORTEST_PAUSE * 2.0 ** min(tries, _MOST_DOUBLINGS), _LONGEST_PAUSE)
+
+    def _hint_on_interrupt(self, host_run: HostRun) -> str:
+        """Return what to do if the check before a stop can't succeed because an earlier run has stopped something on the host; empty if none has."""
+        record = host_run.record
+        step = next((one.step for one in record.trail if one.step in ("stop", "upgrade")), "") if record else ""
+        if not step or self._run.on_host:
+            return ""
+        return (
+            f" An earlier run was interrupted in the step {step}. If the check fails only because a service of {host_run.host} is down since "
+            f"then, add -e upgrade_limit={host_run.host} --skip-tags may_stop."
+        )
 
     def finish_task_group(self, host: str, name: str) -> None:
         """Record that a host has finished a task group, if other hosts wait for it or it must not run again.
