@@ -77,7 +77,7 @@ def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_f
     # No gate of Puppet was touched, and the next commands are those of the job.
     assert fleet.consul.tree("config_state/") == {}
     assert "Next: " in stopped
-    assert "convoy.upgrade.retry -e host=web3" in stopped
+    assert "/playbooks/retry.yml -e host=web3" in stopped
     broken.unlink()
     fleet.play("retry", host="web3")
     # Without its tasks it admits no host.
@@ -114,7 +114,7 @@ def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> 
     assert record(site, "web2")["state"] == "failed"
     assert "unreachable" in record(site, "web2")["error"]
     assert {record(site, host)["state"] for host in ("db1", "web1", "web3", "web4", "web5")} == {"done"}
-    assert "convoy.upgrade.retry -e host=web2" in said
+    assert "/playbooks/retry.yml -e host=web2" in said
 
 
 @pytest.mark.thorough
