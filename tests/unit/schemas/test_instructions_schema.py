@@ -46,7 +46,8 @@ CAPS = st.sampled_from((0, 3, 999999999999, "0", " 7 ", "007", "0%", "10%", "100
 CAPS_ABOVE_0 = st.sampled_from((1, 3, "1", " 7 ", "010", "1%", "100 %"))
 TIMES = st.sampled_from((0, 90, "0", "90", " 15m", "2 h", "1d", "90s"))
 TIMES_ABOVE_0 = st.sampled_from((1, "90", " 15m", "2 h", "010d"))
-CLOCK = st.sampled_from(("22:00", "7:30", " 00:00 ", "24:00", 0, 60, 1320, 1440))
+BEGINS = st.sampled_from(("22:00", "7:30", " 00:00 ", 0, 60, 1320))
+ENDS = BEGINS | st.sampled_from(("24:00", 1440))
 DAYS = st.sampled_from(("mon", "Monday", "mond", "mon-fri", "SAT - sun", "thurs"))
 MOMENTS = st.sampled_from(("2026-12-20", "2026-12-20T18:00", "2026-12-20 18:00:01+01:00", date(2026, 12, 20)))
 LATER = st.sampled_from(("2027-12-20", "2027-12-20T18:00Z", datetime(2027, 1, 6, 12)))
@@ -86,7 +87,7 @@ GOOD = some(
     windows=NONE
     | st.lists(
         st.fixed_dictionaries(
-            {"from": CLOCK, "to": CLOCK},
+            {"from": BEGINS, "to": ENDS},
             optional={"days": NONE | DAYS | st.lists(DAYS, min_size=1, max_size=2), "timezone": ZONES},
         ),
         max_size=2,
