@@ -108,7 +108,7 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
     site.consul.call("PUT", f"session/destroy/{session}")
     ended = site.end(process)
     assert ended.code == 0, ended.stdout
-    assert "web1 is not admitted (taken): its lease belongs to bob@elsewhere since " in ended.stdout
+    assert "web1 is not admitted (leased): its lease belongs to bob@elsewhere since " in ended.stdout
     assert "It asks again after the other hosts" in ended.stdout
     assert site.reported("v1") == {"web1", "web2"}
 
