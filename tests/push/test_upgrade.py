@@ -274,6 +274,7 @@ def test_pull_hosts_are_admitted_after_the_only_push_host_is_lost(site: Site) ->
     assert re.search("Next: .*retry_failed", ended.stdout), ended.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plane", ["controlplane", "dataplane"])
 def test_the_next_command_retries_a_host_that_was_lost(site: Site, plane: str) -> None:
     site.service("app", ["prepare", "upgrade"])
@@ -288,7 +289,8 @@ def test_the_next_command_retries_a_host_that_was_lost(site: Site, plane: str) -
     assert re.search("Next: .*retry_failed", ended.stdout), ended.stdout
 
 
-@pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
 def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts_when_it_is_back(
     site: Site, plane: str
 ) -> None:
@@ -313,7 +315,8 @@ def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts
     assert site.done("web1") == ["app/validate", "app/prepare", "app/upgrade"]
 
 
-@pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
 def test_a_host_that_fails_before_anything_on_it_stops_is_undrained(site: Site, plane: str) -> None:
     steps = ["drain", "stop", "upgrade", "undrain"]
     site.service("balancer", steps)
@@ -379,22 +382,24 @@ def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:
     assert {one.host for one in fleet.entries() if one.task == "app/after"} == set(WEB)
 
 
+@pytest.mark.thorough
 def test_a_host_whose_puppet_is_disabled_is_held_until_it_is_enabled(site: Site) -> None:
     site.service("app", ["upgrade"])
+    rules = {"rolling_rules": {"global": 1}}
     roles, hosts = {"web": {"plane": "dataplane", "services": ["app"]}}, {"web": [*WEB]}
     # The role puppet sets this fact.
     site.inventory(roles, hosts, web2={"upgrade_puppet_disabled": "its disk is being replaced"})
-    shown = site.play("upgrade", "--check", version="v1", instructions=CAPS)
+    shown = site.play("upgrade", "--check", version="v1", instructions=rules)
     assert "web2 would be held, as its Puppet is disabled: its disk is being replaced" in shown
     assert site.consul.tree() == {}
     for _again in range(2):
-        shown = site.play("upgrade", version="v1", instructions=CAPS, code=2)
+        shown = site.play("upgrade", version="v1", instructions=rules, code=2)
         assert "web2 is held, as its Puppet is disabled: its disk is being replaced" in shown
         assert "web2 is not admitted (held): held by puppet agent --disable: its disk is being replaced" in shown
         assert site.reported("v1") == {*WEB} - {"web2"}
         assert site.record("web2")["held"] == "its disk is being replaced"
     site.inventory(roles, hosts)
-    site.play("upgrade", version="v1", instructions=CAPS)
+    site.play("upgrade", version="v1", instructions=rules)
     assert site.reported("v1") == {*WEB}
     assert site.record("web2").get("held") is None
 
