@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import io
 import os
 import random
 import subprocess
@@ -24,6 +23,7 @@ from .errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
 from .jobs.node_commands import find_command
 from .jobs.refusals import Refused
+from .machine import puppet
 from .machine.lock_file import open_lock_file
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
 from .resident import Look, Resident, report_bad_settings
@@ -43,16 +43,13 @@ commands:
   job              run the job that the node is admitted to, and report it
   check            check the settings, the commands for jobs, and that Consul can be read
   status           show release, version, gate, and when Puppet runs next
+  leave            let in Puppet's own runs, which the agent keeps out, before this node is removed
   install FOLDER   install a release of convoy-node from a folder; with --stage, the next agent run tries it
 """
 
 
 def main(words: Sequence[str]) -> int:
     """Run a command; return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # Reasons come from operators and from Consul, and the encoding of the locale may lack their letters.
-            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         prog="convoy-node",
         description="Upgrades this node and runs Puppet when its gate in Consul is open.",
@@ -61,7 +58,9 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--settings", default=FILE, help="the settings of the node; %(default)s by default")
     parser.add_argument(
-        "command", choices=["agent", "once", "run", "job", "check", "status", "install"], metavar="COMMAND"
+        "command",
+        choices=["agent", "once", "run", "job", "check", "status", "leave", "install"],
+        metavar="COMMAND",
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(words)
@@ -72,6 +71,8 @@ def main(words: Sequence[str]) -> int:
     try:
         if options.command == "install":
             return _install(options.arguments)
+        if options.command == "leave":
+            return _leave()
         if options.command == "agent":
             return _agent(options.settings, is_trial)
         settings = read_settings(options.settings)
@@ -218,6 +219,17 @@ def alone(settings: NodeSettings) -> Iterator[bool]:
         yield True
     finally:
         os.close(file)
+
+
+def _leave() -> int:
+    """Remove the agent's own lock of Puppet. It needs no settings, which may be gone. Ansible reads from the output whether it did anything."""
+    try:
+        if puppet.let_in(puppet.FOLDERS):
+            say("Puppet's own runs are let in again")
+    except OSError as error:
+        print(f"convoy-node: the lock of Puppet's own runs can't be removed: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _check(settings: NodeSettings) -> int:

@@ -44,7 +44,7 @@ class OptionalOutput(io.TextIOWrapper):
 
 
 def make_output_optional() -> None:
-    """Let no error of standard output and standard error end this program."""
+    """Let no error of standard output and standard error end this program: no full disk, and no letter that the locale's encoding lacks."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         # None if it was closed before the program started.

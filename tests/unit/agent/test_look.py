@@ -336,16 +336,14 @@ def test_gates_or_holds_that_are_missing_are_read_singly_only_with_a_token(tmp_p
     ]
 
 
-def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path, answers: Answers) -> None:
-    guarded = look(tmp_path, answers, token="the token of the node")
-
+def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path) -> None:
     class Late(Answers):
         def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
             return {key: one for key, one in super().read(keys).items() if key != "upgrade/hold/global"}
 
     late = Late()
     late.found["upgrade/hold/global"] = b"{}"
-    guarded.consul = late  # type: ignore[assignment]  # it has the methods that a look calls
+    guarded = look(tmp_path, late, token="the token of the node")
     assert guarded.look().reason == "closed: held by upgrade/hold/global"
 
 

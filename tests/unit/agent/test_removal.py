@@ -5,71 +5,75 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from convoy_node.command_line import main
 from convoy_node.machine import puppet
 from devkit.agent import ROOT
 
-ROLE = ROOT / "roles/puppet_gate"
 LOCK = "agent_disabled.lock"
+PROGRAM = "/opt/convoy/current/bin/convoy-node"
 
 
-def scripts() -> dict[str, str]:
-    """Return what removes the lock: in the role, and in the package."""
-    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
-    return {"role": variables["puppet_gate_let_puppet_in"], "package": (ROOT / "tools/deb/prerm").read_text()}
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found = [str(tmp_path / name) for name in ("debian", "agent", "operator")]
+    for folder in found:
+        Path(folder).mkdir()
+    monkeypatch.setattr(puppet, "FOLDERS", found)
+    return found
 
 
-def at(root: Path, folder: str) -> Path:
-    return root / folder.lstrip("/")
-
-
-def run(root: Path, script: str, *words: str) -> str:
-    """Run a script as if its folders were below another root."""
-    for folder in puppet.FOLDERS:
-        assert f" {folder}" in script
-        script = script.replace(f" {folder}", f" {at(root, folder)}")
-    tools = root / "bin"
-    tools.mkdir(exist_ok=True)
-    for name in ("grep", "rm"):
-        if not (tools / name).exists():
-            (tools / name).symlink_to(str(shutil.which(name)))
-    # Not the one of the machine that runs the tests.
-    (tools / "systemctl").write_text("#!/bin/sh\n")
-    (tools / "systemctl").chmod(0o755)
-    command = ["/bin/sh", "-c", script, "script", *words]
-    return subprocess.run(command, env={"PATH": str(tools)}, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize("name", ["role", "package"])
-def test_the_agent_s_own_lock_is_removed_and_an_operator_s_stays(name: str, tmp_path: Path) -> None:
-    folders = [str(at(tmp_path, folder)) for folder in puppet.FOLDERS]
-    for folder in folders[:3]:
-        Path(folder).mkdir(parents=True)
+def test_leaving_removes_the_agent_s_own_lock_and_keeps_an_operator_s(
+    folders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     puppet.keep_out("closed: a gate", folders[:2])
-    operator = Path(folders[2]) / LOCK
-    operator.write_text('{"disabled_message": "its disk"}')
-    shown = run(tmp_path, scripts()[name], "remove")
-    assert [(Path(folder) / LOCK).exists() for folder in folders] == [False, False, True, False]
-    if name == "role":
-        # So that Ansible knows whether it changed anything.
-        assert shown.splitlines() == [f"{folder}/{LOCK}" for folder in folders[:2]]
-    assert run(tmp_path, scripts()[name], "remove") == ""
+    (Path(folders[2]) / LOCK).write_text('{"disabled_message": "its disk"}')
+    assert main(["--settings", "/no/settings", "leave"]) == 0
+    assert [(Path(folder) / LOCK).exists() for folder in folders] == [False, False, True]
+    assert capsys.readouterr().out == "Puppet's own runs are let in again\n"
+    # Ansible reads from the output that nothing was changed.
+    assert main(["leave"]) == 0
+    assert capsys.readouterr().out == ""
 
 
-def test_an_upgrade_of_the_package_keeps_puppet_out(tmp_path: Path) -> None:
-    folder = at(tmp_path, puppet.FOLDERS[0])
-    folder.mkdir(parents=True)
-    puppet.keep_out("closed: a gate", [str(folder)])
-    run(tmp_path, scripts()["package"], "upgrade", "0.2.0")
-    assert (folder / LOCK).exists()
+def test_a_lock_that_can_t_be_removed_is_told(
+    folders: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    puppet.keep_out("closed: a gate", folders)
+
+    def refuse(_path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert main(["leave"]) == 1
+    assert (
+        "the lock of Puppet's own runs can't be removed: [Errno 1] Operation not permitted" in capsys.readouterr().err
+    )
 
 
-def test_leaving_removes_the_lock_even_if_consul_is_away() -> None:
-    first, checks = yaml.safe_load((ROLE / "tasks/leave.yml").read_text())
-    assert first["ansible.builtin.command"]["argv"] == ["sh", "-c", "{{ puppet_gate_let_puppet_in }}"]
+@pytest.mark.parametrize(("words", "told"), [(["remove"], "leave\n"), (["upgrade", "0.2.0"], "")])
+def test_the_package_lets_puppet_in_when_it_is_removed_and_not_when_it_is_upgraded(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
+    script = (ROOT / "tools/deb/prerm").read_text()
+    assert PROGRAM in script
+    program = tmp_path / "convoy-node"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n')
+    # Not the one of the machine that runs the tests.
+    (tmp_path / "systemctl").write_text("#!/bin/sh\n")
+    for file in (program, tmp_path / "systemctl"):
+        file.chmod(0o755)
+    (tmp_path / "told").touch()
+    script = script.replace(PROGRAM, str(program))
+    subprocess.run(["/bin/sh", "-c", script, "script", *words], env={"PATH": str(tmp_path)}, check=True)
+    assert (tmp_path / "told").read_text() == told
+
+
+def test_leaving_lets_puppet_in_even_if_consul_is_away() -> None:
+    first, checks = yaml.safe_load((ROOT / "roles/puppet_gate/tasks/leave.yml").read_text())
+    assert first["ansible.builtin.command"]["argv"] == ["{{ puppet_gate_home }}/current/bin/convoy-node", "leave"]
     assert "convoy.upgrade.consul_health" in checks

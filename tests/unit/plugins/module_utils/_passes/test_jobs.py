@@ -317,7 +317,9 @@ def test_a_job_keeps_the_health_of_the_rollout_before_it(store: Store, consul: F
     assert read_fleet(store, fleet=FLEET).snapshot.marks.keys() >= {"web1"}
 
 
-def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(store: Store, consul: FlaggedConsul) -> None:
+def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(
+    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules = {"rolling_rules": {"global": 1}}
     begin(store, rules=rules)
     control.abort(store, Command(fleet=FLEET))
@@ -333,7 +335,7 @@ def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(store: 
             reports(consul, "web1", "started")
         return write(operations)
 
-    store.client.write = late  # type: ignore[method-assign]
+    monkeypatch.setattr(store.client, "write", late)
     found = make_pass(store, PassRequest(version="2.0", fleet=fleet, rules=rules))
     assert not is_first
     assert [one.host for one in found.admissions] == []
