@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's own look at the gate: is there something to do for an agent run? No IO.
+"""The agent's own look at the gate: is there something to do for an agent run? Only ``read_keys`` does IO.
 
 An agent run asks again, in the code of the collection, and starts an upgrade in one transaction. This look only avoids to start Ansible
 for nothing. It gives the same answer as ``plugins/module_utils/_host/gate_question.py``, which a test compares.
@@ -10,11 +10,11 @@ for nothing. It gives the same answer as ``plugins/module_utils/_host/gate_quest
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from .consul import ConsulKey
+from .consul import Consul, ConsulKey
 from .errors import printable
 from .jobs.job import is_job_id
 
@@ -150,6 +150,20 @@ def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token:
     # A hidden pause would admit the host. If the layout has a version, all pauses are holds already.
     groups = [keys.gates, keys.holds, *([] if keys.schema in entries else [keys.legacy_gates])]
     return [group[-1] for group in groups if not any(key in entries for key in group)]
+
+
+def read_keys(consul: Consul, keys: NodeKeys, has_token: bool, more: Sequence[str] = ()) -> dict[str, ConsulKey]:
+    """Return the keys of a node that exist, and further ones. Every reader of gates and holds uses it, because a policy can be removed at any time.
+
+    :raises ConsulError: also :class:`Denied`, and that also if the token may not read gates or holds: they are not just missing then.
+    """
+    found = consul.read([*keys.all, *more])
+    for key in keys_to_confirm(keys, found, has_token):
+        entry = consul.get(key)
+        if entry is not None:
+            # It was written after the first read.
+            found[key] = entry
+    return found
 
 
 def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:

@@ -26,7 +26,7 @@ from . import agent_run
 from .agent_run import Release
 from .consul import Consul
 from .errors import ConsulError, InstallError, printable
-from .gate import NodeKeys, answer
+from .gate import NodeKeys, answer, read_keys
 from .machine import puppet
 from .machine.lock_file import is_locked
 from .machine.processes import run_limited
@@ -197,7 +197,8 @@ def _obstacle(settings: NodeSettings) -> str:
         time.sleep(0.1)
     keys = NodeKeys(settings.host, settings.role, settings.prefix)
     try:
-        found = answer(keys, Consul(settings.connection).read(keys.all), settings.default)
+        read = read_keys(Consul(settings.connection), keys, bool(settings.connection.token))
+        found = answer(keys, read, settings.default)
     except ConsulError as error:
         return str(error)
     return "" if found.is_open else found.reason

@@ -18,7 +18,7 @@ from . import agent_run, releases
 from .consul import Consul, ConsulKey, WakeWatch
 from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
 from .errors import BadSettings, ConsulError, Denied, printable
-from .gate import Answer, NodeKeys, admitted_job, answer, keys_to_confirm
+from .gate import Answer, NodeKeys, admitted_job, answer, read_keys
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
@@ -127,16 +127,9 @@ class Look:
     def read_keys(self) -> dict[str, ConsulKey]:
         """Return the keys of the node that exist.
 
-        :raises ConsulError: also :class:`Denied`, and that also if the token may not read gates or holds: they are not just missing then.
+        :raises ConsulError: what :func:`read_keys` raises.
         """
-        found = self.consul.read(self.keys.all)
-        # At each look, because a policy can be removed while the agent runs.
-        for key in keys_to_confirm(self.keys, found, bool(self.settings.connection.token)):
-            entry = self.consul.get(key)
-            if entry is not None:
-                # It was written after the first read.
-                found[key] = entry
-        return found
+        return read_keys(self.consul, self.keys, bool(self.settings.connection.token))
 
     def _job(self) -> str:
         """Return the job for which there is something to do; empty for none, and if the token may not read the host's record of it."""

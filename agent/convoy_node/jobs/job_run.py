@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 
 from ..consul import Consul, ConsulKey
 from ..errors import ConsulError, LockError, printable
-from ..gate import NodeKeys, admitted_job
+from ..gate import NodeKeys, admitted_job, read_keys
 from ..machine.lock_file import open_lock_file
 from ..machine.processes import start_ticks
 from ..settings import NodeSettings
@@ -116,7 +116,7 @@ class JobRun:
             )
 
     def _run_admitted(self) -> int:
-        found = self._consul.read([*self._keys.all, self._keys.holds_folder])
+        found = self._read_keys()
         identifier = admitted_job(self._keys, found)
         key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
@@ -178,6 +178,9 @@ class JobRun:
         self._say(f"{self._settings.host}: {report_of(entry)}")
         self._report(entry)
         return 0 if entry.state == DONE else 1
+
+    def _read_keys(self) -> dict[str, ConsulKey]:
+        return read_keys(self._consul, self._keys, bool(self._settings.connection.token), [self._keys.holds_folder])
 
     def _entry_of(self, identifier: str) -> tuple[Optional[JobEntry], str]:
         """Return the entry of an earlier run, None if there is none, and why it can't be read; the latter is empty if it can."""
@@ -260,7 +263,7 @@ class JobRun:
         """
         keys = self._keys
         for _turn in range(_TRIES):
-            found = self._consul.read([*keys.all, keys.holds_folder])
+            found = self._read_keys()
             if admitted_job(keys, found) != entry.id:
                 raise NotAdmitted("the node is not admitted to it any more")
             record = self._consul.get(keys.job_record)
@@ -325,7 +328,7 @@ class JobRun:
 
     def _refuse_without_entry(self, reason: str) -> int:
         with contextlib.suppress(ConsulError):
-            found = self._consul.read(self._keys.all)
+            found = self._read_keys()
             identifier = admitted_job(self._keys, found)
             if identifier is not None and not is_by_ansible(self._keys, self._consul, identifier):
                 # Not the start of a run: its end may be in the folder that can't be used now.

@@ -21,7 +21,8 @@ import pytest
 from agent_consul import AgentConsul
 from convoy_node import state
 from convoy_node.connection import Connection
-from convoy_node.errors import ConsulError
+from convoy_node.consul import ConsulKey
+from convoy_node.errors import ConsulError, Denied
 from convoy_node.gate import NodeKeys, admitted_job
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_need import needs_run
@@ -42,7 +43,7 @@ class Node:
     def __init__(self, folder: Path, consul: AgentConsul, **settings: Any) -> None:
         self.folder, self.consul = folder, consul
         self.lines: list[str] = []
-        connection = Connection(host="127.0.0.1", port=1)
+        connection = Connection(host="127.0.0.1", port=1, token="the token of the node")
         data = {"puppet_gate_lock_timeout": 0.2}
         self.settings = NodeSettings(
             "web1", "web", connection, data, commands_dir=str(folder / "commands.d"), **settings
@@ -305,6 +306,24 @@ def test_the_gate_of_its_role_admits_a_node_too_and_its_own_decides_first(node: 
     assert admitted_job(KEYS, node.consul.keys) is None
     del node.consul.keys["upgrade/job_gates/host/web1"]
     assert admitted_job(KEYS, node.consul.keys) == "j1"
+
+
+def test_a_node_whose_token_may_not_read_holds_any_more_starts_no_job(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    get = node.consul.get
+
+    def refuse(key: str) -> ConsulKey | None:
+        if key == "upgrade/hold/global":
+            raise Denied("Consul refused the node's token.")
+        return get(key)
+
+    monkeypatch.setattr(node.consul, "get", refuse)
+    with pytest.raises(Denied):
+        node.run()
+    assert not (trusted / "ran").exists()
 
 
 @pytest.mark.parametrize(
