@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
 from devkit.wipe import wipe
+from integration.support.agent_process import EVERYWHERE, Node
 from integration.support.catalog import Catalog
 from integration.support.fleet import seed
 from integration.support.guarded import guarded_agent
@@ -153,3 +154,15 @@ def service(tmp_path: Path, store: Store) -> Iterator[Callable[..., Service]]:
         if one.process.poll() is None:
             one.resume()
             one.kill()
+
+
+@pytest.fixture
+def node(consul: RawKV, agent: Agent, tmp_path: Path) -> Iterator[Node]:
+    """A node at v1 of a fleet that is to run v2, not admitted yet."""
+    consul.put("current_version", "v2")
+    consul.put(EVERYWHERE, "False")
+    found = Node(tmp_path, agent.http_port)
+    found.install("r1")
+    yield found
+    found.stop()
+    (tmp_path / "what").unlink(missing_ok=True)
