@@ -148,7 +148,9 @@ class Node:
     @property
     def runs(self) -> list[dict[str, Any]]:
         file = self.folder / "runs"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        # A run that writes its line at this moment has not finished it.
+        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
 
     @property
     def active(self) -> str:
