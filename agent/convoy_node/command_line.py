@@ -110,7 +110,10 @@ def _agent(path: str, is_trial: bool) -> int:
 
 
 def _agent_code(error: BadSettings, path: str) -> int:
-    """Return the exit code of an agent that had unusable settings: whether systemd starts it again, or convoy-node.path when they change."""
+    """Return 78 if the settings still can't be used: then convoy-node.path starts the agent. Another code lets systemd start it again.
+
+    :param error: why they could not be used.
+    """
     if isinstance(error, BadToken):
         return BAD_TOKEN
     with contextlib.suppress(BadSettings):
@@ -124,6 +127,8 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     """Make an agent run; if it has brought another release of the agent, let that one go on."""
     release = agent_run.own_release()
     is_trial = arguments[:1] == ["--trial"]
+    if not arguments:
+        releases.forget_trial(release)
     code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""

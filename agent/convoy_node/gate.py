@@ -137,7 +137,7 @@ class Answer:
 
 
 def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token: bool) -> list[str]:
-    """Return the keys that have to be read singly before the answer counts, because it could be the same if the token may not read them.
+    """Return one key of each group of gates or holds that came back empty. The token may not be allowed to read them.
 
     Consul silently leaves out of a tree what a token may not read: a hidden gate would look like the default, which is open, and a hidden
     hold like no hold. Reading a single key fails instead.

@@ -117,6 +117,13 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
+def forget_trial(release: Release) -> None:
+    """Remove what an agent run has left that was killed: a run that begins now has left its upgrade to no other release yet."""
+    if release.home is not None:
+        with contextlib.suppress(OSError):
+            (release.home / TRIAL).unlink()
+
+
 def take_trial(release: Release) -> Optional[Release]:
     """Return the release to which the agent run that just ended has left its upgrade; None for none. The file that says so is removed."""
     if release.home is None:
@@ -172,7 +179,9 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
         command = [program, "--settings", path, *words]
         try:
             code = run_limited(command, seconds)
-            if words[0] == "check" and code == NO_CONSUL and not _obstacle(settings):
+            if words[0] == "check" and code == NO_CONSUL:
+                if obstacle := _obstacle(settings):
+                    raise ConsulError(obstacle)
                 # Consul was away for a moment, or only this release can't read it.
                 code = run_limited(command, seconds)
         except subprocess.TimeoutExpired:
@@ -207,34 +216,39 @@ def _obstacle(settings: NodeSettings) -> str:
 def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
     """Return why the last report of this host is not one of a release; None if it is.
 
-    :raises ConsulError: if the report can't be read.
+    :raises ConsulError: if the report can't be read, or if Consul was away when it may have been sent.
     """
     try:
-        record = json.loads(_read_record(settings))
+        text, outage = _read_record(settings)
+        record = json.loads(text)
     except (ValueError, RecursionError) as error:
         return f"it is not known whether it has reported: {printable(str(error))}"
     reporter, state = (record.get(name) for name in ("release", "state")) if isinstance(record, dict) else (None, None)
     if reporter == new.name and state in ("upgraded", "failed"):
         return None
+    if outage is not None:
+        raise outage
     return f"its agent run left the record of {settings.host} {'started' if state == 'started' else 'without a report of it'}"
 
 
-def _read_record(settings: NodeSettings) -> bytes:
-    """Return the host's record, also if Consul is away for a moment; an empty object if there is none.
+def _read_record(settings: NodeSettings) -> tuple[bytes, Optional[ConsulError]]:
+    """Return the host's record, an empty object if there is none; and the error of a first try that failed, as Consul was away for a moment.
 
     :raises ConsulError: if it can't be read.
     """
     keys = NodeKeys(settings.host, settings.role, settings.prefix)
     until = time.monotonic() + _REPORT_SECONDS
+    outage: Optional[ConsulError] = None
     while True:
         try:
             entry = Consul(settings.connection).get(keys.record)
-        except ConsulError:
+        except ConsulError as error:
             if time.monotonic() > until:
                 raise
+            outage = error
             time.sleep(_REPORT_AGAIN)
         else:
-            return entry.value if entry is not None else b"{}"
+            return (entry.value if entry is not None else b"{}"), outage
 
 
 def _limits(settings: NodeSettings) -> float:

@@ -36,7 +36,7 @@ _JOB_AGAIN = 10.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
 # How long the trial of a release waits (seconds).
-_TRIAL_SECONDS = 1.0
+_TRIAL_WAIT = 1.0
 _CHECKS = ("puppet", "validation")
 # What the agent itself writes to a wake key that is missing. It is no reason to do anything.
 _OWN_WAKE = b"enrolled"
@@ -60,7 +60,7 @@ class Look:
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
         self.consul = Consul(settings.connection)
         # Agent runs publish the checks there, and the other one may be a server.
-        self._agent = Consul(settings.agent)
+        self._consul_agent = Consul(settings.consul_agent)
         self.entries: dict[str, ConsulKey] = {}
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
@@ -68,7 +68,7 @@ class Look:
         self._say = say
         self.is_answered = False
         # Whether Puppet's own lock could not be set or removed in the last look.
-        self.is_lock_failed = False
+        self.has_lock_failed = False
         # A single look has none after it that could find out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
         # How long the last job that was tried waits for its next try.
@@ -223,7 +223,7 @@ class Look:
 
     def _keep_puppet_out(self, decision: NextAction) -> None:
         """Use Puppet's own lock, if something else than the agent runs Puppet."""
-        self.is_lock_failed = False
+        self.has_lock_failed = False
         try:
             if self.settings.is_external and decision.keeps_puppet_out:
                 if puppet.keep_out(decision.reason):
@@ -231,7 +231,7 @@ class Look:
             elif puppet.let_in():
                 self._say("Puppet's own runs are let in again")
         except OSError as error:
-            self.is_lock_failed = True
+            self.has_lock_failed = True
             self._say(f"The lock of Puppet's own runs can't be changed: {error}")
 
     @property
@@ -250,9 +250,9 @@ class Look:
         with contextlib.suppress(ConsulError):
             for name in _CHECKS:
                 # Read right before it is written, because an agent run may change it.
-                check = self._agent.checks().get(name)
+                check = self._consul_agent.checks().get(name)
                 if isinstance(check, dict) and not check.get("ServiceID"):
-                    self._agent.update_check(
+                    self._consul_agent.update_check(
                         name, str(check.get("Status") or "warning"), str(check.get("Output") or "")
                     )
 
@@ -286,7 +286,7 @@ class Resident:
         )
         while not self._signals.is_over:
             decision = self._next_action()
-            if self._look.is_lock_failed and self._notifier.is_listening and puppet.is_outside_service():
+            if self._look.has_lock_failed and self._notifier.is_started_by_systemd and puppet.is_outside_service():
                 self._say(
                     f"{self._settings.host}: a folder of Puppet was created after this service started, and is read-only in it. The service ends, "
                     "so that systemd starts it again with that folder"
@@ -297,8 +297,8 @@ class Resident:
 
     def try_once(self) -> int:
         """Look once, start nothing, and wait for a moment; return the exit code. So a new release shows that its loop works."""
-        self._look.look()
-        self._wait(_TRIAL_SECONDS)
+        self._look.look(only=True)
+        self._wait(_TRIAL_WAIT)
         self._close_watch()
         return 0
 

@@ -122,7 +122,7 @@ class NodeSettings:
     """The settings that the agent itself needs. The rest is Ansible's.
 
     :param data: all settings as they are in the file.
-    :param agent: how to reach the Consul agent of the node, which has its checks.
+    :param consul_agent: how to reach the Consul agent of the node, which has its checks.
     :param interval: seconds after which the gate is read again in any case.
     :param puppet_interval: seconds between two runs of Puppet; None if something else runs it.
     :param services: the folder with the tasks of the services of the node, in which ``{version}`` may stand for a version; empty for none.
@@ -135,7 +135,7 @@ class NodeSettings:
     role: str
     connection: Connection
     data: Mapping[str, Any]
-    agent: Connection = field(default_factory=Connection)
+    consul_agent: Connection = field(default_factory=Connection)
     prefix: str = ""
     default: bool = True
     bootstrap: bool = False
@@ -189,7 +189,7 @@ def read_settings(path: str = FILE) -> NodeSettings:
         role,
         connection,
         data,
-        agent=_agent(path, data.get("puppet_gate_agent", {}), connection),
+        consul_agent=_consul_agent(path, data.get("puppet_gate_agent", {}), connection),
         prefix=_prefix(str(data.get("upgrade_consul_kv_prefix", ""))),
         default=data.get("puppet_gate_default", True),
         bootstrap=data.get("puppet_gate_bootstrap", False),
@@ -353,7 +353,7 @@ def _connection(data: Mapping[str, Any], token: Optional[str]) -> Connection:
     )
 
 
-def _agent(path: str, given: Mapping[str, Any], connection: Connection) -> Connection:
+def _consul_agent(path: str, given: Mapping[str, Any], connection: Connection) -> Connection:
     """Return how to reach the Consul agent of the node: as agent runs do, with the token and the certificates of the other connection.
 
     :raises BadSettings: if the address can't be one.

@@ -26,7 +26,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failing", "failed"], "required": True},
     "hosts": {"type": "list", "elements": "str"},
     "goes_last": {"type": "bool", "default": False},
-    "puppet_disabled": {"type": "str", "default": ""},
+    "puppet_disabled": {"type": "str"},
     "error": {"type": "str"},
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     POST_UPGRADE,
-    PreparedRun,
     services_of,
     with_post_upgrade,
 )
@@ -102,16 +101,21 @@ class ActionModule(ControllerAction):
                 "hosts, or leave them out with upgrade_limit; then run the same command again.",
                 hosts=errors,
             )
-        held = {host: given for host in hosts if (given := reported[host].puppet_disabled.strip())}
-        return {"held": held, "changed": self._write_holds(options, run, held)}
+        disabled = {host: reported[host].puppet_disabled for host in hosts}
+        held = {host: why.strip() for host, why in disabled.items() if why and why.strip()}
+        released = [host for host in run.scope.held if disabled.get(host) == ""]
+        return {"held": held, "changed": self._write_holds(options, run.version, held, released)}
 
-    def _write_holds(self, options: dict[str, Any], run: PreparedRun, held: Mapping[str, str]) -> bool:
+    def _write_holds(
+        self, options: dict[str, Any], version: str, held: Mapping[str, str], released: Sequence[str]
+    ) -> bool:
         """Hold hosts whose Puppet is disabled, and end the holds of those where it is enabled again; return whether anything changes.
 
         :param held: host -> the reason that was given to ``puppet agent --disable``.
+        :param released: the hosts whose holds end.
         """
-        reports = [HostReport(host, run.version, HELD, reason=why) for host, why in held.items()]
-        reports += [HostReport(host, run.version, RELEASED) for host in run.scope.held if host not in held]
+        reports = [HostReport(host, version, HELD, reason=why) for host, why in held.items()]
+        reports += [HostReport(host, version, RELEASED) for host in released]
         dry = self._task.check_mode
         changes = 0
         if reports:

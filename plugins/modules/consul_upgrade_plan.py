@@ -502,9 +502,10 @@ hosts:
         of checkpoints, such as V(upgrade/nginx@2.4).
       type: list
       elements: str
-    step:
-      description: Step that the host began last and did not finish, such as V(stop), until it is upgraded. Empty for none.
-      type: str
+    steps:
+      description: Steps that the host has begun on the way to the target, such as V(stop), in any attempt, until it is upgraded.
+      type: list
+      elements: str
     cause:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.

@@ -49,10 +49,9 @@ options:
     default: false
   puppet_disabled:
     description:
-      - Reason that was given to C(puppet agent --disable) on the host, for O(state=valid). The run holds the host, and the others go. A later run
-        that finds Puppet enabled ends the hold.
+      - Reason that was given to C(puppet agent --disable) on the host, for O(state=valid). The run holds the host, and the others go.
+      - Empty if Puppet is enabled, which ends the hold of an earlier run. Without this option, that hold stays.
     type: str
-    default: ""
   error:
     description:
       - Error of the host, for O(state=failing), O(state=failed) and O(state=invalid).

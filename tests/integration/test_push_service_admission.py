@@ -19,12 +19,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
     AdmitWave,
+    BeginFailure,
     FailHost,
     HostAdmission,
     RefuseStop,
     Settle,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
 from integration.support.fleet import seed
 from integration.support.planner_service import until
@@ -194,6 +196,29 @@ def test_a_check_before_a_stop_that_an_interrupted_run_made_impossible_can_be_sk
     }
 
 
+def test_drained_services_are_undrained_after_a_failure_unless_something_may_be_stopped(services: PushServices) -> None:
+    names = ("drain/proxy", "drain/app", "stop/app")
+    groups = {"web": tuple(RunTaskGroup(one, *one.split("/"), once=False) for one in names)}
+
+    def undrained(service: PushService, host: str) -> tuple[str, ...]:
+        found = service.begin_failure(BeginFailure(host, "it failed"))
+        service.fail_host(FailHost(host, "it failed"))
+        return found
+
+    first = services.begin(groups, "2")
+    admit_apart(first, *FLEET)
+    assert step(first, "web1", "drain/proxy")
+    assert [step(first, "web2", one) for one in names] == [True] * 3
+    assert (undrained(first, "web1"), undrained(first, "web2")) == (("proxy",), ())
+    first.close()
+    # In a later run, the drain of a host may fail again, after a service of it was stopped in the first one.
+    service = services.start(groups, "2", retry_failed=True)
+    admit_apart(service, *FLEET)
+    for host in FLEET:
+        assert step(service, host, "drain/proxy")
+    assert (undrained(service, "web1"), undrained(service, "web2")) == (("proxy",), ())
+
+
 @pytest.fixture
 def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the threads that renew sessions from noticing a lost session, as when a suspended process has just come back."""
@@ -220,7 +245,8 @@ def test_a_run_that_comes_back_runs_nothing_on_a_host_that_another_run_has(
         step(service, "web1", "upgrade/app")
     assert caught.value.code == "leased"
     assert "which belongs to another run" in caught.value.message
-    # Nor is its failure recorded, as the host goes on in the other run.
+    # Nor is it undrained or its failure recorded, as the host goes on in the other run.
+    assert service.begin_failure(BeginFailure("web1", "it is leased")) == ()
     service.fail_host(FailHost("web1", "it is leased"))
     assert consul.get("upgrade/hosts/web1") == theirs
     assert consul.get("upgrade/drivers/web1") == b"{}"

@@ -398,7 +398,11 @@ def test_a_host_whose_puppet_is_disabled_is_held_until_it_is_enabled(site: Site)
         assert "web2 is not admitted (held): held by puppet agent --disable: its disk is being replaced" in shown
         assert site.reported("v1") == {*WEB} - {"web2"}
         assert site.record("web2")["held"] == "its disk is being replaced"
+    # Without a check, the hold stays.
     site.inventory(roles, hosts)
+    site.play("upgrade", version="v1", instructions=rules, code=2)
+    assert site.record("web2")["held"] == "its disk is being replaced"
+    site.inventory(roles, hosts, web2={"upgrade_puppet_disabled": ""})
     site.play("upgrade", version="v1", instructions=rules)
     assert site.reported("v1") == {*WEB}
     assert site.record("web2").get("held") is None

@@ -25,7 +25,7 @@ class SystemdNotifier:
         self.every = int(limit) / 3e6 if limit.isdecimal() and int(limit) > 0 else 60.0
 
     @property
-    def is_listening(self) -> bool:
+    def is_started_by_systemd(self) -> bool:
         """Whether systemd has started this process."""
         return bool(self._address)
 

@@ -123,7 +123,7 @@ class KeyCache:
         self._folders = {}
 
     def refresh(self, known: Sequence[str] = ()) -> Changes:
-        """Return what has changed: one request, two for each large folder, and for one that has changed one more for each of its partitions.
+        """Return what has changed: one request, two for each large folder, and for one that has changed its names and one for each partition.
 
         :param known: single keys that must exist, read in the same request.
         :raises Conflict: if one of these does not exist.

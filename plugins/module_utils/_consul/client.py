@@ -324,6 +324,14 @@ class ConsulClient:
             raise self._not_consul("it answered with the result of another transaction")
         return reply
 
+    def confirm(self, check: Operation) -> None:
+        """Raise :class:`Conflict` unless a check holds now: one consistent request. Consul answers a transaction of checks alone as a read.
+
+        :raises UpgradeError: what :meth:`write` raises.
+        """
+        if not are_written([check], self._transact([check], _CONSISTENT)):
+            raise self._not_consul("it answered with the result of another transaction")
+
     def settle(self, operations: Sequence[Operation]) -> None:
         """Apply a transaction; if the answer is lost, read the keys to find out whether it was applied.
 
@@ -346,7 +354,7 @@ class ConsulClient:
             key, verb = one["KV"]["Key"], one["KV"]["Verb"]
             if verb == "delete-tree":
                 left |= {name: None for name in found if name.startswith(key)}
-            elif verb == "delete":
+            elif verb in ("delete", "delete-cas"):
                 left[key] = None
             elif verb in ("set", "cas"):
                 left[key] = base64.b64decode(one["KV"]["Value"])

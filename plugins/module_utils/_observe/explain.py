@@ -19,6 +19,7 @@ from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
+from .operator_needs import is_left_behind
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to convoy.upgrade.upgrade with another {rule}."
@@ -205,7 +206,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (state_names.FAILED, state_names.LOST):
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
-        if view.done and host not in snapshot.leases:
+        if is_left_behind(snapshot, host):
             return "No rule keeps it waiting, but no Ansible run upgrades it now: run the command of its rollout again."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""

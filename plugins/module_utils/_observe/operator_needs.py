@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.names import listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
-from .._fleet.ledger import COMPLETE, Ledger
+from .._fleet.ledger import COMPLETE
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
@@ -89,11 +89,16 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
         found.append(_of_unadmitted(unadmitted))
-    interrupted = [one.host for one in fleet.hosts.values() if _is_interrupted(one, snapshot, ledger)]
-    if interrupted:
+    interrupted = [
+        one.host
+        for one in fleet.hosts.values()
+        if one.state == UPGRADING and one.hold is None and not one.is_unadmitted and is_left_behind(snapshot, one.host)
+    ]
+    if interrupted and not ledger.is_job:
+        are = "is" if len(interrupted) == 1 else "are"
         text = (
-            f"No Ansible run works on {plural(len(interrupted), 'host')} that one has begun: {listing(interrupted, _MOST_IN_TEXT)}. Run the same "
-            "command again."
+            f"{plural(len(interrupted), 'host')} {are} in the middle of the upgrade, and no Ansible run works there: "
+            f"{listing(interrupted, _MOST_IN_TEXT)}. Continue the upgrade."
         )
         found.append(OperatorNeed(INTERRUPTED, text, "upgrade", {"version": ledger.version}))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
@@ -127,13 +132,16 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
     return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})
 
 
-def _is_interrupted(one: HostState, snapshot: Snapshot, ledger: Ledger) -> bool:
-    """Return whether an Ansible run has begun the upgrade of a host, and no run has its lease. A pull host continues its services by itself."""
-    record = one.record
-    if record is None or ledger.is_job or one.state != UPGRADING or one.is_unadmitted:
+def is_left_behind(snapshot: Snapshot, host: str) -> bool:
+    """Return whether an Ansible run has begun the upgrade of a host to the target and not ended it, and no run has the host's lease.
+
+    A pull host continues the tasks of its services by itself.
+    """
+    record = snapshot.records.get(host)
+    if record is None or not record.readable or host in snapshot.leases:
         return False
-    is_begun = record.readable and (record.state, record.version) == (STARTED, ledger.version) and bool(record.done)
-    return is_begun and record.services is None and one.host not in snapshot.leases
+    is_begun = (record.state, record.version) == (STARTED, snapshot.current_version)
+    return is_begun and bool(record.done or record.trail) and record.services is None
 
 
 def _failed_at(record: HostRecord | None) -> float:

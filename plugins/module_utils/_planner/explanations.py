@@ -262,12 +262,12 @@ def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
     return tuple(filter(is_checkpoint_group, record.done))
 
 
-def _current_step(one: HostState, version: str | None) -> str:
-    """Return the step that a host began last on the way to the target; empty for none."""
+def _begun_steps(one: HostState, version: str | None) -> tuple[str, ...]:
+    """Return the steps that a host has begun on the way to the target, in any attempt; none once it is upgraded."""
     record = one.record
     if record is None or record.version != version or one.state == state_names.UPGRADED:
-        return ""
-    return record.step or ""
+        return ()
+    return tuple(dict.fromkeys(step for step in (*(start.step for start in record.trail), record.step) if step))
 
 
 def is_outside(one: HostState) -> bool:
@@ -292,7 +292,7 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         origin=record.origin if record is not None else None,
         begun=one.begun,
         done=_finished_groups(one, version),
-        step=_current_step(one, version),
+        steps=_begun_steps(one, version),
         unadmitted=one.is_unadmitted,
         busy=one.is_busy,
         stage=stage,

@@ -26,7 +26,7 @@ _NOT_COPIED = frozenset(("meta", "tests", "molecule", "__pycache__", ".git"))
 _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; the next composition replaces it.\n"
 
 # The file with the tasks of the step undrain for a host that failed before any of its services stopped.
-_PUT_BACK = "put_back.yml"
+_AFTER_FAILURE = "undrain_after_failure.yml"
 _PATIENCE = "{{ upgrade_may_stop_timeout | default(omit) }}"
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
@@ -44,7 +44,7 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
         files[f"{role.name}/upgrade.yml"] = _text(_all_steps(role))
         if not role.pull and any(group.step == DRAIN for group in role.task_groups):
-            files[f"{role.name}/{_PUT_BACK}"] = _text(_putting_back(role))
+            files[f"{role.name}/{_AFTER_FAILURE}"] = _text(_undrain_after_failure(role))
         services = {entry.name: service for entry, service in role.services}
         for group in role.task_groups:
             if group.step == MAY_STOP:
@@ -93,7 +93,7 @@ def _all_steps(role: ComposedRole) -> str:
     return head + ("".join(_step_text(role, step) for step in NUMBERED[1:]) or "[]\n")
 
 
-def _putting_back(role: ComposedRole) -> str:
+def _undrain_after_failure(role: ComposedRole) -> str:
     """Return a file that runs the step ``undrain`` of drained services, without the push daemon, as the host's own step is the one that failed."""
     services = {entry.name: service for entry, service in role.services}
     tasks = []

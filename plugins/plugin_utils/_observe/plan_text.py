@@ -88,6 +88,6 @@ def _who(wave: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     if wave["count"]:
         return some_hosts(wave)
     blocker = result.get("blocker")
-    # The hosts of the first stage and role come first, and what they wait for is what all wait for.
+    # The first reason is that of the first stage, for which all others wait.
     waits = (one["reason"] for one in result["reasons"] if one["state"] == PENDING)
     return f"none: {blocker['reason'] if blocker else next(waits, 'every slot is in use')}"

@@ -14,6 +14,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
+from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.job_report import write_job_report
@@ -49,6 +50,7 @@ class HostRun:
     :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     :param failure: why it fails, while its drained services are undrained.
+    :param was_midway: whether it had begun an upgrade to another version and not ended it, so that its services may be stopped.
     """
 
     host: str
@@ -64,6 +66,7 @@ class HostRun:
     refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
     in_wave: bool = False
     failure: str | None = None
+    was_midway: bool = False
 
 
 class HostRuns:
@@ -101,6 +104,9 @@ class HostRuns:
 
         def started(before: HostRecord | None) -> HostRecord:
             host_run.done = finished_groups(self._run, host, before)
+            host_run.was_midway = before is not None and (
+                not before.readable or (before.state in (STARTED, FAILED) and before.version != self._run.version)
+            )
             if before is not None and (before.state, before.version) == (STARTED, self._run.version):
                 return before
             return self._started(host_run, before)
@@ -176,8 +182,7 @@ class HostRuns:
 
     def _hint_on_interrupt(self, host_run: HostRun) -> str:
         """Return what to do if the check before a stop can't succeed because an earlier run has stopped something on the host; empty if none has."""
-        record = host_run.record
-        step = next((one.step for one in record.trail if one.step in ("stop", "upgrade")), "") if record else ""
+        step = _stopping_step(host_run.record)
         if not step or self._run.on_host:
             return ""
         return (
@@ -232,18 +237,27 @@ class HostRuns:
     def begin_failure(self, host: str, error: str) -> tuple[str, ...]:
         """Note why a host fails; return the services to undrain before the failure is recorded.
 
-        They are those whose ``drain`` has begun, unless the host has begun to stop or upgrade any service. A task group that one host runs for all
-        drains no host.
+        They are those whose ``drain`` has begun in this upgrade, in this run or an earlier one. There are none if any service of the host may be
+        stopped, or if another run has its lease. A task group that one host runs for all drains no host.
         """
         host_run = self._host_runs.get(host)
         if host_run is None:
             return ()
         host_run.failure = error
-        begun = {*host_run.done, host_run.current}
-        task_groups = [one for one in self._run.task_groups_of(host) if one.name in begun]
-        if any(one.step in REPLACEMENT for one in task_groups):
+        try:
+            self._session.confirm(host)
+        except UpgradeError as lost:
+            if lost.code == "leased":
+                return ()
+            raise
+        if host_run.was_midway or _stopping_step(host_run.record):
             return ()
-        return tuple(one.service for one in task_groups if one.step == DRAIN and not one.once and not one.provider)
+        begun = {start.service for start in _trail(host_run.record) if start.step == DRAIN}
+        return tuple(
+            one.service
+            for one in self._run.task_groups_of(host)
+            if one.step == DRAIN and one.service in begun and not one.once and not one.provider
+        )
 
     def fail(self, host: str, error: str) -> tuple[str, str]:
         """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.
@@ -485,3 +499,12 @@ class HostRuns:
             host_run.record, host_run.index = record, index
 
         self._pool.with_retries(put)
+
+
+def _trail(record: HostRecord | None) -> tuple[StepStart, ...]:
+    return record.trail if record is not None else ()
+
+
+def _stopping_step(record: HostRecord | None) -> str:
+    """Return the first step of this upgrade that stops or replaces services and that a host has begun, in any run; empty for none."""
+    return next((start.step for start in _trail(record) if start.step in REPLACEMENT), "")

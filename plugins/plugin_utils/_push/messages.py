@@ -83,12 +83,12 @@ class Validation:
 
     :param error: why not; empty if it can.
     :param goes_last: whether it goes after the other hosts of its role, such as the primary of a database.
-    :param puppet_disabled: the reason that was given to ``puppet agent --disable`` on it; empty if its Puppet is not disabled.
+    :param puppet_disabled: the reason that was given to ``puppet agent --disable`` on it; empty if its Puppet is enabled, None if it is not known.
     """
 
     error: str = ""
     goes_last: bool = False
-    puppet_disabled: str = ""
+    puppet_disabled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

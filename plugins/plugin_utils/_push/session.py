@@ -87,7 +87,7 @@ class RunSession:
 
     def _confirm(self, store: Store, host: str) -> None:
         with contextlib.suppress(Conflict):
-            store.client.write([check_lock(store.keys.lease(host), self.name)])
+            store.client.confirm(check_lock(store.keys.lease(host), self.name))
             return
         with self._lock:
             self._open_again(store)

@@ -166,19 +166,22 @@ def run_scope(
             DATA: tuple(host for wave in groups for host in wave if play[host] == DATA),
         },
         waves=tuple(len(wave) for wave in control_waves),
-        validate=tuple(host for host in pushed if host not in resumed or _has_all_services(hosts[host], composition)),
-        held=tuple(host for host in pushed if hosts[host]["state"] == HELD),
+        validate=tuple(
+            host for host in pushed if host not in resumed or _has_all_services(hosts[host], plan["version"])
+        ),
+        held=tuple(host for host in pushed if hosts[host]["holds_itself"]),
         resumed=tuple(host for host in pushed if host in resumed),
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )
 
 
-def _has_all_services(view: Mapping[str, Any], composition: Mapping[str, Any]) -> bool:
-    """Return whether a host that has begun was interrupted before anything on it was stopped or replaced, so that it can be validated."""
-    groups = composition["roles"][view["role"]].get("task_groups", ())
-    replaced = {one["name"] for one in groups if one["step"] in REPLACEMENT}
-    return view["step"] not in REPLACEMENT and replaced.isdisjoint(view["done"])
+def _has_all_services(view: Mapping[str, Any], version: str) -> bool:
+    """Return whether nothing on a host that has begun was stopped or replaced yet, so that it can be validated.
+
+    Of an upgrade to another version, as before a rollback, it is not known.
+    """
+    return view["begun"] in (None, version) and not {*view["steps"]} & {*REPLACEMENT}
 
 
 def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:

@@ -294,6 +294,15 @@ def test_consul_that_is_away_for_a_moment_refuses_no_release(
     assert tried(home, node) == (TrialResult.ACTIVE, "")
 
 
+def test_an_outage_at_the_moment_of_the_report_refuses_no_release(
+    record: type[Record], node: NodeSettings, home: Path
+) -> None:
+    record.failures["get"] = 2
+    record.found = {"release": "r2", "state": "started"}
+    assert tried(home, node) == (TrialResult.POSTPONED, "Consul is away.")
+    assert not (home / "releases/r2" / releases.REFUSED).exists()
+
+
 def test_a_report_that_can_t_be_read_postpones_the_trial(
     record: type[Record], node: NodeSettings, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +336,8 @@ def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "version").write_text(version)
+    # An earlier run left this and was killed.
+    (home / releases.TRIAL).write_text("r2\n")
     trials: list[str] = []
 
     def start(*_arguments: object) -> subprocess.Popen[bytes]:

@@ -62,15 +62,15 @@ def test_the_trial_of_an_agent_looks_and_waits_and_starts_nothing(
 ) -> None:
     done: list[str] = []
 
-    def look() -> NextAction:
-        done.append("look")
+    def look(only: bool = False) -> NextAction:
+        done.append("look and change nothing" if only else "look")
         return NextAction("upgrade to v2", "open", 1.0)
 
     monkeypatch.setattr(agent._look, "look", look)
     monkeypatch.setattr(agent, "_wait", lambda _seconds: done.append("wait"))
     monkeypatch.setattr(agent, "_make_run", lambda _what: done.append("run"))
     assert agent.try_once() == 0
-    assert done == ["look", "wait"]
+    assert done == ["look and change nothing", "wait"]
 
 
 @pytest.fixture
@@ -84,12 +84,11 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize(("is_outside", "has_systemd"), [(True, True), (True, False), (False, True)])
 def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
-    is_outside: bool, has_systemd: bool, signals: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_outside: bool, has_systemd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert signals is None
-
     def fail(_reason: str) -> bool:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 

@@ -148,10 +148,10 @@ def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float,
 def test_the_agent_with_the_checks_is_another_one_and_has_the_same_token(tmp_path: Path) -> None:
     there = {**GOOD, "upgrade_consul_host": "consul1", "upgrade_consul_port": 8600, "upgrade_consul_token": "5ec2e7"}
     settings = read_settings(write(tmp_path, there))
-    assert (settings.connection.url, settings.agent.url) == ("http://consul1:8600", "http://127.0.0.1:8500")
-    assert settings.agent.headers() == {"X-Consul-Token": "5ec2e7"}
+    assert (settings.connection.url, settings.consul_agent.url) == ("http://consul1:8600", "http://127.0.0.1:8500")
+    assert settings.consul_agent.headers() == {"X-Consul-Token": "5ec2e7"}
     given = {"host": "[::1]", "port": "8501", "scheme": "https"}
-    assert read_settings(write(tmp_path, {**GOOD, "puppet_gate_agent": given})).agent.url == "https://[::1]:8501"
+    assert read_settings(write(tmp_path, {**GOOD, "puppet_gate_agent": given})).consul_agent.url == "https://[::1]:8501"
 
 
 def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
@@ -80,7 +81,13 @@ def test_a_host_that_an_interrupted_run_left_behind_needs_the_same_command_again
     site.records["compute3"] = HostRecord(NEW, STARTED, done=("stop/nginx",), services="a1")
     (found,) = needs(site)
     assert (found.code, found.playbook, found.variables) == ("interrupted", "upgrade", {"version": NEW})
-    assert found.text == "No Ansible run works on 1 host that one has begun: compute2. Run the same command again."
+    assert (
+        found.text
+        == "1 host is in the middle of the upgrade, and no Ansible run works there: compute2. Continue the upgrade."
+    )
+    site.records["compute2"] = replace(site.records["compute2"], held="its disk is being replaced")
+    assert needs(site) == []
+    site.records["compute2"] = replace(site.records["compute2"], held=None)
     site.leases.add("compute2")
     assert needs(site) == []
 

@@ -93,6 +93,19 @@ def test_the_file_of_all_steps_has_the_tasks_of_the_other_files(roles: Roles) ->
     ]  # fmt: skip
 
 
+def test_drained_services_can_be_undrained_after_a_failure(roles: Roles) -> None:
+    roles.simple("web", "drain", "stop", "undrain")
+    roles.add("db", {TASKS: "- {x: 1, tags: drain}\n- {x: 2, tags: undrain}\n", "handlers/main.yml": "[]\n"})
+    tasks = yaml.safe_load(files(roles, "web", "db")["node/undrain_after_failure.yml"])
+    assert [(task["name"], task["when"], task["tags"]) for task in tasks] == [
+        ("Undrain web", "'web' in upgrade_drained", ["always"]),
+        ("Undrain db", "'db' in upgrade_drained", ["always"]),
+        ("Handlers of db", "'db' in upgrade_drained", ["always"]),
+    ]
+    roles.simple("api", "stop")
+    assert "node/undrain_after_failure.yml" not in files(roles, "api")
+
+
 def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
     roles.simple("web", "may_stop")
     found = files(roles, "web")

@@ -33,12 +33,13 @@ def plan(waves: list[list[str]] | None = None, **states: str) -> dict[str, Any]:
             "state": state,
             "version": None if state == "lost" else "1",
             "holds_itself": False,
-            "step": "upgrade" if state in ("upgrading", "failed", "lost") else "",
+            "begun": "2" if state in ("upgrading", "failed", "lost") else None,
+            "steps": ["upgrade"] if state in ("upgrading", "failed", "lost") else [],
             "done": (),
         }
         for host, state in states.items()
     }
-    return {"hosts": hosts, "waves": waves or [], "transitions": []}
+    return {"version": "2", "hosts": hosts, "waves": waves or [], "transitions": []}
 
 
 def test_begun_hosts_go_first_then_the_waves_then_all_others() -> None:
@@ -84,26 +85,35 @@ def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: l
 
 
 @pytest.mark.parametrize(
-    ("step", "done", "is_validated"),
+    ("begun", "steps", "is_validated"),
     [
-        ("", "", True),
-        ("prepare", "", True),
-        ("", "prepare/nova", True),
-        ("drain", "prepare/nova", True),
-        ("stop", "prepare/nova drain/nova", False),
-        ("", "prepare/nova drain/nova stop/nova", False),
-        ("verify", "prepare/nova drain/nova stop/nova", False),
+        ("2", "", True),
+        ("2", "prepare", True),
+        ("2", "prepare may_stop drain", True),
+        ("2", "prepare may_stop drain stop", False),
+        # The check before the stop runs again after an interrupted stop.
+        ("2", "prepare stop may_stop", False),
+        # An upgrade to another version was interrupted somewhere, as before a rollback.
+        ("1.9", "", False),
     ],
 )
 def test_a_resumed_host_is_validated_until_something_on_it_is_stopped(
-    step: str, done: str, *, is_validated: bool
+    begun: str, steps: str, *, is_validated: bool
 ) -> None:
     fleet = plan(compute1="upgrading", compute2="upgrading")
-    fleet["hosts"]["compute1"] |= {"step": step, "done": done.split()}
+    fleet["hosts"]["compute1"] |= {"begun": begun, "steps": steps.split()}
     found = run_scope(fleet, ROLES, COMPOSITION)
     assert found.validate == (("compute1",) if is_validated else ())
     assert found.resumed == ("compute1", "compute2")
     assert found.without(["compute1"]).resumed == ("compute2",)
+
+
+@pytest.mark.parametrize("state", ["upgrading", "failed"])
+def test_a_host_that_has_begun_and_holds_itself_may_end_its_hold(state: str) -> None:
+    fleet = plan(compute1=state, compute2=state)
+    fleet["hosts"]["compute1"] |= {"holds_itself": True, "steps": ["prepare"]}
+    found = run_scope(fleet, ROLES, COMPOSITION, retry_failed=True)
+    assert (found.validate, found.held) == (("compute1",), ("compute1",))
 
 
 def test_a_host_that_holds_itself_is_validated_again() -> None:
