@@ -39,10 +39,13 @@ rm -rf "$place"
 mkdir -p "$place"
 find "$work" -name '*.deb' -exec dpkg-deb -x {} "$place" \;
 if [ "$1" = icinga2 ]; then
-    # Started with the libraries that came with it, which also works where they are not installed.
-    libraries=$(dirname "$(find "$place/usr/lib" -path '*/icinga2/sbin' -type d)" | xargs dirname)
-    printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s/icinga2/sbin/icinga2 "$@" --include %s\n' \
-        "'$libraries'" "'$libraries'" "'$place/usr/share/icinga2/include'" >"$binary"
+    # Started with the libraries that came with it, which also works where they are not installed, and after this folder has moved.
+    libraries=$(cd "$place" && dirname "$(find usr/lib -path '*/icinga2/sbin' -type d)" | xargs dirname)
+    cat >"$binary" <<EOF
+#!/bin/sh
+place=\$(cd "\$(dirname "\$0")" && pwd)
+LD_LIBRARY_PATH=\$place/$libraries exec "\$place/$libraries/icinga2/sbin/icinga2" "\$@" --include "\$place/usr/share/icinga2/include"
+EOF
     chmod 755 "$binary"
 fi
 printf 'monitoring: unpacked the package %s into %s\n' "$package" ".cache/monitoring/$1" >&2

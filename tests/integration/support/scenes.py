@@ -175,6 +175,8 @@ class Scene:
         now, trail, role = begins + self._random.randrange(2, 9), [], self.fleet[host]
         self.keys[f"{GATES}/host/{host}"] = "True"
         record: dict[str, Any] = {"version": NEW, "attempt": 1, "times": {"started": now}, "state": "started"}
+        # Its node agent runs the tasks of its services.
+        record |= {"release": "0.1.0", "services": "a" * 12}
         for service in SERVICES[role]:
             for step in STEPS:
                 if now >= until:
