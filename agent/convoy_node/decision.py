@@ -73,12 +73,13 @@ class NextAction:
 
 def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:
     """Return what to do, given the answer of the gates."""
-    if answer.is_open is None:
+    if answer.is_open is None and not facts.job:
         return _in_doubt(settings, answer, facts)
-    if facts.disabled is not None:
+    # Without a version, there is no record that could have the hold, and a node with noop reports none. So the run of a job reports why it can't be.
+    reports_no_hold = answer.version is None or settings.noop
+    if facts.disabled is not None and not (facts.job and reports_no_hold):
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
-        # Without a version, there is no record that could have the hold. A node with noop reports none.
-        is_reported = answer.held is not None or answer.version is None or settings.noop
+        is_reported = answer.held is not None or reports_no_hold
         return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None and not settings.noop:
         return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
@@ -88,9 +89,9 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
     left = facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
     if left <= 0:
         reason = f"the node is admitted to the job {facts.job}"
-        return NextAction(f"{JOB} {facts.job}", reason, settings.interval, keeps_puppet_out=not answer.is_open)
+        return NextAction(f"{JOB} {facts.job}", reason, settings.interval)
     # Nor does Puppet wait for a job that could not begin, or whose end Consul does not take.
-    found = _by_gate(settings, answer, facts)
+    found = _by_gate(settings, answer, facts) if answer.is_open is not None else _in_doubt(settings, answer, facts)
     if found.run is not None:
         return found
     reason = f"{found.reason}; the job {facts.job} is tried again later"

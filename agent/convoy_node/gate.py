@@ -207,9 +207,10 @@ def admitted_job(keys: NodeKeys, entries: Mapping[str, ConsulKey]) -> Optional[s
     """
     if _newer_schema(keys, entries) or any(key in entries for key in keys.holds):
         return None
+    version, _problem = _version(keys, entries)
     for key in keys.legacy_gates:
         entry = entries.get(key)
-        if entry is not None and not entry.flags and _is_open(entry, None) is not True:
+        if entry is not None and not entry.flags and _is_open(entry, version) is not True:
             return None
     entry = entries.get(keys.current_job)
     target = entry.value.decode("utf-8", "replace").strip() if entry is not None else ""

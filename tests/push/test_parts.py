@@ -226,7 +226,7 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     assert "Not in this run, because of its tags: web2; a later run would run prepare/app after may_stop/app." in shown
     assert shown.rstrip().endswith("--tags verify,undrain")
     shown = site.play("status", host="web1")
-    assert "no Ansible run upgrades it now: run the command of its rollout again" in shown
+    assert "no Ansible run works on it now: run the command of its rollout again" in shown
     site.play("upgrade", "--tags", "verify", version="v1", instructions=rules)
     assert site.done("web1") == [
         f"app/{step}" for step in ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain")

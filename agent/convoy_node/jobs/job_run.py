@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional
 from ..consul import Consul, ConsulKey
 from ..errors import ConsulError, LockError, printable
 from ..gate import NodeKeys, admitted_job, read_keys
+from ..machine import puppet
 from ..machine.lock_file import open_lock_file
 from ..machine.processes import start_ticks
 from ..settings import NodeSettings
@@ -30,6 +31,7 @@ from .job_need import is_by_ansible, never_ran
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
 from .reports import (
+    RETRIED,
     is_over,
     is_started,
     last_lines,
@@ -96,8 +98,10 @@ class JobRun:
                 if not all(map(self._report, self._spool.to_report())):
                     # What is decided without that end could overwrite it.
                     return 75
+                code = self._run_admitted()
+                # After that, because the record of a start that never ran is told by its entry.
                 self._spool.prune(int(time.time()))
-                return self._run_admitted()
+                return code
         except (Refused, LockError) as error:
             # The node can't keep its own record of jobs, or its lock, so none is begun.
             self._say(f"{self._settings.host}: {error}")
@@ -205,6 +209,11 @@ class JobRun:
             raise Refused(
                 "This node only shows what Puppet would change (puppet_gate_noop). Set it to false, or begin a job without it."
             )
+        if (disabled := puppet.disabled_by_operator()) is not None:
+            raise Refused(
+                f"Puppet is disabled on this host: {disabled}. Enable it with 'puppet agent --enable', then run convoy.upgrade.retry -e "
+                f"host={settings.host}."
+            )
         if not job.is_for(settings.host, settings.role):
             raise Refused(
                 f"The job is not for {settings.host} with role {settings.role}. Begin a job for it, or correct puppet_gate_role of this node."
@@ -215,7 +224,7 @@ class JobRun:
             self._say(f"{settings.host}: job {job.id} is signed by {signer}")
         command = find_command(job.command, settings.commands_dir)
         check_arguments(command.schema, job.arguments)
-        is_new = before is None or before.state == STARTING
+        is_new = before is None or before.state == STARTING or not before.has_run
         if before is not None and not is_new and (before.state == DONE or not command.schema.is_repeatable):
             ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
             raise Refused(
@@ -301,7 +310,7 @@ class JobRun:
             ended = execute(command.program, job.arguments, command.schema.timeout, facts, started)
         except OSError as error:
             problem = f"{command.program} can't be started: {error.strerror}. It has to be a program, or to begin with #! and an interpreter."
-            return replace(entry, state=FAILED, ended=int(time.time()), error=problem)
+            return replace(entry, state=FAILED, ended=int(time.time()), error=problem, has_run=False)
         entry = replace(
             entry, ended=int(time.time()), seconds=ended.seconds, exit_status=ended.exit_status, output=ended.output
         )
@@ -339,14 +348,14 @@ class JobRun:
         """Write how a job ended, and note that; return False if Consul does not take it, so that the next run has to.
 
         A record of another run is left alone: an operator has removed the host's keys, or the host has begun another job. So is one that
-        has an end already.
+        has an end already. One that an operator has retried meanwhile takes the end: the command ran.
+
+        :raises Refused: if the disk did not take the end.
         """
         if entry.state not in ENDED:
-            self._say(
-                f"{self._settings.host}: the end of job {entry.id} can't be noted in {self._spool.folder}, so no job begins. Make room, or "
-                "correct the disk."
+            raise Refused(
+                f"The end of job {entry.id} can't be noted in {self._spool.folder}, so no job begins. Make room, or correct the disk."
             )
-            return False
         keys, until, pause = self._keys, time.monotonic() + _REPORT_SECONDS, 0.5
         while True:
             try:
@@ -355,7 +364,7 @@ class JobRun:
                 is_same = before.get("run") == entry.run
                 if is_refusal and (is_over(before, entry.id) or (is_started(before, entry.id) and not is_same)):
                     return True
-                if not is_refusal and not (is_same and before.get("state") == STARTED):
+                if not is_refusal and not (is_same and before.get("state") in (STARTED, RETRIED)):
                     if is_same and before.get("state") in ENDED:
                         # A full disk may have taken the report, but not the note of it.
                         entry = replace(entry, state=str(before["state"]))

@@ -43,6 +43,7 @@ class JobEntry:
     :param at: when it began (unix seconds).
     :param ended: when it ended; 0 before that.
     :param is_reported: whether its end is in Consul.
+    :param has_run: False if its command could not be started.
     """
 
     id: str
@@ -63,6 +64,7 @@ class JobEntry:
     error: str = ""
     output: str = ""
     is_reported: bool = False
+    has_run: bool = True
 
     @property
     def is_running(self) -> bool:
@@ -134,18 +136,19 @@ class Spool:
                 "new job."
             )
         path = self._path(entry.id)
+        new = path.with_suffix(".first")
         try:
-            # Fails if another process has just begun the same job.
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            self._write(new, entry)
+            # Unlike a rename, it fails if another process has just begun the same job.
+            os.link(new, path)
+            self._sync_folder()
         except FileExistsError:
             raise Refused(f"The job {entry.id} has run on this node already. Begin a new job.") from None
         except OSError as error:
             raise self._full(error) from None
-        try:
-            self.save(entry)
-        except Refused:
-            self.remove(entry.id)
-            raise
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink()
 
     def save(self, entry: JobEntry) -> None:
         """Replace the entry of a job, so that it outlives a loss of power.
@@ -155,10 +158,7 @@ class Spool:
         path = self._path(entry.id)
         new = path.with_suffix(".new")
         try:
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(json.dumps(asdict(entry)).encode())
-                file.flush()
-                os.fsync(file.fileno())
+            self._write(new, entry)
             new.replace(path)
             self._sync_folder()
         except OSError as error:
@@ -235,6 +235,12 @@ class Spool:
         if not is_job_id(identifier):
             raise Refused(f"{printable(repr(identifier), 100)} can't be the ID of a job. Begin a new job.")
         return self.folder / f"{identifier}.json"
+
+    def _write(self, path: Path, entry: JobEntry) -> None:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(json.dumps(asdict(entry)).encode())
+            file.flush()
+            os.fsync(file.fileno())
 
     def _sync_folder(self) -> None:
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -51,13 +51,44 @@ def select_hosts(patterns: Iterable[str], members: Mapping[str, str], group: Map
     return frozenset(found)
 
 
-def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return role or group -> its hosts, and host -> itself. A host hides a role with the same name."""
+def select_roles(patterns: Iterable[str], members: Mapping[str, str], group: Mapping[str, str]) -> frozenset[str]:
+    """Return the roles that patterns select by the name of the role or its group: hosts that join such a role later are meant too.
+
+    A role of which patterns name each present host is not among them.
+
+    :raises UpgradeError: what :func:`select_hosts` raises.
+    """
+    texts = list(patterns)
+    hosts = select_hosts(texts, members, group)
+    parts = [part for text in texts for part in _split(text, _names(members, group))]
+    chosen = [part for part in parts if part[0] not in "!&"]
+    kept = [part[1:] for part in parts if part[0] == "&"]
+    of_roles = {name: found for name, found in _role_names(members, group).items() if name not in members}
+    named = set(members) if not chosen else {host for part in chosen for host in _named(part, of_roles, members)}
+    for part in kept:
+        named &= _named(part, of_roles, members)
+    left_out = {role for host, role in members.items() if host not in named or host not in hosts}
+    return frozenset(members.values()) - left_out
+
+
+def _named(pattern: str, of_roles: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:
+    """Return the hosts of the roles and groups that a pattern names; none for a range, which counts the present hosts."""
+    is_range = not pattern.startswith("~") and pattern not in of_roles and _SUBSCRIPT.fullmatch(pattern)
+    return set() if is_range else _hosts_of(pattern, of_roles, members)
+
+
+def _role_names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return role or group -> its hosts."""
     found: dict[str, list[str]] = {}
     for host, role in members.items():
         for name in dict.fromkeys((role, group.get(role, role))):
             found.setdefault(name, []).append(host)
-    return {**found, **{host: [host] for host in members}}
+    return found
+
+
+def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return role or group -> its hosts, and host -> itself. A host hides a role with the same name."""
+    return {**_role_names(members, group), **{host: [host] for host in members}}
 
 
 def _split(text: str, names: Mapping[str, object]) -> list[str]:

@@ -68,8 +68,8 @@ def read_states(
         hold = snapshot.holds.covering(host, role)
         is_target = snapshot.ledger is None or snapshot.ledger.is_for(host, role)
         other = snapshot.busy.get(host) or _may_start(snapshot, host, role)
-        if other is None and not is_target:
-            other = _of_earlier_job(snapshot, host)
+        if other is None:
+            other = _of_earlier_job(snapshot, host, is_target=is_target)
         record = other or snapshot.records.get(host)
         one = HostState(
             host,
@@ -144,13 +144,17 @@ def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:
     return HostRecord(versions.current_version, MAY_START)
 
 
-def _of_earlier_job(snapshot: Snapshot, host: str) -> HostRecord | None:
+def _of_earlier_job(snapshot: Snapshot, host: str, *, is_target: bool) -> HostRecord | None:
     """Return the record of an earlier job that a host has started and not ended; None if there is none.
 
-    Such a host takes a slot also of a job that is not for it.
+    Such a host takes a slot of the present job, also of one that is not for it. It is admitted to the present job like any other host, once
+    the earlier one has ended.
     """
     record = snapshot.records.get(host)
-    return record if record is not None and record.readable and record.state == STARTED else None
+    if record is None or not record.readable or record.state != STARTED:
+        return None
+    is_present = is_target and (not snapshot.is_job or record.version == snapshot.current_version)
+    return None if is_present else record
 
 
 def _changed_names(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

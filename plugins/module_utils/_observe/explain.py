@@ -96,7 +96,8 @@ def _when(at: float, now: float) -> str:
 def _where(host: str, view: HostView, snapshot: Snapshot) -> str:
     target = snapshot.current_version
     if _is_left_out(host, view, snapshot):
-        return f"The {target_text(str(target))} is not for {host}, so {host} does nothing and takes no slot."
+        nothing = "" if view.busy else f", so {host} does nothing and takes no slot"
+        return f"The {target_text(str(target))} is not for {host}{nothing}."
     if snapshot.is_job:
         done = view.version == target
         return (
@@ -207,7 +208,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_left_behind(snapshot, host):
-            return "No rule keeps it waiting, but no Ansible run upgrades it now: run the command of its rollout again."
+            of = "the job" if snapshot.is_job else "its rollout"
+            return f"No rule keeps it waiting, but no Ansible run works on it now: run the command of {of} again."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
 
@@ -232,6 +234,8 @@ def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
             return "Next: nothing until then. It keeps its slot."
         if view.held and not view.started:
             return "Next: nothing until then. It keeps its slot, because it was admitted."
+        if view.busy:
+            return "Next: it ends what it does. Until then it takes a slot."
         if job:
             report = "reports the end of the command" if view.started else "starts, runs the command and reports"
         else:

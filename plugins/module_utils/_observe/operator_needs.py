@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .._common.names import listing, plural, target_text
+from .._common.names import job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
-from .._fleet.ledger import COMPLETE
+from .._fleet.ledger import COMPLETE, Ledger
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
@@ -94,13 +94,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         for one in fleet.hosts.values()
         if one.state == UPGRADING and one.hold is None and not one.is_unadmitted and is_left_behind(snapshot, one.host)
     ]
-    if interrupted and not ledger.is_job:
-        are = "is" if len(interrupted) == 1 else "are"
-        text = (
-            f"{plural(len(interrupted), 'host')} {are} in the middle of the upgrade, and no Ansible run works there: "
-            f"{listing(interrupted, _MOST_IN_TEXT)}. Continue the upgrade."
-        )
-        found.append(OperatorNeed(INTERRUPTED, text, "upgrade", {"version": ledger.version}))
+    if interrupted:
+        found.append(_of_interrupted(interrupted, ledger))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
@@ -116,7 +111,9 @@ def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> Op
     more = f" {lost} of them {'is' if lost == 1 else 'are'} lost." if 0 < lost < len(broken) else ""
     stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
     text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops} Fix {'it' if len(names) == 1 else 'them'}, then retry."
-    variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED else {}
+    # A lost host may still run the command of a job. Its name says that it does not, which only an operator can know.
+    is_named = len(names) <= _MOST_NAMED and not (is_job and lost)
+    variables = {"host": ",".join(names)} if is_named else {}
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
     return OperatorNeed(
         BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "abort" if is_job else "rollback", since
@@ -132,15 +129,33 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
     return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})
 
 
-def is_left_behind(snapshot: Snapshot, host: str) -> bool:
-    """Return whether an Ansible run has begun the upgrade of a host to the target and not ended it, and no run has the host's lease.
+def _of_interrupted(names: Sequence[str], ledger: Ledger) -> OperatorNeed:
+    are = "is" if len(names) == 1 else "are"
+    what, again = "upgrade", "Continue the upgrade."
+    if ledger.is_job:
+        what, again = target_text(ledger.version), "Continue it with the same run_tasks."
+    text = (
+        f"{plural(len(names), 'host')} {are} in the middle of the {what}, and no Ansible run works there: "
+        f"{listing(names, _MOST_IN_TEXT)}. {again}"
+    )
+    if ledger.is_job:
+        # Only the operator knows the file.
+        variables = {"job": job_id(ledger.version), "run_tasks": "FILE"}
+        return OperatorNeed(INTERRUPTED, text, "command", variables, "abort")
+    return OperatorNeed(INTERRUPTED, text, "upgrade", {"version": ledger.version})
 
-    A pull host continues the tasks of its services by itself.
+
+def is_left_behind(snapshot: Snapshot, host: str) -> bool:
+    """Return whether an Ansible run has begun the upgrade of a host to the target, or a job, and not ended it, and no run has the host's lease.
+
+    A pull host continues the tasks of its services, and the command of a job, by itself.
     """
     record = snapshot.records.get(host)
     if record is None or not record.readable or host in snapshot.leases:
         return False
     is_begun = (record.state, record.version) == (STARTED, snapshot.current_version)
+    if snapshot.is_job:
+        return is_begun and snapshot.ledger is not None and snapshot.ledger.by_ansible
     return is_begun and bool(record.done or record.trail) and record.services is None
 
 

@@ -149,14 +149,14 @@ def desired_ledger(
         )
     _refuse_during_job(snapshot)
     begins = _begins(request, snapshot, version, begun=begun)
-    if begins and snapshot.is_job:
+    same = old if old is not None and old.version == version and not begins else None
+    if same is None and snapshot.is_job:
         _refuse_unknown_job(request, keys)
     elif begins:
         check_new_version(version, "version")
     replaces = _replaced(request, snapshot, version)
     if begins and not begun and not (request.rolls_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
-    same = old if old is not None and old.version == version and not begins else None
     # A rollout without rules of its own begins with those of the last rollout.
     plain, rules = effective_rules(request.rules, _rules_in_force(old, same), request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
@@ -191,7 +191,7 @@ def desired_ledger(
         rollback=same.rollback if same else request.rolls_back is not None,
         stage=_stage(same, rules) if same else {},
         begun_index=same.begun_index if same else snapshot.index,
-        admitted=without_unstarted(snapshot, same.admitted) if same else still_admitted(snapshot, members),
+        admitted=_admitted(snapshot, same, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
         post_upgrade=() if snapshot.is_job else _post_upgrade(request, same),
@@ -202,6 +202,13 @@ def desired_ledger(
         before=_before(snapshot, same),
     )
     return DesiredLedger(ledger, rules, membership, begins, replaces, tuple(warnings))
+
+
+def _admitted(snapshot: Snapshot, same: Ledger | None, members: Mapping[str, str]) -> Mapping[str, int]:
+    if same is not None:
+        return without_unstarted(snapshot, same.admitted)
+    # No host has been admitted to a job that begins. One that works on an earlier job is busy.
+    return {} if snapshot.is_job else still_admitted(snapshot, members)
 
 
 def _refuse_during_job(snapshot: Snapshot) -> None:

@@ -21,7 +21,7 @@ from .._common.names import in_order, is_command_name, is_job, job_id, target_te
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._common.strict_values import parse_duration
 from .._fleet.fleet import find_members
-from .._fleet.host_patterns import select_hosts
+from .._fleet.host_patterns import select_hosts, select_roles
 from .._fleet.ledger import Ledger
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
@@ -123,7 +123,7 @@ def _targets(
     role_pattern: str | None,
     rules: Mapping[str, Any] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the roles and hosts that patterns select: roles of which all hosts are, and hosts of other roles; none for the whole fleet.
+    """Return the roles that patterns select by name, and the hosts of other roles that they select; none for the whole fleet.
 
     :param only: the patterns; None for the whole fleet.
     :raises UpgradeError: ``bad_job`` for an empty list, which usually means an unset variable.
@@ -140,13 +140,11 @@ def _targets(
     stored = (ledger.before.get("instructions", {}) if ledger.is_job else ledger.instructions) if ledger else {}
     group = resolve(parse(stored if rules is None else rules), set(members.values()), members).group
     try:
-        hosts = select_hosts(only, members, group)
+        hosts, whole = select_hosts(only, members, group), select_roles(only, members, group)
     except UpgradeError as error:
         # That is what the patterns of a run are called.
         raise UpgradeError(error.code, f"only: {error.message.removeprefix('limit: ')}", **error.details) from None
-    left_out = {role for host, role in members.items() if host not in hosts}
-    roles = tuple(in_order({members[host] for host in hosts} - left_out))
-    return roles, tuple(in_order(host for host in hosts if members[host] in left_out))
+    return tuple(in_order(whole)), tuple(in_order(host for host in hosts if members[host] not in whole))
 
 
 def _signature(job: Job, prefix: str, key: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassResult
-from ...module_utils._planner.blocker_codes import BUDGET
+from ...module_utils._planner.blocker_codes import BUDGET, EXPIRED
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from .resume_point import interrupted_at
@@ -98,6 +98,8 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
         return Decision(admitted=False, state=view.state, reason=view.reason)
     # A held host does not resume an upgrade that was interrupted. The run that upgrades it has asked before.
     if view.state == state_names.UPGRADING and not view.held and not view.unadmitted:
+        if blocker is not None and blocker.code == EXPIRED and not view.started:
+            return Decision(admitted=False, state=view.state, reason=blocker.reason)
         return Decision(admitted=True, state=view.state, reason=view.reason)
     # A broken host still has its slot, so only a blocker of the whole rollout keeps it from a retry. It may have exhausted the failure
     # budget itself, so that one does not.

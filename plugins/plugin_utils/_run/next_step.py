@@ -94,6 +94,8 @@ def after_failure(
     if broken:
         names = [host for one in broken for host in one["hosts"]]
         are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
+        # A lost host may still run the command of a job. Its name says that it does not, which only an operator can know.
+        are_all = are_all and not (is_job(str(info.get("version"))) and any(one["state"] == LOST for one in broken))
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
@@ -114,9 +116,9 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
         return NextStep()
     step = after_failure(MOVES[0], code, info)
     if (info.get("blocker") or {}).get("code") == EXPIRED:
-        return NextStep("abort", then_again=True)
+        return NextStep("abort")
     if (info.get("blocker") or {}).get("code") == ABORT:
-        return NextStep()
+        return NextStep("status")
     continues = {"job": job_id(target)}
     if not step.playbook:
         return NextStep(variables=continues, without=_LEFT_OUT)

@@ -175,13 +175,16 @@ def test_it_asks_less_and_less_often_while_consul_is_away(failures: int, seconds
     assert without_consul(FACTS, failures).seconds == seconds
 
 
-def test_a_job_runs_whatever_puppet_s_gate_says_but_not_in_doubt_or_while_puppet_is_disabled() -> None:
+def test_a_job_runs_whatever_puppet_s_gate_says_but_not_while_puppet_is_disabled() -> None:
     facts = replace(FACTS, job="j1")
-    for answer in (OPEN, CLOSED, PENDING, replace(OPEN, version="v3")):
+    for answer in (OPEN, CLOSED, PENDING, DOUBTFUL, replace(OPEN, version="v3")):
         found = decide(SETTINGS, answer, facts)
-        assert (found.run, found.keeps_puppet_out) == ("job j1", not answer.is_open)
-    assert run(DOUBTFUL, facts) is None
+        assert (found.run, found.keeps_puppet_out) == ("job j1", True)
     assert run(CLOSED, replace(facts, disabled="its disk")) == HOLD
+    # Where no record has the hold, the run of the job reports why it can't be.
+    disabled = replace(facts, disabled="its disk")
+    assert run(replace(CLOSED, version=None), disabled) == "job j1"
+    assert run(CLOSED, disabled, noop=True) == "job j1"
     # One that could not begin is tried again later, and at once if a planner wakes the node.
     tried = replace(facts, job_tried="j1", job_not_before=2010.0)
     assert (run(CLOSED, tried), run(CLOSED, replace(tried, job_not_before=0.0))) == (None, "job j1")
@@ -201,6 +204,7 @@ def test_a_job_that_waits_for_its_next_try_keeps_nothing_else_from_running() -> 
         found = decide(SETTINGS, answer, waiting)
         assert (found.run, found.seconds) == (None, 10.0)
         assert found.reason == f"{answer.reason}; the job j1 is tried again later"
+    assert decide(SETTINGS, DOUBTFUL, waiting).reason == f"closed: {DOUBTFUL.reason}; the job j1 is tried again later"
     # What failed beside it keeps a pause of its own.
     failed = replace(waiting, version="v1", tried="upgrade to v2", not_before=2005.0)
     assert (run(OPEN, failed), decide(SETTINGS, OPEN, failed).seconds) == (None, 5.0)

@@ -191,6 +191,20 @@ def test_a_missing_job_and_a_node_in_noop_are_refusals(node: Node, install: Inst
     assert "puppet_gate_noop" in node.record["error"]
 
 
+def test_a_node_whose_puppet_is_disabled_refuses(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    monkeypatch.setattr(job_run.puppet, "disabled_by_operator", lambda: "its disk")
+    assert node.run() == 1
+    assert "Puppet is disabled on this host: its disk. Enable it" in node.record["error"]
+    assert not (trusted / "ran").exists()
+    monkeypatch.setattr(job_run.puppet, "disabled_by_operator", lambda: None)
+    node.retry()
+    assert node.run() == 0
+
+
 def test_a_node_that_demands_signatures_refuses_jobs_without_one(node: Node, install: Install, trusted: Path) -> None:
     install("a", f"touch {trusted}/ran")
     node.settings = replace(node.settings, require_signed_jobs=True, allowed_signers=str(trusted / "signers"))
@@ -220,7 +234,7 @@ def test_a_signed_job_is_refused_where_there_are_no_temporary_files(
     )
 
 
-@pytest.mark.parametrize("place", ["find_command", "new_entry", "check_time", "Spool.prune", "Spool.recover"])
+@pytest.mark.parametrize("place", ["find_command", "new_entry", "check_time", "Spool.recover"])
 def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
     place: str, node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +322,14 @@ def test_the_gate_of_its_role_admits_a_node_too_and_its_own_decides_first(node: 
     assert admitted_job(KEYS, node.consul.keys) == "j1"
 
 
+@pytest.mark.parametrize(("text", "is_admitted"), [("v2", True), ("v1", False), ("False", False), ("True", True)])
+def test_a_gate_of_the_old_layout_that_has_the_version_is_no_pause(text: str, is_admitted: bool, node: Node) -> None:
+    node.admit("j1")
+    node.consul.put("current_version", "v2")
+    node.consul.put(KEYS.legacy_gates[0], text)
+    assert (admitted_job(KEYS, node.consul.keys) == "j1") is is_admitted
+
+
 def test_a_node_whose_token_may_not_read_holds_any_more_starts_no_job(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,6 +397,7 @@ def test_a_start_whose_answer_was_lost_takes_no_slot_once_the_job_is_over(
     assert needs_run_of(node) == ""
     # It has not run, so it may begin if it is admitted again.
     node.consul.keys["upgrade/current_job"] = gate
+    assert [one.state for one in node.spool.entries()] == [STARTING]
     assert node.run() == 0
     assert (trusted / "ran").read_text() == "x\n"
     assert node.record["state"] == "done"
@@ -432,6 +455,58 @@ def test_an_end_that_consul_does_not_take_is_never_replaced_by_a_refusal(
     assert (node.record["state"], node.record["exit_status"]) == (state, code)
     (output,) = node.consul.data(OUTPUT)
     assert (output["state"], output["output"]) == (state, "worked\n")
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_an_end_that_comes_after_a_retry_counts(is_failed: bool, node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"echo x >>{trusted}/ran; exit {3 * is_failed}")
+    node.admit("j1")
+
+    def retry_after_the_start() -> None:
+        if (trusted / "ran").exists():
+            node.consul.before_write = lambda: None
+            node.retry()
+
+    # An operator took the host for lost while its command still ran.
+    node.consul.before_write = retry_after_the_start
+    assert node.run() == is_failed
+    assert node.record["state"] == "retried"
+    assert node.run() == 0
+    state, code = ("failed", 3) if is_failed else ("done", 0)
+    assert (node.record["state"], node.record["exit_status"]) == (state, code)
+    assert node.run() == 0
+    assert (trusted / "ran").read_text() == "x\n"
+
+
+def test_a_command_that_could_not_be_started_runs_after_its_repair(node: Node, install: Install, trusted: Path) -> None:
+    program = install("a", "")
+    program.write_text("#!/no/such/interpreter\n")
+    node.admit("j1")
+    assert node.run() == 1
+    assert "can't be started" in node.record["error"]
+    program.write_text(f"#!/bin/sh\necho x >>{trusted}/ran\n")
+    node.retry()
+    assert node.run() == 0
+    assert (node.record["state"], node.record["attempt"]) == ("done", 2)
+    assert (trusted / "ran").read_text() == "x\n"
+
+
+def test_a_disk_that_stays_full_is_reported_for_the_next_job(
+    node: Node, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", "true")
+    node.admit("j1")
+    node.spool.prepare()
+    node.spool.add(replace(entry("j1", int(time.time()) + 600, STARTED), pid=2**22 + 1))
+
+    def full(_entry: JobEntry) -> None:
+        raise Refused("the disk is full")
+
+    monkeypatch.setattr(node.spool, "save", full)
+    node.admit("j2")
+    assert node.run() == 1
+    assert (node.record["job"], node.record["state"]) == ("j2", "failed")
+    assert "The end of job j1 can't be noted" in node.record["error"]
 
 
 def refuse() -> None:
@@ -654,6 +729,37 @@ def test_the_spool_forgets_expired_jobs_and_refuses_older_ones_from_then_on(trus
     spool.add(entry("next", 101))
     with pytest.raises(Refused, match="The job next has run on this node already"):
         spool.add(entry("next", 101))
+
+
+def test_a_start_that_never_ran_gives_its_slot_back_also_after_the_job_has_expired(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.consul.is_lossy = True
+    assert node.run() == 75
+    del node.consul.keys["upgrade/current_job"]
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 700)
+    assert node.run() == 0
+    assert RECORD not in node.consul.keys
+    assert not (trusted / "ran").exists() and not list(node.spool.entries())
+
+
+def test_the_first_entry_of_a_job_is_there_whole_or_not_at_all(trusted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(str(trusted / "spool"))
+    spool.prepare()
+    monkeypatch.setattr(os, "link", lambda *_paths: os._exit(9))
+    # As after a loss of power in the middle.
+    child = os.fork()
+    if not child:
+        spool.add(entry("j1", 100))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    monkeypatch.undo()
+    assert spool.read("j1") is None
+    spool.add(entry("j1", 100))
+    assert [one.id for one in spool.entries()] == ["j1"]
+    assert sorted(path.name for path in (trusted / "spool").iterdir()) == ["j1.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"id": "j1"}', "x", "[" * 100_000], ids=range(5))

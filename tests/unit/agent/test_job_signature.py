@@ -128,9 +128,11 @@ def test_the_collection_signs_the_same_text() -> None:
 def test_a_job_has_its_time() -> None:
     now = time.time()
     check_time(replace(JOB, expires=int(now) + 60), now)
+    # The clock of a node may be behind.
+    check_time(replace(JOB, expires=int(now) + MOST_SECONDS + 3000), now)
     for expires, told in (
         (int(now) - 1, "The job expired 1 s ago"),
-        (int(now) + MOST_SECONDS + 9, "at most 2678400 s"),
+        (int(now) + MOST_SECONDS + 3609, "at most 2678400 s"),
     ):
         with pytest.raises(Refused, match=told):
             check_time(replace(JOB, expires=expires), now)

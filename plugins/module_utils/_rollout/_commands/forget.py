@@ -205,7 +205,7 @@ def _remove(
             continue
         if not writer.dry:
             # A planner that has written a ledger since the read has planned with this host.
-            store.client.settle([compare(keys.ledger, 0), *operations])
+            store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
         changes += piece_changes
 
 

@@ -216,9 +216,14 @@ def _targets(names: Sequence[str], reason: str) -> dict[str, Any]:
 
 def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
     """Return the writes that end the pause behind a hold, and remove the closed gate that the hold was made from."""
-    gate = snapshot.gates.at(scope, name)
+    # Those of a job are others, which no hold was made from.
+    gate = (snapshot.versions or snapshot).gates.at(scope, name)
     is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
-    is_gone = gate is not None and is_made_of_gate and gate.was_closed_by_hand(snapshot.current_version)
+    is_gone = (
+        gate is not None
+        and is_made_of_gate
+        and gate.was_closed_by_hand((snapshot.versions or snapshot).current_version)
+    )
     pause = GateCopies(store.keys, snapshot).unpaused(scope, name, is_gone=is_gone)
     found = [pause] if pause is not None else []
     if gate is not None and is_gone:

@@ -10,7 +10,7 @@ from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts, select_roles
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,3 +130,27 @@ def test_ansible_selects_the_same_hosts(patterns: list[str], separator: str) -> 
         assert len(theirs) < len(MEMBERS)
         return
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("patterns", "roles"),
+    [
+        (["web"], {"web"}),
+        (["data"], {"db", "cache"}),
+        (["w*"], {"web"}),
+        (["~web|db"], {"web", "db"}),
+        (["all"], {"web", "db"}),
+        (["!db"], {"web"}),
+        # Hosts that are all of their role are no role.
+        (["web1,web2,web10"], set()),
+        (["web[0:9]"], set()),
+        (["db1:db2"], set()),
+        # A host hides the role of the same name.
+        (["cache"], set()),
+        (["web:!web1"], set()),
+        (["web:&web1"], set()),
+        (["all:&data"], {"db"}),
+    ],
+)
+def test_a_role_is_selected_by_its_name_alone(patterns: list[str], roles: set[str]) -> None:
+    assert select_roles(patterns, MEMBERS, GROUPS) - {"cache"} == roles - {"cache"}

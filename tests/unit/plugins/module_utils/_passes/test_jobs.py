@@ -14,6 +14,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     make_pass,
@@ -150,6 +152,9 @@ def test_what_an_operator_asks_for(store: Store) -> None:
     asked = {"run": "restart", "only": ["web", "db[0]"], "args": {"grace": 1}, "expires": 100, "by": "ann"}
     found = requested_job(store, asked, {**FLEET, "db2": "db"}, None, None)
     assert (found.roles, found.hosts, found.args, found.by) == (("web",), ("db1",), {"grace": 1}, "ann")
+    # Hosts that join db later are not meant.
+    alone = requested_job(store, {**asked, "only": ["db1"]}, FLEET, None, None)
+    assert (alone.roles, alone.hosts) == ((), ("db1",))
     assert found.id.startswith("restart-2") and abs(found.expires - time.time() - 100) < 60
     in_hours = requested_job(store, {"run": "restart", "expires": "2h"}, FLEET, None, None)
     assert abs(in_hours.expires - time.time() - 7200) < 60
@@ -242,6 +247,51 @@ def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedC
     assert not retried.hosts and "web1 is not changed, because it has started the job j1" in retried.remarks[0]
     reports(consul, "web1", "lost")
     assert [one.host for one in go_on(store).admissions] == ["web1"]
+
+
+def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_any_other(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    begin(store, job("j0"), rules=UNLIMITED)
+    reports(consul, "web1", "started", "j0")
+    control.abort(store, Command(fleet=FLEET))
+    stages = [{"name": "canary", "hosts": ["web3"], "approve": True}]
+    begin(store, rules={**RULES, "stages": stages})
+    # It takes a slot, and its gate is closed.
+    assert admitted(consul) == []
+    view = read_fleet(store, fleet=FLEET).plan.hosts["web1"]
+    assert view.busy and "has started the job j0" in view.reason
+    # A start that it reports by itself does not open its gate either.
+    reports(consul, "web1", "started")
+    assert not go_on(store).admissions
+    assert read_fleet(store, fleet=FLEET).plan.hosts["web1"].unadmitted
+    reports(consul, "web1", "done", "j0")
+    assert [one.host for one in go_on(store).admissions] == ["web3"]
+    reports(consul, "web3", "done")
+    assert not go_on(store).admissions
+    control.approve(store, Command(fleet=FLEET), "canary")
+    assert [one.host for one in go_on(store).admissions] == ["db1", "web1"]
+
+
+def test_a_job_that_is_over_does_not_go_on_after_the_ledger_was_written(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, job(hosts=("web1",)))
+    reports(consul, "web1", "done")
+    assert go_on(store).plan.complete
+    set_holds(store, HoldTargets(hosts=["web2"]), "disk", "ann")
+    kept = dict(consul.keys)
+    told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
+    assert told.code == "unknown_job" and "it is over or never began" in told.message
+    assert consul.keys == kept
+
+
+def test_a_host_is_forgotten_in_a_fleet_that_only_had_a_job(store: Store, consul: FlaggedConsul) -> None:
+    del consul.keys["upgrade/ledger"]
+    begin(store, rules=RULES)
+    for host in FLEET:
+        reports(consul, host, "done")
+    assert go_on(store).plan.complete
+    control.forget(store, Command(), ["web3"])
+    assert not [key for key in consul.keys if key.endswith("/web3")]
 
 
 @pytest.mark.parametrize("state", ["upgraded", "failed"])
@@ -370,12 +420,33 @@ def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: St
     consul.flags = {key: flags - 3600 for key, flags in consul.flags.items() if flags}
     reports(consul, "web1", "started", times={"started": int(time.time()) - 600})
     assert states(store)["web1"] == "lost"
+    view = read_fleet(store, fleet=FLEET)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    # The command that is shown does not say that for the operator.
+    assert (need.playbook, need.variables) == ("retry", {})
     told = control.retry(store, Command(fleet=FLEET))
     # The other one had not started.
     assert told.hosts == ["db1"]
     assert "web1 is not changed, because it has started the job and not reported its end" in told.remarks[0]
     assert consul.data("upgrade/job_records/web1")["state"] == "started"
     assert control.retry(store, Command(fleet=FLEET), ["web1"]).hosts == ["web1"]
+
+
+def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, job(by_ansible=True), limit=["web", "db"])
+    reports(consul, "web1", "started")
+    view = read_fleet(store, fleet=FLEET)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.code, need.playbook, need.variables) == ("interrupted", "command", {"job": "j1", "run_tasks": "FILE"})
+    assert need.text == (
+        "1 host is in the middle of the job j1, and no Ansible run works there: web1. Continue it with the same run_tasks."
+    )
+    assert "no Ansible run works on it now: run the command of the job again." in " ".join(
+        explain("web1", view.plan, view.snapshot, [])
+    )
+    consul.write("upgrade/drivers/web1", "{}")
+    view = read_fleet(store, fleet=FLEET)
+    assert operator_needs(view.snapshot, view.plan) == ()
 
 
 def test_an_empty_list_of_targets_is_not_the_whole_fleet(store: Store) -> None:
@@ -416,6 +487,20 @@ def test_commands_work_on_jobs(store: Store, consul: FlaggedConsul) -> None:
     assert [one.host for one in go_on(store).admissions] == ["web2"]
     control.forget(store, Command(), ["web3"])
     assert not [key for key in consul.keys if key.endswith("/web3")]
+
+
+def test_ending_a_hold_that_was_made_of_a_gate_opens_that_gate_also_during_a_job(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    consul.write("config_state/enable_puppet/host/web2", "False")
+    hold = {"reason": "its gate was closed", "by": "the first rollout", "at": "2026-11-24T09:12:00Z"}
+    consul.write("upgrade/hold/host/web2", hold)
+    begin(store)
+    consul.write("upgrade/job_gates/host/web2", "False")
+    end_holds(store, HoldTargets(hosts=["web2"]))
+    assert "config_state/enable_puppet/host/web2" not in consul.keys
+    # An operator's retry has closed that one.
+    assert consul.keys["upgrade/job_gates/host/web2"] == b"False"
 
 
 def test_stages_with_an_approval(store: Store, consul: FlaggedConsul) -> None:

@@ -1,0 +1,31 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts a push run admits, by what a pass found."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView, decide_finally
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun
+from job_fleet import FLEET, begin, complete_fleet, job, reports
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_no_host_begins_a_job_that_has_expired(has_started: bool) -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        hosts = tuple(FLEET)
+        begin(store, job(by_ansible=True), limit=hosts)
+        if has_started:
+            reports(consul, "web1", "started")
+        # The run was killed after its gate was opened, and continues the next day.
+        consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "expires": int(time.time()) - 1})
+        found = make_pass(store, PassRequest(fleet=FLEET, limit=hosts))
+        run = PushRun(store.settings, "job/j1", UPGRADE, FLEET, {}, hosts, command="restart.yml")
+        decision = decide_finally(run, PassView(found, found.hosts(), 0), "web1")
+    assert decision.admitted is has_started
+    assert has_started or "expired" in decision.reason
