@@ -229,6 +229,25 @@ def test_the_history_does_not_grow_with_every_word(store: Store, consul: RawKV, 
         assert any("No further report is published for compute1 in this rollout: 5 were" in one for one in warnings)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"failure_rules": {"fleet": 1}},
+        {"stages": [{"name": "canary", "hosts": ["compute1"], "soak": 600}, {"name": "rest"}]},
+    ],
+    ids=["budget", "stage"],
+)
+def test_the_history_does_not_grow_with_every_failure(store: Store, consul: RawKV, more: dict[str, Any]) -> None:
+    seed(consul, names(compute=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}, **more}))
+    for at in range(100):
+        says(consul, "compute1", "upgraded" if at % 2 else "failed", "2")
+        make_pass(store, PassRequest())
+    entries = [event["what"] for event in history(consul)]
+    assert 30 < entries.count("budget") + entries.count("stage") <= 42
+    assert entries.count("open") <= 2
+
+
 def test_the_next_rollout_publishes_again(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=1))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))

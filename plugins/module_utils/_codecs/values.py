@@ -28,7 +28,7 @@ _DEEPEST = 40
 # All times and counts are below this.
 MOST = 2**53
 # Fields that are left out with these values.
-_LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1), ("expires", 0))
+_LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1), ("expires", 0), ("recoveries", 0), ("recovered_at", 0))
 _LEDGER_LISTS = ("broken", "stopped", "post_upgrade", "rollouts")
 # The name for an approval without one, and the values that do not approve.
 UNKNOWN_OPERATOR = "an unknown operator"

@@ -47,6 +47,8 @@ class Ledger:
         then, 0 for none. A host gets its gate back only if it is listed here, has started, and has not reported since.
     :param stopped: keys of the exhausted failure budgets. They are stored so that a planner that was suspended meanwhile can't
         admit hosts on an outdated snapshot.
+    :param recoveries: how many writes of this rollout noted that a budget recovered or that a stage is done.
+    :param recovered_at: when the last of these was (unix seconds).
     :param stage: the current stage: ``number`` (0 for the first), and ``done_at`` (unix seconds) once all its hosts are upgraded.
     :param instructions: the rules of the rollout, as :meth:`~.instructions.Instructions.plain` returns them.
     :param role_pattern: finds the role in the names of hosts that no fleet names; None for the default.
@@ -92,6 +94,8 @@ class Ledger:
     commit: str = field(default="", compare=False)
     rollouts: tuple[int, ...] = field(default=(), compare=False)
     history_from: int = field(default=1, compare=False)
+    recoveries: int = field(default=0, compare=False)
+    recovered_at: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         """Check the fields, because they may come from Consul.
@@ -127,6 +131,8 @@ class Ledger:
             "rollouts": isinstance(self.rollouts, tuple)
             and all(map(is_count, self.rollouts))
             and all(one < other for one, other in pairwise(self.rollouts)),
+            "recoveries": is_count(self.recoveries),
+            "recovered_at": is_time(self.recovered_at),
             "history_from": is_count(self.history_from) and self.history_from > 0,
             "stage": isinstance(self.stage, Mapping) and all(is_time(value) for value in self.stage.values()),
         }

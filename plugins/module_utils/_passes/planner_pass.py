@@ -34,7 +34,7 @@ from .._rollout.desired_ledger import (
     other_rollout,
     other_under_way,
 )
-from .._rollout.host_health_notes import with_checks, write_health
+from .._rollout.host_health_notes import noted_ledger, with_checks, write_health
 from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
@@ -214,6 +214,7 @@ def _try_once(
     outcome.snapshot, outcome.rules = snapshot, desired.rules
     outcome.warnings += plan.warnings
     ledger = replace(desired.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
+    ledger = noted_ledger(writer.ledger, ledger, writer.clock)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
     admit_hosts(writer, plan, snapshot, running, desired.rules, outcome.admissions, read_at=read_at)

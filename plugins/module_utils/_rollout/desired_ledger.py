@@ -194,6 +194,8 @@ def desired_ledger(
         admitted=_admitted(snapshot, same, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
+        recoveries=same.recoveries if same else 0,
+        recovered_at=same.recovered_at if same else 0,
         post_upgrade=() if snapshot.is_job else _post_upgrade(request, same),
         services={} if snapshot.is_job else _services(request, same),
         targets=same.targets if same else request.job.targets() if request.job else {},

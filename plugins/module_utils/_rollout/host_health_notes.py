@@ -35,6 +35,9 @@ MOST_PUBLICATIONS = 5
 # In one rollout, this many restarts of a host's soak are written at once, and later ones at most once in this time (seconds).
 _FREE_MARKS = 20
 _LEAST_BETWEEN_MARKS = 600
+# The same for notes that a failure budget recovered or that a stage is done: a host whose record changes all the time causes these too.
+_FREE_RECOVERIES = 20
+_LEAST_BETWEEN_RECOVERIES = 600
 
 
 def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapshot:
@@ -46,6 +49,28 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
     return replace(snapshot, checks=store.client.statuses(names)) if names else snapshot
 
 
+def noted_ledger(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
+    """Return the ledger that a pass writes. Where many recoveries were noted in this rollout, a further one waits.
+
+    Each of them adds an entry to the history. What stops a rollout is noted at once: an exhausted budget, or a stage that is not done any more.
+    No admission waits, because plans depend on the states of hosts; but a stage soaks from the moment at which it is noted as done.
+
+    :param before: the ledger as it is.
+    :param ledger: the ledger with the stage and the exhausted budgets of the plan.
+    :param now: unix seconds.
+    """
+    if before is None or (before.version, before.since) != (ledger.version, ledger.since):
+        return ledger
+    is_same_stage = before.stage.get("number", 0) == ledger.stage.get("number", 0)
+    is_done = is_same_stage and "done_at" in ledger.stage and "done_at" not in before.stage
+    if not is_done and set(before.stopped) <= set(ledger.stopped):
+        return ledger
+    if ledger.recoveries < _FREE_RECOVERIES or not 0 <= now - ledger.recovered_at < _LEAST_BETWEEN_RECOVERIES:
+        return replace(ledger, recoveries=ledger.recoveries + 1, recovered_at=now)
+    stopped = tuple(dict.fromkeys((*before.stopped, *ledger.stopped)))
+    return replace(ledger, stopped=stopped, stage=before.stage if is_done else ledger.stage)
+
+
 def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
     """Write new reports, health marks, exhausted budgets and the stage. One planner write for each 61 marks, or for 20 reports.
 
@@ -54,6 +79,14 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
     :raises Conflict: if another process wrote the ledger or ``current_version``.
     """
     keys = writer.store.keys
+    # Each write has the whole ledger, so these come first: another write would leave nothing for their entries.
+    old = writer.ledger
+    if old is not None and ledger.stopped != old.stopped:
+        writer.write(replace(ledger, stage=old.stage), _budgets(plan))
+    if old is not None and ledger.stage != old.stage:
+        stage = dict(ledger.stage)
+        reason = "all of its hosts are upgraded" if "done_at" in stage else f"stage {plan.stage} began"
+        writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
     warnings = _publish(writer, snapshot, plan, ledger)
     due = {host: mark for host, mark in plan.marks.items() if _is_due(snapshot.marks.get(host), mark, writer.clock)}
     for marks in _pieces(due, MOST_GATES):
@@ -69,12 +102,6 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
             for host, mark in marks.items()
         ]
         writer.write(ledger, event, operations, changes)
-    if writer.ledger is not None and ledger.stopped != writer.ledger.stopped:
-        writer.write(ledger, _budgets(plan))
-    if writer.ledger is not None and ledger.stage != writer.ledger.stage:
-        stage = dict(ledger.stage)
-        reason = "all of its hosts are upgraded" if "done_at" in stage else f"stage {plan.stage} began"
-        writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
     return warnings
 
 

@@ -15,12 +15,17 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import with_checks, write_health
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import (
+    noted_ledger,
+    with_checks,
+    write_health,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import LedgerWriter
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fleets import NEW, OLD, Fleet, fleet
 
+SOAK = {"health": {"soak": 60}}
 # Nothing listens at this address, so a request would fail.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
 
@@ -112,10 +117,51 @@ def test_a_budget_that_is_spent_is_written_once_and_when_it_is_not_any_more() ->
     assert site.ledger.stopped == ()
 
 
+def test_a_budget_and_a_stage_have_their_entries_also_beside_reports_and_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    real = LedgerWriter.write
+
+    def write(writer: LedgerWriter, ledger: Ledger, event: Mapping[str, Any], *more: Any) -> None:
+        events.append(event["what"])
+        real(writer, ledger, event, *more)
+
+    monkeypatch.setattr(LedgerWriter, "write", write)
+    site = said(fleet(compute=3).failed("compute1"), "compute2")
+    stages = [{"name": "canary", "hosts": ["compute2"]}, {"name": "rest"}]
+    noted(site, {**SOAK, "failure_rules": {"fleet": 1}, "stages": stages})
+    assert events == ["budget", "stage", "publish", "health"]
+
+
+STOPPED, DONE = Ledger(5, NEW, stopped=("failure_rules.fleet",), stage={"number": 1}), {"number": 1, "done_at": 100}
+
+
+@pytest.mark.parametrize("change", [{"stopped": ()}, {"stage": DONE}], ids=["budget", "stage"])
+def test_a_rollout_that_recovers_again_and_again_is_noted_at_once_at_first_and_seldom_later(
+    change: dict[str, Any],
+) -> None:
+    found = ledger = STOPPED
+    for count in range(1, 21):
+        found = noted_ledger(ledger, replace(ledger, **change), 1_000 + count)
+        assert found == replace(STOPPED, **change)
+        assert (found.recoveries, found.recovered_at) == (count, 1_000 + count)
+        # What stops a rollout is noted at once, however often.
+        ledger = noted_ledger(found, replace(found, stopped=STOPPED.stopped, stage=STOPPED.stage), 1_000 + count)
+        assert (ledger, ledger.recoveries) == (STOPPED, count)
+    assert noted_ledger(ledger, replace(ledger, **change), 1_619) == STOPPED
+    later = noted_ledger(ledger, replace(ledger, **change), 1_620)
+    assert (later, later.recoveries, later.recovered_at) == (replace(STOPPED, **change), 21, 1_620)
+    # A clock that went back makes nothing wait.
+    assert noted_ledger(ledger, replace(ledger, **change), 900) == replace(STOPPED, **change)
+
+
+def test_a_rollout_that_begins_and_a_stage_that_begins_never_wait() -> None:
+    often = replace(STOPPED, recoveries=99, recovered_at=1_000)
+    assert noted_ledger(often, Ledger(6, "3.0"), 1_001) == Ledger(6, "3.0")
+    begun = replace(often, stage={"number": 2})
+    assert noted_ledger(often, begun, 1_001) == begun
+
+
 # Health
-
-
-SOAK = {"health": {"soak": 60}}
 
 
 def test_a_mark_is_written_when_it_is_new_and_not_again() -> None:
