@@ -98,7 +98,7 @@ def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "reason": "audit", **options}},
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "state": "absent", **options}},
         {"convoy.upgrade.consul_upgrade_control": {"action": "rollback", "version": "0", **options}},
-        plan(version="1", instructions=UNLIMITED, **options),
+        plan(version="1", replace="0", instructions=UNLIMITED, **options),
         report("compute1", "1", "upgraded", **options),
         gate(scope="global", value=True, **options),
         health("puppet", **options),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from .._common import runtime
 from .._consul.client import MOST_OPERATIONS, ConsulClient, KVEntry
 from .._consul.errors import Conflict
-from .partitions import LEAST_TO_DIVIDE, Partition, divide
+from .partitions import LEAST_TO_DIVIDE, Partition, divide, outside
 
 # Consul forgets after a quarter of an hour that a key was deleted. So everything is read again after this time (seconds).
 _LONGEST = 300.0
@@ -212,14 +212,9 @@ class KeyCache:
 
     def _add_partitions(self, folder: _Folder) -> None:
         """Add partitions for keys that fit none, such as those of hosts that are new in the folder."""
-        # A name mostly fits the partition of the one before.
-        last = next(iter(folder.parts))
-        for name in self._client.names(folder.prefix):
-            key = folder.prefix + name
-            if last.holds(key):
-                continue
-            last = next((part for part in folder.parts if part.holds(key)), None) or _new_partition(folder, key)
-            folder.parts.setdefault(last, {})
+        for key in outside(folder.parts, sorted(self._client.keys(folder.prefix))):
+            if not any(part.holds(key) for part in folder.parts):
+                folder.parts[_new_partition(folder, key)] = {}
 
     def _changed(self, folder: _Folder) -> dict[Partition, int]:
         """Return the partitions whose index is not what it was, and that index."""

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 # A folder with fewer keys is not divided, because one request reads them all in some milliseconds.
@@ -13,6 +14,8 @@ LEAST_TO_DIVIDE = 1500
 # A check takes one request and lists names; a read returns values. So there are few partitions, and their size grows with the folder.
 _LEAST = 1200
 _SHARE = 8
+# Comes after any character.
+_LAST = chr(0x10FFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,21 @@ def divide(folder: str, keys: Sequence[str]) -> tuple[Partition, ...]:
     if len(keys) < LEAST_TO_DIVIDE:
         return (Partition(folder),)
     return tuple(_divide(folder, keys, max(_LEAST, len(keys) // _SHARE)))
+
+
+def outside(parts: Iterable[Partition], keys: Sequence[str]) -> list[str]:
+    """Return the keys that belong to no partition. Takes time linear in partitions, and in these keys.
+
+    :param keys: sorted.
+    """
+    found: list[str] = []
+    done = 0
+    for part in sorted(parts, key=lambda one: one.prefix):
+        begin = bisect_left(keys, part.prefix)
+        end = bisect_right(keys, part.prefix if part.is_key else part.prefix + _LAST)
+        found += keys[done:begin]
+        done = max(done, end)
+    return found + list(keys[done:])
 
 
 def _divide(prefix: str, keys: Sequence[str], most: int) -> Iterator[Partition]:

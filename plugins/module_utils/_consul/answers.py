@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 # A predicate on parsed JSON.
@@ -15,11 +16,17 @@ Shape = Callable[[Any], bool]
 
 def names_below(prefix: str) -> Shape:
     """Return a predicate for a list of keys below a prefix. An empty list does not fit: Consul answers 404 instead."""
-    return lambda found: (
-        isinstance(found, list)
-        and bool(found)
-        and all(isinstance(one, str) and one.startswith(prefix) for one in found)
-    )
+
+    def fits(found: Any) -> bool:
+        if not isinstance(found, list) or not found:
+            return False
+        try:
+            return all(map(str.startswith, found, repeat(prefix)))
+        except TypeError:
+            # Not all of it is text.
+            return False
+
+    return fits
 
 
 def with_texts(*names: str) -> Shape:

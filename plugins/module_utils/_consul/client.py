@@ -145,8 +145,11 @@ class ConsulClient:
 
     def names(self, prefix: str) -> list[str]:
         """Return all keys below a prefix, without the prefix."""
-        keys = self._retrying(lambda: self._keys(prefix, None)[0])
-        return [key[len(prefix) :] for key in keys]
+        return [key[len(prefix) :] for key in self.keys(prefix)]
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return all keys below a prefix."""
+        return self._retrying(lambda: self._keys(prefix, None)[0])
 
     def keys_below(self, prefix: str) -> tuple[list[str], int]:
         """Return the keys below a prefix up to the next slash, and the highest index at which one was set or deleted: one request.

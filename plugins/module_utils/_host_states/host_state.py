@@ -68,8 +68,9 @@ class HostState:
     @property
     def can_finish(self) -> bool:
         """Whether it is upgrading and can be expected to finish. A host that is held before it started can not."""
-        goes_on = self.has_started or self.is_soaking or self.hold is None
-        return self.state == UPGRADING and goes_on and not self.is_unadmitted
+        if self.state != UPGRADING or self.is_unadmitted:
+            return False
+        return self.has_started or self.is_soaking or self.hold is None
 
     @property
     def needs_its_gate(self) -> bool:
@@ -77,8 +78,9 @@ class HostState:
 
         A start in its record is not enough, because a host may write anything there.
         """
-        is_closed = not self.is_soaking and not self.gate.is_open
-        return self.state == UPGRADING and is_closed and self.hold is None and self.was_admitted and not self.is_busy
+        if self.state != UPGRADING or self.is_soaking or self.gate.is_open:
+            return False
+        return self.hold is None and self.was_admitted and not self.is_busy
 
     @property
     def is_unadmitted(self) -> bool:
@@ -93,7 +95,7 @@ class HostState:
         An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
         """
         record = self.record
-        if record is None or self.state != UPGRADING or record.state != STARTED or record.version != self.current:
+        if self.state != UPGRADING or record is None or record.state != STARTED or record.version != self.current:
             return False
         # Both times are by the host's clock.
         return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)

@@ -54,11 +54,10 @@ def read_states(
     goes_back = in_rollback(snapshot)
     were_broken = frozenset(snapshot.ledger.broken if snapshot.ledger is not None and goes_back else ())
     shared: dict[str, GateAnswer] = {}
-    states = _unchanged_states(before, snapshot, members, rules) if before is not None else {}
-    is_kept = bool(states)
-    for host, role in members.items():
-        if is_kept and host in states:
-            continue
+    changed = _changed_hosts(before, snapshot, members, rules) if before is not None else None
+    states = dict(before.states) if before is not None and changed is not None else {}
+    due = members if changed is None else {host: members[host] for host in changed if host in members}
+    for host, role in due.items():
         if host in snapshot.gates.hosts or role not in shared:
             gate = gate_of(snapshot, host, role)
             if host not in snapshot.gates.hosts:
@@ -87,22 +86,22 @@ def read_states(
             is_target=is_target,
         )
         states[host] = _with_state(snapshot, one, rules)
-    return {host: states[host] for host in members} if is_kept else states
+    return states
 
 
-def _unchanged_states(
+def _changed_hosts(
     before: StatesRead, snapshot: Snapshot, members: Mapping[str, str], rules: HealthRules
-) -> dict[str, HostState]:
-    """Return the states of an earlier read that are the same now: those of hosts none of whose keys has changed.
+) -> set[str] | None:
+    """Return the hosts whose states may not be those of an earlier read; None for all hosts.
 
     Values of unchanged keys are the same objects in both snapshots, so comparing identities is enough, and quick.
     """
     old, new = before.snapshot, snapshot
     if new.is_job or old.is_job:
         # Their states also depend on gates and reports of versions.
-        return {}
+        return None
     if before.members is not members or before.rules != rules or not _is_same_frame(old, new):
-        return {}
+        return None
     places: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = (
         (old.reports, new.reports),
         (old.records, new.records),
@@ -117,11 +116,8 @@ def _unchanged_states(
         checks = (old.checks or {}, new.checks or {})
         changed |= {host for host in members if checks[0].get(host) != checks[1].get(host)}
     # A text may tell how long ago something was, and a time may have come.
-    return {
-        host: one
-        for host, one in before.states.items()
-        if one.wake_at is None and one.state != LOST and host not in changed
-    }
+    changed.update([host for host, one in before.states.items() if one.wake_at is not None or one.state == LOST])
+    return changed
 
 
 def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:

@@ -164,30 +164,43 @@ def _reason(role: str, after: Position) -> str:
 
 
 def _stage_queues(fleet: FleetState, blockers: Blockers) -> tuple[StageQueue, ...]:
-    stages = blockers.stages
-    numbers = range(stages.number, max(stages.number, stages.last) + 1)
-    hosts: dict[int, dict[str, list[HostState]]] = {at: {role: [] for role in fleet.by_role} for at in numbers}
-    for role, found in fleet.by_role.items():
-        for one in found:
-            hosts[max(stages.number, stages.stage_of(one.host))][role].append(one)
     exhausted = blockers.budgets.by_role
     return tuple(
-        StageQueue(
-            {role: () if role in exhausted else _queue(fleet, found) for role, found in each.items()},
-            {role: sum(1 for one in found if one.blocks_others) for role, found in each.items()},
-            {role: sum(1 for one in found if one.blocks_others and one.can_finish) for role, found in each.items()},
+        _stage_queue(
+            hosts, {role: () if role in exhausted else _queue(fleet, role, found) for role, found in hosts.items()}
         )
-        for each in hosts.values()
+        for hosts in _hosts_of_stages(fleet, blockers)
     )
 
 
-def _queue(fleet: FleetState, hosts: Sequence[HostState]) -> tuple[str, ...]:
-    waiting = [
-        one for one in hosts if one.state == PENDING and fleet.in_scope(one.host) and not fleet.lacks_services(one)
-    ]
+def _hosts_of_stages(fleet: FleetState, blockers: Blockers) -> list[Mapping[str, Sequence[HostState]]]:
+    """Return role -> hosts for the current stage, with those of earlier stages, and for each later stage."""
+    stages = blockers.stages
+    if stages.of_host is None:
+        return [fleet.by_role]
+    numbers = range(stages.number, max(stages.number, stages.last) + 1)
+    found: dict[int, dict[str, list[HostState]]] = {at: {role: [] for role in fleet.by_role} for at in numbers}
+    for role, hosts in fleet.by_role.items():
+        for one in hosts:
+            found[max(stages.number, stages.stage_of(one.host))][role].append(one)
+    return [*found.values()]
+
+
+def _stage_queue(hosts: Mapping[str, Sequence[HostState]], waiting: Mapping[str, tuple[str, ...]]) -> StageQueue:
+    blocking = {role: [one for one in found if one.blocks_others] for role, found in hosts.items()}
+    in_flight = {role: sum(1 for one in found if one.can_finish) for role, found in blocking.items()}
+    return StageQueue(waiting, {role: len(found) for role, found in blocking.items()}, in_flight)
+
+
+def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[str, ...]:
+    waiting = [one for one in hosts if one.state == PENDING]
+    if fleet.scope is not None:
+        waiting = [one for one in waiting if fleet.in_scope(one.host)]
+    if role in fleet.services:
+        waiting = [one for one in waiting if not fleet.lacks_services(one)]
     if waiting and waiting[0].in_rollback:
         return tuple(one.host for one in _latest_first(fleet.snapshot, waiting))
-    return tuple(one.host for one in waiting)
+    return tuple([one.host for one in waiting])
 
 
 def _latest_first(snapshot: Snapshot, hosts: Sequence[HostState]) -> list[HostState]:

@@ -61,7 +61,8 @@ class FleetState:
     @property
     def unfinished(self) -> tuple[str, ...]:
         """The hosts in scope that are not upgraded."""
-        return tuple(one.host for one in self.hosts.values() if one.state != UPGRADED and self.in_scope(one.host))
+        left = [one.host for one in self.hosts.values() if one.state != UPGRADED]
+        return tuple(left if self.scope is None else filter(self.in_scope, left))
 
     @property
     def is_upgraded(self) -> bool:
@@ -122,11 +123,21 @@ def read_fleet(
         StatesRead(before.snapshot, before.members, before.rules.health, before.hosts) if before is not None else None
     )
     hosts = read_states(snapshot, members, rules.health, known)
-    grouped: dict[str, list[HostState]] = {}
-    for one in hosts.values():
-        grouped.setdefault(one.role, []).append(one)
-    by_role = {role: tuple(found) for role, found in grouped.items()}
+    by_role = _by_role(hosts, before if before is not None and before.members is members else None)
     is_reversed = in_rollback(snapshot) and not rules.forward_rollback
     order = resolve(rules, by_role, members, is_reversed=is_reversed)
     scope = None if limit is None else select_hosts(limit, members, order.group)
     return FleetState(snapshot, rules, members, hosts, by_role, order, scope)
+
+
+def _by_role(hosts: Mapping[str, HostState], before: FleetState | None) -> dict[str, tuple[HostState, ...]]:
+    """Return role -> the states of its hosts.
+
+    :param before: an earlier read of the same hosts; None if there is none.
+    """
+    if before is not None:
+        return {role: tuple([hosts[one.host] for one in found]) for role, found in before.by_role.items()}
+    grouped: dict[str, list[HostState]] = {}
+    for one in hosts.values():
+        grouped.setdefault(one.role, []).append(one)
+    return {role: tuple(found) for role, found in grouped.items()}

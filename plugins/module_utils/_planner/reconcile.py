@@ -48,12 +48,12 @@ def make_plan(
     role_gates, host_gates = gates_to_open(fleet, start, wave, reopened)
 
     def waves_of_forecast() -> Waves:
-        later = forecast(after, fleet.in_flight, wave) if blockers.allow_forecast else ()
+        later = forecast(after, in_flight, wave) if blockers.allow_forecast else ()
         return (tuple(one.host for one in admissions), *later) if admissions or later else ()
 
     waves = LazySequence(waves_of_forecast)
 
-    unfinished, missing = fleet.unfinished, fleet.missing
+    unfinished, missing, in_flight = fleet.unfinished, fleet.missing, fleet.in_flight
     may_be_over = not (missing or blockers.is_paused or blockers.is_aborted)
     waits = blockers.is_paused or (bool(unfinished) and blockers.end_by_waiting)
     return Plan(
@@ -67,7 +67,7 @@ def make_plan(
         # A fleet without hosts is one that is not known, and its gates stay closed.
         complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded,
         scope_done=may_be_over and not unfinished,
-        can_move=any(fleet.in_flight.values()) or bool(admissions) or waits,
+        can_move=any(in_flight.values()) or bool(admissions) or waits,
         unfinished=unfinished,
         warnings=_warnings(fleet, blockers),
         missing=missing,

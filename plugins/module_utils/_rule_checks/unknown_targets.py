@@ -43,7 +43,7 @@ def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iter
 
 def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:
     """Return warnings for names under which two machines have reported, and for machines that have reported under two names."""
-    hosts = list(members)
+    hosts = [host for host in members if host in snapshot.records]
     texts = [text for host in hosts if (text := other_machine(snapshot, host))]
     names = [text for one in _of_machines(snapshot, hosts).values() if (text := _renamed(snapshot, one))]
     return tuple(_ended(text) for text in (*_some(texts), *_some(names)))
@@ -54,7 +54,8 @@ def other_roles(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ..
 
     :param members: host -> role.
     """
-    texts = [text for host, role in members.items() if (text := other_role(snapshot, host, role))]
+    known = [(host, role) for host, role in members.items() if host in snapshot.records]
+    texts = [text for host, role in known if (text := other_role(snapshot, host, role))]
     return tuple(_ended(text) for text in _some(texts))
 
 

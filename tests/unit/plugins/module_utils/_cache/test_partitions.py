@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache import partitions
-from ansible_collections.convoy.upgrade.plugins.module_utils._cache.partitions import Partition, divide
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache.partitions import Partition, divide, outside
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +51,14 @@ def test_each_key_belongs_to_one_partition(names: set[str], most: int) -> None:
         assert len(holding) == 1, (key, found)
     assert all(sum(map(part.holds, keys)) <= most for part in found)
     assert len(found) <= len(keys)
+
+
+@given(
+    st.sets(st.text("ab1-é", min_size=1, max_size=5), max_size=60),
+    st.sets(st.text("ab1-é", max_size=4), max_size=6),
+    st.data(),
+)
+def test_keys_outside_of_all_partitions_are_found(names: set[str], prefixes: set[str], data: st.DataObject) -> None:
+    keys = named(*names)
+    parts = [Partition(FOLDER + prefix, is_key=data.draw(st.booleans())) for prefix in sorted(prefixes)]
+    assert outside(parts, keys) == [key for key in keys if not any(part.holds(key) for part in parts)]
