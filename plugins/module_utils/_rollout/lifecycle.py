@@ -129,9 +129,9 @@ def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     )
     checks = (*checks, *_job_operations(keys, snapshot, None))
     after = replace(snapshot, ledger=ledger)
-    if not snapshot.approvals or _stages_of(snapshot.ledger) == _stages_of(ledger):
+    if not snapshot.approvals or (not adopted and _stages_of(snapshot.ledger) == _stages_of(ledger)):
         return LedgerMove(ledger, event, checks, (), after)
-    # Approvals apply to the stages as they were.
+    # Approvals apply to one version, and to the stages as they were.
     forgotten = tuple(
         Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
     )

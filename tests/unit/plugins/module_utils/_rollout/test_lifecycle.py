@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
     Change,
     compare_and_put,
@@ -15,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot, VersionReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import COMPLETE, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.lifecycle import (
@@ -114,6 +116,26 @@ def test_a_rollout_that_something_else_began_is_adopted() -> None:
         assert move.event["what"] == "adopt"
         assert move.event["reason"] == "current_version was set already, by something other than a planner"
         assert move.after.ledger == LEDGER
+
+
+@pytest.mark.parametrize(
+    "found", [None, replace(LEDGER, version="1.5"), replace(LEDGER, version="1.5", state=COMPLETE)]
+)
+def test_an_adopted_rollout_begins_without_the_approvals_of_the_one_before(found: Ledger | None) -> None:
+    snapshot = replace(OPEN_FLEET, ledger=found, approvals={"canary": Approval("ann", 7)})
+    move = change_rules(KEYS, snapshot, LEDGER)
+
+    assert remove_tree("cloud/upgrade/approval/") in move.operations
+    assert [(one.key, one.after) for one in move.changes] == [("cloud/upgrade/approval/canary", None)]
+    assert move.after.approvals == {}
+
+
+def test_approvals_stay_while_the_stages_of_a_rollout_are_the_same() -> None:
+    snapshot = replace(OPEN_FLEET, ledger=replace(LEDGER, instructions={}), approvals={"canary": Approval("ann", 7)})
+    move = change_rules(KEYS, snapshot, LEDGER)
+
+    assert (move.operations, move.changes) == ((), ())
+    assert move.after.approvals == snapshot.approvals
 
 
 def test_a_rollout_completes_without_a_touch_to_the_gates() -> None:
