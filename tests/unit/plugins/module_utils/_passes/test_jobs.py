@@ -321,6 +321,23 @@ def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: S
     assert not [key for key in consul.keys if key.startswith(("upgrade/job_gates/", "upgrade/current_job"))]
 
 
+def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store: Store, consul: FlaggedConsul) -> None:
+    del consul.keys["upgrade/ledger"]
+    consul.write("config_state/enable_puppet/host/web2", "False")
+    begin(store, rules=UNLIMITED)
+    for host in FLEET:
+        reports(consul, host, "done")
+    go_on(store)
+    found = make_pass(store, PassRequest(version="2.1", rules=UNLIMITED, fleet=FLEET))
+    assert found.hosts()["web2"].state == "held"
+    assert any("web2: closed by hand before the first rollout" in one for one in found.warnings)
+    # A second rollout makes no holds of what the first one left behind.
+    del consul.keys["upgrade/hold/host/web2"]
+    consul.write("config_state/enable_puppet/host/web2", "False")
+    make_pass(store, PassRequest(version="2.2", rules=UNLIMITED, fleet=FLEET, replace="2.1"))
+    assert "upgrade/hold/host/web2" not in consul.keys
+
+
 def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: FlaggedConsul) -> None:
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
     assert consul.keys["upgrade/job_gates/role/web"] == b"True"
