@@ -29,8 +29,6 @@ class FleetCache:
         self._store = Store(settings)
         self._cache = KeyCache(self._store.client, self._store.prefixes)
         self._decoder = SnapshotDecoder(self._store.keys)
-        # Those of the folders that hidden keys would be missing in, which were empty in the last read.
-        self._empty: set[str] = set()
 
     def snapshot(self, epoch: int = 0, of_job: bool | None = None) -> Snapshot:
         """Return what :meth:`Store.snapshot` returns, with the same objects for unchanged keys: one request for up to 1,500 hosts.
@@ -53,9 +51,6 @@ class FleetCache:
         except Conflict:
             changes = cache.refresh()
         refuse_newer_among(store.keys, changes.set)
-        empty = {folder for folder in store.folders if cache.is_empty(folder)}
-        store.check_again(empty - self._empty)
-        self._empty = empty
         store.refuse_hidden_folders(cache.is_empty, store.folders, is_nothing=cache.is_nothing)
         for key in changes.removed:
             self._decoder.remove(key)

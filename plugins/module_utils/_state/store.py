@@ -9,6 +9,7 @@ import copy
 import getpass
 import re
 import socket
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,7 @@ class Store:
         self.settings = settings
         self.client = ConsulClient(settings)
         self.keys = Keys(settings.kv_prefix)
+        # Folders that are empty, and that the token may read.
         self._readable: set[str] = set()
 
     @property
@@ -113,9 +115,11 @@ class Store:
 
         :raises UpgradeError: ``denied``.
         """
+        keys = sorted(entry.key for entry in entries)
 
         def is_empty(prefix: str) -> bool:
-            return not any(entry.key.startswith(prefix) for entry in entries)
+            at = bisect_left(keys, prefix)
+            return at == len(keys) or not keys[at].startswith(prefix)
 
         self.refuse_hidden_folders(is_empty, folders, is_nothing=not entries)
 
@@ -126,7 +130,7 @@ class Store:
 
         Consul silently leaves out of a tree what the token may not read: a hidden hold would look like no hold, and a hidden
         gate like the default, which is open. Reading a single key fails instead. That takes one request for each empty
-        folder, once per store. Without a token, it is done only if the whole read came back empty.
+        folder, once as long as it stays empty. Without a token, it is done only if the whole read came back empty.
 
         :param is_empty: whether a read returned no key with a prefix.
         :param is_nothing: whether it returned no key at all.
@@ -135,20 +139,23 @@ class Store:
         if not self.settings.token and not is_nothing:
             return
         for folder in folders:
-            if folder not in self._readable and is_empty(folder):
-                self.client.get(f"{folder}global")
-            self._readable.add(folder)
+            self._confirm(folder, f"{folder}global", is_empty=is_empty(folder))
         # A hidden pause would admit a host. If the layout has a version, all pauses are holds already.
         old = LegacyKeys(self.keys.prefix)
-        if old.gates in self._readable or not is_empty(self.keys.schema):
-            return
-        if all(map(is_empty, old.gate_folders)):
-            self.client.get(old.gate("global"))
-        self._readable.add(old.gates)
+        if is_empty(self.keys.schema):
+            self._confirm(old.gates, old.gate("global"), is_empty=all(map(is_empty, old.gate_folders)))
 
-    def check_again(self, folders: Iterable[str]) -> None:
-        """Let the next read check these folders again, as they have become empty."""
-        self._readable.difference_update(folders)
+    def _confirm(self, folder: str, key: str, *, is_empty: bool) -> None:
+        """Read a key of a folder that is empty, unless that was done since it became empty.
+
+        :raises UpgradeError: ``denied``.
+        """
+        if not is_empty:
+            # The token may lose the access later.
+            self._readable.discard(folder)
+        elif folder not in self._readable:
+            self.client.get(key)
+            self._readable.add(folder)
 
     def wait_for_change(self, index: int, seconds: float, prefixes: Sequence[str] | None = None) -> int:
         """Wait until something changes that a plan depends on, at most for ``seconds``.
