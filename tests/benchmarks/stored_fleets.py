@@ -62,6 +62,8 @@ def under_way(size: int) -> Pairs:
             yield KEYS.gate("host", host), "True"
     yield KEYS.gate("global"), "False"
     yield KEYS.current_version, NEW
+    # The beginning of a rollout writes it.
+    yield KEYS.holds, ""
     yield from _history_of(
         1, NEW, OLD, [host_name(number) for number in range(1, done + 1)], -(-done // ADMISSIONS) + 1
     )
@@ -79,6 +81,7 @@ def former_rollouts(entries: int, hosts: int) -> Pairs:
         yield from _history_of(at + 1, version, OLDER, admitted, min(ENTRIES_OF_ROLLOUT, entries - at), is_over=True)
     yield KEYS.ledger, encode_ledger(_ledger(entries, "complete"))
     yield KEYS.current_version, NEW
+    yield KEYS.holds, ""
 
 
 def in_memory(size: int) -> Snapshot:

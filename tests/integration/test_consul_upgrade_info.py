@@ -141,6 +141,7 @@ def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_i
         seed(consul, names(compute=2))
         write_history(consul, "1", range(1, former + 1))
         write_history(consul, "2", range(former + 1, former + 101))
+        consul.put("upgrade/hold/", "")
         before = store.client.requests
         story = read_fleet(store, name="compute1").story or {}
         # The snapshot, and blocks of 64 entries.
@@ -211,6 +212,7 @@ def test_it_costs_one_request_however_large_the_fleet_is(store: Store, consul: R
         consul.delete("", tree=True)
         seed(consul, names(compute=count), gates={"global": "False"})
         consul.put("upgrade/hosts/compute1", "{}")
+        consul.put("upgrade/hold/", "")
         before = store.client.requests
         assert len(read_fleet(store).plan.hosts) == count
         assert store.client.requests - before == 1

@@ -81,6 +81,7 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
 def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV, count: int) -> None:
     put_old(consul, {f"host/compute{number}": "false" for number in range(1, count + 1, 2)} | {"global": "true"})
     consul.put(f"{GATES}/global", "true")
+    consul.put("upgrade/hold/", "")
     before = store.client.requests
     assert answers(store, compute=count) == [number % 2 == 0 for number in range(1, count + 1)]
     assert store.client.requests - before == 1

@@ -83,13 +83,12 @@ def ask_gate(
     )
     wanted |= {keys.record(host) for host in hosts}
     # Single keys keep the answer for one node small. For many hosts, whole folders take fewer operations.
+    is_small = len(wanted) <= MOST_OPERATIONS
     prefixes = (
-        sorted(wanted)
-        if len(wanted) <= MOST_OPERATIONS
-        else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
+        sorted(wanted) if is_small else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
     )
     entries = store.client.read(prefixes)
-    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
+    store.refuse_hidden_keys(entries, (keys.gates, keys.holds), has_hold_key=not is_small)
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version

@@ -276,3 +276,24 @@ def test_a_folder_that_a_token_may_not_read_any_more_is_refused(kind: type[Store
         with pytest.raises(UpgradeError) as refused:
             store.snapshot()
         assert refused.value.code == "denied"
+
+
+@pytest.mark.parametrize("kind", [CachedStore, Store])
+def test_without_a_token_hidden_holds_are_refused_too(kind: type[Store], consul: Consul) -> None:
+    consul.put("upgrade/schema", "1")
+    store = kind(Settings())
+    for requests in (2, 1):
+        consul.requests.clear()
+        store.snapshot()
+        assert len(consul.requests) == requests or kind is CachedStore
+    consul.put("upgrade/hold/", "")
+    consul.requests.clear()
+    fresh = kind(Settings())
+    fresh.snapshot()
+    assert len(consul.requests) == 1 or kind is CachedStore, "a rollout has begun, which wrote the key of the folder"
+    rules = 'key_prefix "" { policy = "read" } key_prefix "upgrade/hold/" { policy = "deny" }'
+    consul.server.tokens = {"": parse(rules)}
+    for one in (fresh, kind(Settings())):
+        with pytest.raises(UpgradeError) as refused:
+            one.snapshot()
+        assert refused.value.code == "denied"
