@@ -55,7 +55,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "wait_for_other": {"type": "bool", "default": False},
     "wait_timeout": {"type": "float", "default": 14400.0},
     "instructions": {"type": "dict", "default": {}},
-    "instructions_file": {"type": "str", "default": ""},
+    "instructions_file": {"type": "str"},
     "limit": {"type": "list", "elements": "str", "default": []},
     "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "after"], "default": "all"},
     "role": {"type": "str", "default": ""},
@@ -65,7 +65,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "provider_versions": {"type": "dict", "default": {}},
     "retry_failed": {"type": "bool", "default": False},
 }
-_PLAN = ("restart", "rollback", "replace", "instructions", "instructions_file", "limit")
+_PLAN = ("restart", "rollback", "replace", "instructions", "limit")
 
 
 class ActionModule(ControllerAction):
@@ -92,6 +92,8 @@ class ActionModule(ControllerAction):
             raise UpgradeError("missing_option", "version is not given. Add -e version=X.")
         composition = self._compose(options, for_run=True) if has_services else {}
         more = {name: options[name] for name in _PLAN if options[name]}
+        if options["instructions_file"] is not None:
+            more["instructions_file"] = options["instructions_file"]
         if has_services:
             more |= {"role_order": composition["role_order"], "services": services_of(composition), "hosts": [ALL]}
         plan = self._planned({"version": options["version"], "show": True, **more}, options)

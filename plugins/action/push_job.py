@@ -40,7 +40,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "upgrade_roles": {"type": "dict", "default": {}},
     "roles_path": {"type": "list", "elements": "path", "default": []},
     "instructions": {"type": "dict", "default": {}},
-    "instructions_file": {"type": "str", "default": ""},
+    "instructions_file": {"type": "str"},
     "once": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": True},
     "wait_for_other": {"type": "bool", "default": False},
@@ -94,7 +94,9 @@ class ActionModule(ControllerAction):
         if asked is not None:
             asked["run"] = _command_name(options["tasks"])
         request: dict[str, Any] = {"version": options["version"]} if asked is None else {"job": asked}
-        rules = {name: options[name] for name in ("instructions", "instructions_file") if options[name]}
+        rules = {"instructions": options["instructions"]} if options["instructions"] else {}
+        if options["instructions_file"] is not None:
+            rules["instructions_file"] = options["instructions_file"]
 
         def attempt() -> dict[str, Any]:
             return self._plan(options, {**request, **rules, "hosts": [ALL], "show": True}, check=True)

@@ -34,7 +34,8 @@ options:
   instructions_file:
     description:
       - JSON or YAML file with instructions, on the host where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read if it exists. Without any instructions, the module fails.
+      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read if it exists. An empty value means no file. Without any
+        instructions, the module fails.
     type: path
   role_order:
     description:

@@ -70,8 +70,10 @@ options:
   instructions_file:
     description:
       - JSON or YAML file with instructions, on the host where the module runs.
-      - Without it, C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) is read if it exists, and O(instructions) override it, key by key. If both
-        files exist with different content, the call fails.
+      - Without it, a call that begins a rollout reads C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) if it exists, and O(instructions)
+        override it, key by key. If both files exist with different content, the call fails. A rollout that continues keeps its rules, and a rollback
+        has those of the rollout before.
+      - An empty value means no file.
     type: path
   role_order:
     description:
@@ -748,7 +750,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover i
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
-from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, origins
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, of_call, origins
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -811,6 +813,7 @@ def as_result(
     :param order: the order that this call added.
     """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
+    used = sources if outcome.begun else of_call(sources)
     return {
         "version": plan.version,
         "previous_version": (ledger.previous_version if ledger else None) or "",
@@ -823,7 +826,7 @@ def as_result(
         "targets": {name: list(names) for name, names in ledger.targets.items()} if ledger else {},
         "complete": plan.complete,
         "instructions": dict(ledger.instructions) if ledger else {},
-        "sources": origins(ledger.instructions if ledger else {}, sources, with_order({}, order or {})),
+        "sources": origins(ledger.instructions if ledger else {}, used, with_order({}, order or {})),
         **fleet_summary(hosts),
         "forecast": forecast_summary(plan),
         "blocked": blocked_summary(plan, hosts),
@@ -845,7 +848,10 @@ def read_sources(options: Mapping[str, Any]) -> Sequence[RuleSource]:
 
     :raises UpgradeError: what :func:`sources_of` raises.
     """
-    return sources_of(options["instructions"], options["instructions_file"]) if options["since"] is None else ()
+    if options["since"] is not None:
+        return ()
+    file = options["instructions_file"]
+    return sources_of(options["instructions"], "" if file is None and options["rollback"] else file)
 
 
 def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleSource]) -> PassRequest:
@@ -854,16 +860,18 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
     :param sources: what :func:`read_sources` returns.
     :raises UpgradeError: what :func:`merged`, :func:`requested_job` and :func:`as_rollback` raise.
     """
-    rules = merged(sources) if sources else None
+    named = of_call(sources)
+    rules, all_rules = (merged(found) if found else None for found in (named, sources))
     job = None
     if options["job"] is not None:
         _refuse_with_job(options)
         asked = {**options["job"], "args": as_data(options["job"]["args"])}
-        job = requested_job(store, asked, options["fleet"], options["role_pattern"], rules)
+        job = requested_job(store, asked, options["fleet"], options["role_pattern"], all_rules)
     request = PassRequest(
         version=job.target if job is not None else options["version"],
         job=job,
         rules=rules,
+        first_rules=all_rules,
         role_order=options["role_order"],
         post_upgrade=options["roles_with_post_upgrade"],
         services=options["services"],

@@ -86,9 +86,8 @@ options:
     default: {}
   instructions_file:
     description:
-      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions_file). Empty for none.
+      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions_file).
     type: str
-    default: ""
   limit:
     description:
       - Host patterns of those that may be admitted, as O(convoy.upgrade.consul_upgrade_plan#module:limit). Empty for all.

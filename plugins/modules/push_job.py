@@ -63,9 +63,8 @@ options:
     default: {}
   instructions_file:
     description:
-      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions_file). Empty for none.
+      - As O(convoy.upgrade.consul_upgrade_plan#module:instructions_file).
     type: str
-    default: ""
   once:
     description:
       - Whether the run makes a single pass. Refused with O(tasks).

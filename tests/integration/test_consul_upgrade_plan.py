@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._module import ModuleCall
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rule_input
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_plan as module
 from devkit.kv import RawKV
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.playbook import Runner, plan
@@ -198,6 +202,27 @@ def test_the_default_file_is_read_where_it_exists(tmp_path: Path, monkeypatch: p
     (tmp_path / "jio-upgrade.json").write_text('{"rolling_rules": {"global": 3}}')
     assert rule_input.given_rules(None, None) == {"rolling_rules": {"global": 3}}
     assert rule_input.given_rules({"rolling_rules": {"global": 4}}, None) == {"rolling_rules": {"global": 4}}
+
+
+def test_the_default_file_applies_only_when_a_rollout_begins(
+    store: Store, consul: RawKV, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = tmp_path / "jio-upgrade.json"
+    monkeypatch.setattr(rule_input, "DEFAULT_FILES", (str(default), str(tmp_path / "other.json")))
+    seed(consul, names(compute=3))
+
+    def sources_and_rules(**options: Any) -> tuple[set[str], dict[str, Any]]:
+        params = {name: spec.get("default") for name, spec in module.SPEC.items()} | {"fleet": None} | options
+        found = module.act(cast("ModuleCall", SimpleNamespace(params=params, check_mode=False, warn=print)), store)
+        return set(found["sources"].values()), found["instructions"]
+
+    default.write_text('{"rolling_rules": {"global": 1}}')
+    assert sources_and_rules(version="2") == ({str(default)}, ONE_BY_ONE)
+    default.write_text('{"rolling_rules": {"global": "unlimited"}}')
+    assert sources_and_rules(version="2") == ({"the ledger"}, ONE_BY_ONE)
+    assert sources_and_rules(version="1", rollback=True)[1] == ONE_BY_ONE
+    assert sources_and_rules(version="3", replace="1", instructions_file="")[1] == ONE_BY_ONE
+    assert sources_and_rules(version="4", replace="3") == ({str(default)}, UNLIMITED)
 
 
 def test_role_order_is_added_to_that_of_the_instructions(run: Runner, consul: RawKV) -> None:

@@ -38,6 +38,7 @@ class PassRequest:
 
     :param version: None to continue the rollout of the ledger.
     :param rules: instructions in their stored form, and keys that are empty on purpose; None for those of the ledger.
+    :param first_rules: the rules if the request begins a rollout and rolls none back: with those of the default file. None for ``rules``.
     :param role_order: order added to the rules.
     :param fleet: host -> role; None if the caller has no fleet.
     :param role_pattern: gives hosts outside of the fleet their roles; None for that of the ledger.
@@ -61,6 +62,7 @@ class PassRequest:
 
     version: str | None = None
     rules: Mapping[str, Any] | None = None
+    first_rules: Mapping[str, Any] | None = None
     role_order: Mapping[str, Any] | None = None
     fleet: Mapping[str, str] | None = None
     role_pattern: str | None = None
@@ -84,6 +86,14 @@ class PassRequest:
     def is_job(self) -> bool | None:
         """Whether it is for a job, and not for a rollout to a version; None if the ledger decides."""
         return None if self.version is None else is_job(self.version)
+
+    def given_rules(self, same: Ledger | None) -> Mapping[str, Any] | None:
+        """Return the rules of the request.
+
+        :param same: the rollout that it continues; None if it begins one.
+        """
+        is_first = same is None and self.rolls_back is None and self.first_rules is not None
+        return self.first_rules if is_first else self.rules
 
 
 def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
@@ -158,7 +168,7 @@ def desired_ledger(
     if begins and not begun and not (request.rolls_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     # A rollout without rules of its own begins with those of the last rollout.
-    plain, rules = effective_rules(request.rules, _rules_in_force(old, same), request.role_order)
+    plain, rules = effective_rules(request.given_rules(same), _rules_in_force(old, same), request.role_order)
     if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
         refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
     # Two planners may continue a rollout with different patterns. Both use the ledger's.

@@ -44,13 +44,13 @@ def check_rules(
     Whether they fit the fleet is checked only if they have no other mistake.
 
     :param inline: rules that override those of the file, key by key.
-    :param path: a JSON or YAML file; None for the default file, if it exists.
+    :param path: a JSON or YAML file; None for the default file, if it exists; empty for no file.
     :param fleet: host -> role; None or empty to skip the check against a fleet.
     :param more_order: role order that is added to the rules.
     :raises UpgradeError: ``no_instructions`` if there are no rules; ``bad_name`` for the fleet.
     """
     try:
-        file = path or default_file()
+        file = default_file() if path is None else path
     except UpgradeError as error:
         return RuleCheck(
             ({"key": str(error.details.get("key", "")), "message": error.message, "file": "", "line": 0},), (), {}

@@ -50,7 +50,7 @@ def given_rules(inline: Mapping[str, Any] | None, path: str | None) -> dict[str,
     Keys that are empty on purpose are kept, because they remove rules of a running rollout.
 
     :param inline: rules given as a value. They may add to those of a named file, and override those of the default file.
-    :param path: a JSON or YAML file; None for the default file, which may be missing.
+    :param path: a JSON or YAML file; None for the default file, which may be missing; empty for no file.
     :raises UpgradeError: ``bad_instructions``, ``bad_instructions_file``, ``conflicting_rules``.
     """
     sources = sources_of(inline, path)
@@ -62,14 +62,14 @@ def sources_of(inline: Mapping[str, Any] | None, path: str | None) -> tuple[Rule
 
     :raises UpgradeError: as :func:`given_rules`.
     """
-    file = path or default_file()
+    file = default_file() if path is None else path
     from_file = read_file(file) if file else None
     if from_file is None:
         return () if inline is None else (RuleSource(INLINE, _stored(inline)),)
     try:
         # Two valid sources can be invalid together, such as in role_order.
         _stored(merge(from_file, inline or {}))
-        below = RuleSource(file, _stored(from_file))
+        below = RuleSource(file, _stored(from_file), is_default=path is None)
         above = RuleSource(INLINE, _stored(inline or {}))
     except UpgradeError as error:
         where = f" (inline and {file})" if inline else f" (in {file})"

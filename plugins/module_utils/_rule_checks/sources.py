@@ -19,10 +19,17 @@ class RuleSource:
 
     :param name: the name of the source, such as ``instructions`` or a file.
     :param rules: the rules as they are stored, and keys with empty values.
+    :param is_default: whether it is the default file, which applies only when a rollout begins.
     """
 
     name: str
     rules: Mapping[str, Any]
+    is_default: bool = False
+
+
+def of_call(sources: Sequence[RuleSource]) -> tuple[RuleSource, ...]:
+    """Return the sources that a call names itself, without the default file."""
+    return tuple(one for one in sources if not one.is_default)
 
 
 def leaves(rules: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

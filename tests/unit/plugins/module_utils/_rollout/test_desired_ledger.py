@@ -74,6 +74,16 @@ def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_gi
     assert wanted(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
 
 
+def test_rules_of_the_default_file_are_those_of_a_rollout_that_begins() -> None:
+    adopted, first, next_one = fleet(None), fleet(None, OLD), fleet(replace(LEDGER, state=COMPLETE))
+    for there, version in ((adopted, NEW), (first, NEW), (next_one, NEXT)):
+        assert wanted(there, version, first_rules=UNLIMITED).ledger.instructions == UNLIMITED
+    # One that continues keeps its rules, and a rollback has those of the rollout before.
+    for state in (RUNNING, PAUSED, COMPLETE):
+        assert wanted(fleet(replace(LEDGER, state=state)), NEW, first_rules=UNLIMITED).ledger.instructions == ONE
+    assert wanted(fleet(LEDGER), OLD, ONE, first_rules=UNLIMITED, rolls_back=LEDGER).ledger.instructions == ONE
+
+
 # Replacing another rollout
 
 

@@ -219,6 +219,9 @@ def test_the_default_files_of_the_original_are_read_where_they_are(tmp_path: Pat
 
     assert given_rules(None, None) == {"rolling_rules": {"global": 1, "fleet": 5}}
     assert given_rules({"rolling_rules": {"global": 2}}, None) == {"rolling_rules": {"global": 2, "fleet": 5}}
+    # An empty name means no file.
+    assert given_rules(None, "") is None
+    assert given_rules({"rolling_rules": {"global": 2}}, "") == {"rolling_rules": {"global": 2}}
 
 
 def test_two_default_files_have_to_say_the_same(tmp_path: Path, file: Path) -> None:
