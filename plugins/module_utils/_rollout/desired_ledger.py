@@ -13,7 +13,7 @@ from typing import Any
 from .._codecs.job import Job
 from .._codecs.values import before_job, ledger_of_versions
 from .._common.errors import UpgradeError
-from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural
+from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural, rollout_title
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
@@ -349,11 +349,11 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     :raises UpgradeError: ``aborted``, ``overtaken``.
     """
     old = snapshot.ledger
-    # An aborted rollout begins again only on request, not by a command that runs every hour.
+    # An aborted rollout begins again only on request, not by a command that runs every hour, also if something else has set current_version since.
     over = (
         old is not None
         and old.state == ABORTED
-        and old.version == snapshot.current_version == request.version
+        and old.version == request.version
         and request.since is None
         and not begun
     )
@@ -383,12 +383,16 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     """Return the rollout under way that a request replaces; None for none.
 
     If something other than a planner has set ``current_version`` to the requested version, the request replaces the rollout of the
-    ledger too.
+    ledger too. A paused rollout does not begin again, because it would lose its pause.
 
     :raises UpgradeError: ``rollout_under_way``.
     """
     old = snapshot.ledger
-    if old is None or old.state not in (RUNNING, PAUSED) or old.version == version or request.rolls_back is not None:
+    if old is None or old.state not in (RUNNING, PAUSED) or request.rolls_back is not None:
+        return None
+    if old.version == version:
+        if old.state == PAUSED and snapshot.current_version != version:
+            raise _paused_elsewhere(old, snapshot.current_version)
         return None
     if request.replace == old.version:
         return old
@@ -400,6 +404,17 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
         f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
         f"convoy.upgrade.upgrade -e version={old.version}, wait for its end (-e wait_for_other=true), or replace it (-e replace={old.version}).",
+        under_way=old.version,
+        state=old.state,
+    )
+
+
+def _paused_elsewhere(old: Ledger, current: str | None) -> UpgradeError:
+    """Return the error for a paused rollout whose target is not the current one any more."""
+    return UpgradeError(
+        "rollout_under_way",
+        f"{rollout_title(old.version)} is paused{command_text(old)}, but the target is {current!r} now: something other than a planner has "
+        "set it. So it does not begin again, and nothing is changed. End the pause with convoy.upgrade.resume. Then run the same command again.",
         under_way=old.version,
         state=old.state,
     )

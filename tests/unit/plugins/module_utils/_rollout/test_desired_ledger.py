@@ -131,6 +131,26 @@ def test_a_version_that_something_else_has_set_does_not_end_the_rollout_under_wa
     assert (found.begins, found.replaces) == (False, LEDGER)
 
 
+@pytest.mark.parametrize("current", [NEW, OLD, NEXT])
+def test_an_aborted_rollout_begins_again_only_on_request_whatever_the_current_version_is(current: str) -> None:
+    there = fleet(replace(LEDGER, state=ABORTED), current)
+    assert refusal(there, NEW).code == "aborted"
+    assert wanted(there, NEW, restart=True).begins
+    assert wanted(there, NEW, rolls_back=there.ledger).begins
+
+
+@pytest.mark.parametrize("current", [OLD, NEXT])
+def test_a_paused_rollout_keeps_its_pause_if_something_else_has_set_the_version(current: str) -> None:
+    there = fleet(replace(LEDGER, state=PAUSED, command={"by": "ann", "reason": "logins fail"}), current)
+    for more in ({}, {"restart": True}, {"replace": NEW}):
+        error = refusal(there, NEW, **more)
+        assert error.code == "rollout_under_way"
+        assert "is paused by ann: logins fail" in error.message
+        assert "convoy.upgrade.resume" in error.message
+    assert wanted(fleet(replace(LEDGER, state=PAUSED)), NEW).ledger.state == PAUSED
+    assert wanted(fleet(LEDGER, current), NEW).begins, "after the pause, it begins again"
+
+
 # Names that the fleet does not have
 
 TYPO = {"rolling_rules": {"global": "100%", "roles": {"wbe": 1}}}
