@@ -29,6 +29,7 @@ from .._fleet.fleet import (
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._host_states.host_state import HostState
 from .._host_states.state_names import UPGRADED
+from .._host_states.states import reported_version
 
 
 def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:
@@ -67,6 +68,16 @@ def begun_post_upgrade(snapshot: Snapshot) -> set[str]:
     }
 
 
+def _report_of(snapshot: Snapshot, host: str, current: str) -> VersionReport | None:
+    """Return a host's report that it runs the version; None if it does not. Its record counts too, before planners have published it."""
+    report = snapshot.reports.get(host)
+    if reported_version(snapshot, host) != current:
+        return None
+    if report is not None and report.version == current:
+        return report
+    return VersionReport(current, index=report.index if report is not None else 0)
+
+
 def post_upgrade_snapshot(
     snapshot: Snapshot,
     members: Mapping[str, str],
@@ -92,10 +103,10 @@ def post_upgrade_snapshot(
     marks = dict(snapshot.marks)
     gates: dict[str, GateValue] = {}
     for host, role in members.items():
-        report = snapshot.reports.get(host)
+        report = _report_of(snapshot, host, current)
         record = snapshot.records.get(host)
         post = record.post if record is not None and record.version == current else None
-        if report is None or report.version != current:
+        if report is None:
             continue
         is_unwell = hosts[host].state != UPGRADED and _has_been_well(hosts[host])
         if role not in roles or post == POST_DONE or (post is None and is_unwell):

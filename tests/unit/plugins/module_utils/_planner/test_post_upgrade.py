@@ -64,6 +64,24 @@ def test_where_a_host_is(post: str | None, state: str) -> None:
     assert states(at(fleet(compute=1), compute1=post), "compute") == {"compute1": state}
 
 
+@pytest.mark.parametrize(
+    ("post", "state"),
+    [(None, "pending"), ("open", "upgrading"), ("started", "upgrading"), ("failed", "failed"), ("done", "upgraded")],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_where_a_host_is_whose_report_is_not_published_yet(post: str | None, state: str, is_first: bool) -> None:
+    found = at(fleet(compute=1), compute1=post)
+    if is_first:
+        del found.reports["compute1"]
+    else:
+        found.running(OLD, "compute1")
+    found.records["compute1"] = replace(found.records["compute1"], index=99)
+    assert read_states(found.snapshot(), found.members)["compute1"].state == "upgraded"
+    assert states(found, "compute") == {"compute1": state}
+    if post in (None, "done"):
+        assert states(found, "controller") == {"compute1": "upgraded"}
+
+
 def test_a_role_without_such_tasks_is_done() -> None:
     assert states(at(fleet(compute=1), compute1=None), "controller") == {"compute1": "upgraded"}
 
