@@ -114,6 +114,9 @@ holds:
     at:
       description: When it was set.
       type: str
+    allow_unknown:
+      description: Whether it was set with O(allow_unknown). A rollout begins although its host or role is unknown.
+      type: bool
 told:
   description: One sentence for each hold that was set or existed before, or was ended.
   returned: success

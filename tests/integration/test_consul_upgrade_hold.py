@@ -49,8 +49,8 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     )
     assert [one["changed"] for one in (set_one, again, other)] == [True, False, True]
     assert set_one["holds"] == [
-        {"key": "upgrade/hold/role/web", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
-        {"key": "upgrade/hold/host/compute1", "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"]},
+        {"key": key, "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"], "allow_unknown": False}
+        for key in ("upgrade/hold/role/web", "upgrade/hold/host/compute1")
     ]
     assert set_one["told"][0] == "role web: held from now on, by ann: RAM test"
     assert again["told"][0] == "role web: already held, by ann: RAM test"
@@ -119,6 +119,27 @@ def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
     assert dry["remarks"] == role["remarks"]
     assert everything["remarks"] == [f"compute1, compute2, odd9, web1 had begun to upgrade. {end}"]
     assert unknown_role["remarks"] == ["Unknown role storage: it is neither in fleet nor in a report."]
+
+
+def test_no_rollout_begins_while_a_hold_has_an_unknown_name_that_is_not_meant(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    consul.put("upgrade/hold/host/compute22", '{"reason": "disk", "by": "ann"}')
+    before = consul.tree()
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(store, PassRequest("3", UNLIMITED))
+    assert caught.value.code == "unknown_names"
+    assert "upgrade/hold/host/compute22 is a hold for an unknown host; did you mean" in caught.value.message
+    assert consul.tree() == before
+    for wrong in ("disk", "disk"):
+        set_holds(store, HoldTargets(hosts=["compute22"], allow_unknown=True), wrong, "ann")
+    assert json.loads(consul.get("upgrade/hold/host/compute22") or b"")["allow_unknown"] is True
+    assert make_pass(store, PassRequest("3", UNLIMITED)).begun
+    # A rollout that has begun continues.
+    consul.put("upgrade/hold/role/wbe", "{}")
+    assert make_pass(store, PassRequest("3")).plan.warnings
+    with pytest.raises(UpgradeError):
+        make_pass(store, PassRequest("4", replace="3"))
+    assert make_pass(store, PassRequest("4", {**UNLIMITED, "optional_names": ["wbe"]}, replace="3")).begun
 
 
 def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, consul: RawKV) -> None:

@@ -174,7 +174,7 @@ def decode_hold(key: str, value: bytes) -> Hold:
     try:
         data = decode_data(value)
         given = {name: _short_text(data[name]) for name in ("reason", "by", "at") if data.get(name) not in (None, "")}
-        return Hold(key, **given)
+        return Hold(key, **given, allow_unknown=data.get("allow_unknown") is True)
     except (ValueError, TypeError, AttributeError):
         text = (text_of(value) or "").strip()
         return Hold(key, reason=truncate_middle(text)) if text and text.isprintable() else Hold(key)
@@ -182,7 +182,7 @@ def decode_hold(key: str, value: bytes) -> Hold:
 
 def encode_hold(hold: Hold) -> str:
     """Return a hold as it is stored."""
-    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at}
+    facts = {"reason": hold.reason, "by": hold.by, "at": hold.at, "allow_unknown": hold.allow_unknown}
     return json.dumps({name: value for name, value in facts.items() if value}, sort_keys=True)
 
 

@@ -28,12 +28,14 @@ class Hold:
     :param reason: the operator's reason.
     :param by: who set it.
     :param at: when, as text that the operator's tool wrote.
+    :param allow_unknown: whether its host or role may be unknown, such as one that will join the fleet.
     """
 
     key: str
     reason: str = "no reason given"
     by: str = "unknown"
     at: str = ""
+    allow_unknown: bool = False
 
     def text(self) -> str:
         """Return a phrase with who set the hold, why, and how it ends."""

@@ -23,6 +23,7 @@ from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
 from .._planner.stage_progress import carried_over
 from .._rule_checks.changes import named_in, refuse_left_out
+from .._rule_checks.unknown_targets import refuse_unknown_holds
 from .._rules.instructions import ROLLBACK_ORDER, Instructions, parse
 from .._rules.role_order import resolve
 from .._rules.unknown_names import refuse_unknown
@@ -181,6 +182,8 @@ def desired_ledger(
         )
     if request.job is not None and same is None:
         _refuse_unknown_targets(request.job, members)
+    if same is None:
+        refuse_unknown_holds(snapshot, members, rules.optional_names)
     if same is None or plain != same.instructions:
         order = resolve(rules, set(members.values()), members)
         # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.

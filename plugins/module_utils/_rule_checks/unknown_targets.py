@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
 from .._fleet.fleet import Snapshot
+from .._fleet.holds import MADE_OF_GATES, PAUSED
 from .._rules.stages import Stage
 
 # More warnings than this come from hosts that are gone, not from typos.
@@ -39,6 +41,36 @@ def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iter
         if names and name not in names
     ]
     return tuple(_ended(text) for text in (*_some(found), *_some(approved)))
+
+
+def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optional: Collection[str]) -> None:
+    """Refuse to begin while there are holds for unknown hosts and roles: a typo would hold no host.
+
+    :param members: host -> role.
+    :param optional: names that may be absent, by the rules.
+    :raises UpgradeError: ``unknown_names``.
+    """
+    known = {"role": set(members.values()), "host": set(members)}
+    named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
+    # Nobody typed the name of a hold that was made of a gate, and its host may be gone.
+    unknown = [
+        (scope, name, hold)
+        for scope, holds in named.items()
+        for name, hold in holds.items()
+        if name not in known[scope]
+        and not (hold.allow_unknown or name in optional or hold.by in (*MADE_OF_GATES, PAUSED))
+    ]
+    if not unknown:
+        return
+    scope, name, hold = unknown[0]
+    more = f" Also unknown: {listing([one for _scope, one, _hold in unknown[1:]], 10)}." if unknown[1:] else ""
+    raise UpgradeError(
+        "unknown_names",
+        f"{hold.key} is a hold for an unknown {scope}{did_you_mean(name, known[scope]) or '.'}{more} It would hold no host, so nothing begins. "
+        f"Correct it: end it with convoy.upgrade.unhold -e {scope}={name}, and hold the right {scope}. If it is right, set it again with "
+        f"convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true, or give the inventory that has the {scope} with -i.",
+        names=[one for _scope, one, _hold in unknown],
+    )
 
 
 def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:

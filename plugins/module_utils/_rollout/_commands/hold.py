@@ -73,7 +73,7 @@ class HoldResult:
 
 
 def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = None, *, dry: bool = False) -> HoldResult:
-    """Hold hosts, roles or everything. An existing hold with the same reason is not changed.
+    """Hold hosts, roles or everything. An existing hold with the same reason is not changed, except that its name may be unknown from now on.
 
     A planner may be in the middle of a pass. So the write increments the ledger's epoch, which makes that pass retry. It also writes
     the folder's own key, which the beginning of a rollout compares. Holds work with an unreadable ledger too.
@@ -95,10 +95,11 @@ def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = Non
             old = snapshot.holds.at(scope, name)
             if old is not None and old.key != key:
                 old = None
-            if old is not None and old.reason == reason:
+            may_be_unknown = whom.allow_unknown and name is not None
+            if old is not None and old.reason == reason and (old.allow_unknown or not may_be_unknown):
                 held.holds.append(old)
                 continue
-            hold = Hold(key, reason, by, at)
+            hold = Hold(key, reason, by, at, may_be_unknown)
             held.holds.append(hold)
             text = encode_hold(hold)
             found.append((put(key, text), Change(key, encode_hold(old) if old else None, text)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import FIRST_ROLLOUT
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
     ABORTED,
     COMPLETE,
@@ -189,6 +190,24 @@ def test_names_are_those_of_the_fleet_that_is_given_too() -> None:
     there = fleet(None, OLD)
     assert refusal(there, NEW, rules).code == "unknown_names"
     assert wanted(there, NEW, rules, fleet={"cache1": "cache"}).begins
+
+
+@pytest.mark.parametrize("place", ["host/wbe1", "role/wbe"])
+def test_no_rollout_begins_while_a_hold_has_an_unknown_name(place: str) -> None:
+    name = place.partition("/")[2]
+    for there in (fleet(None, OLD).held(place), fleet(None).held(place)):
+        error = refusal(there, NEW, UNLIMITED)
+        assert (error.code, error.details["names"]) == ("unknown_names", [name])
+        assert f"is a hold for an unknown {place.partition('/')[0]}; did you mean 'web" in error.message
+        assert f"convoy.upgrade.unhold -e {place.replace('/', '=')}" in error.message
+        assert wanted(there, NEW, {**UNLIMITED, "optional_names": [name]}).rules
+        assert wanted(there, NEW, UNLIMITED, fleet={"wbe1": "wbe"}).rules
+        there.holds[place] = replace(there.holds[place], allow_unknown=True)
+        assert wanted(there, NEW, UNLIMITED).rules
+        there.holds[place] = replace(there.holds[place], allow_unknown=False, by=FIRST_ROLLOUT)
+        assert wanted(there, NEW, UNLIMITED).rules, "it was made of a gate, whose host may be gone"
+    assert not wanted(fleet(LEDGER).held(place), NEW).begins, "a rollout that has begun goes on"
+    assert refusal(fleet(LEDGER).held(place), OLD, ONE, rolls_back=LEDGER).code == "unknown_names"
 
 
 def test_order_from_the_inventory_may_name_roles_without_hosts() -> None:
