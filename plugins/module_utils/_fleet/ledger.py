@@ -20,6 +20,8 @@ PAUSED = "paused"
 ABORTED = "aborted"
 COMPLETE = "complete"
 STATES = (RUNNING, PAUSED, ABORTED, COMPLETE)
+# The field of a command for the state of the rollout before it.
+WAS = "was"
 # The kinds of history entries with which a rollout begins.
 BEGINNINGS = ("begin", "adopt")
 # The kinds of those that set the rules of a rollout.
@@ -39,8 +41,8 @@ class Ledger:
     :param previous_version: the version that the fleet came from, None if it is not known. Rollouts that were not completed
         do not count.
     :param state: ``running``, ``paused``, ``aborted`` or ``complete``.
-    :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``; of a pause also ``was``,
-        which is ``complete`` if the rollout was complete before.
+    :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``; of a pause and the abort
+        after it also ``was``, which is ``complete`` if the rollout was complete before.
     :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
     :param broken: hosts that had failed or were lost when the rollback began.
     :param admitted: hosts that were admitted when this rollout began, which removed their gates, each with the index of its last report
@@ -149,6 +151,11 @@ class Ledger:
     def is_under_way(self) -> bool:
         """Whether it may still admit hosts."""
         return self.state in (RUNNING, PAUSED)
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether it is complete, or was before an operator paused it."""
+        return COMPLETE in (self.state, self.command.get(WAS))
 
     def is_for(self, host: str, role: str) -> bool:
         """Return whether the rollout is for a host. One to a version is for all hosts."""

@@ -316,7 +316,7 @@ def _services(request: PassRequest, same: Ledger | None) -> Mapping[str, str]:
 
 
 def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) -> None:
-    """Refuse to begin a rollout while hosts still have to run the tasks after the last upgrade.
+    """Refuse to begin a rollout while hosts still have to run the tasks after the last upgrade, also if that was paused or aborted since.
 
     :raises UpgradeError: ``post_upgrade_pending``.
     """
@@ -325,25 +325,25 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
         # A job begins. The tasks are those of the last rollout to a version.
         old = ledger_of_versions(old)
         snapshot = replace(snapshot.versions, ledger=old)
-    if old is None or old.state != COMPLETE or old.version == version:
+    if old is None or not old.was_complete or old.version == version:
         return
     members = find_members(request.fleet, snapshot, old.role_pattern).members
     left = post_upgrade_hosts(snapshot, members)
-    if left and is_job(version):
-        raise UpgradeError(
-            "post_upgrade_pending",
-            f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-            f"to {old.version}, so no job begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e version={old.version}",
-            hosts=list(left),
-        )
-    if left:
-        raise UpgradeError(
-            "post_upgrade_pending",
-            f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-            f"to {old.version}, so no rollout to {version} begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e "
-            f"version={old.version}. To begin without them, give -e restart=true.",
-            hosts=list(left),
-        )
+    if not left:
+        return
+    what = "job" if is_job(version) else f"rollout to {version}"
+    run = f"ansible-playbook convoy.upgrade.post_upgrade -e version={old.version}"
+    first = {
+        PAUSED: "ansible-playbook convoy.upgrade.resume, then ",
+        ABORTED: f"ansible-playbook convoy.upgrade.upgrade -e version={old.version} -e restart=true, then ",
+    }
+    without = "" if is_job(version) else ". To begin without them, give -e restart=true."
+    raise UpgradeError(
+        "post_upgrade_pending",
+        f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
+        f"to {old.version}, so no {what} begins. Next: {first.get(old.state, '')}{run}{without}",
+        hosts=list(left),
+    )
 
 
 def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bool) -> bool:

@@ -16,7 +16,7 @@ from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.gates import CLOSED, OPEN, GateValue
-from ..._fleet.ledger import ABORTED, PAUSED, RUNNING, Ledger
+from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, WAS, Ledger
 from ..._host_states import admitted, state_names, states
 from ..._planner.blockers import command_text
 from ..._state.keys import Keys
@@ -52,7 +52,8 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
             given, is_aborted_here = command.plain(), True
-            ledger = replace(ledger, state=ABORTED, command=given)
+            was = {WAS: COMPLETE} if ledger.was_complete else {}
+            ledger = replace(ledger, state=ABORTED, command={**given, **was})
             writer.write(ledger, {"what": "abort", **command_fields(given)})
         for piece in _close_in_turn(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)

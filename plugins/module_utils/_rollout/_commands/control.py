@@ -14,7 +14,7 @@ from ..._common.names import did_you_mean, listing
 from ..._common.sanitize import truncated_repr
 from ..._consul.operations import Change, put
 from ..._fleet.fleet import Snapshot
-from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, WAS, Ledger
 from ..._host_states.state_names import UPGRADED, state_text
 from ..._planner.plan import Plan
 from ..._rules.instructions import parse
@@ -27,9 +27,6 @@ from .retry import retry
 from .rollback import roll_back
 
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
-
-# The field of a pause for the state of the rollout before it.
-_WAS = "was"
 
 
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
@@ -47,8 +44,8 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         if ledger.state != PAUSED or has_other_reason:
             refuse_unless(ledger, (RUNNING, COMPLETE, PAUSED), "paused")
             event = {"what": "pause", **command_fields(given)}
-            if COMPLETE in (ledger.state, ledger.command.get(_WAS)):
-                given = {**given, _WAS: COMPLETE}
+            if ledger.was_complete:
+                given = {**given, WAS: COMPLETE}
             writer.write(replace(ledger, state=PAUSED, command=given), event)
         return CommandResult(writer.ledger or ledger)
 
@@ -65,7 +62,7 @@ def resume(store: Store, command: Command, *, dry: bool = False) -> CommandResul
         if ledger.state != RUNNING:
             refuse_unless(ledger, (PAUSED,), "resumed")
             event = {"what": "resume", **command_fields(command.plain())}
-            state = COMPLETE if ledger.command.get(_WAS) == COMPLETE else RUNNING
+            state = COMPLETE if ledger.was_complete else RUNNING
             writer.write(replace(ledger, state=state, command={}), event)
         return CommandResult(writer.ledger or ledger)
 

@@ -432,6 +432,24 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
     assert "upgrade/once/2.0/migrate" in consul.keys
 
 
+def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after_it(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
+    run = "ansible-playbook convoy.upgrade.post_upgrade -e version=2.0"
+    commands = {control.pause: "convoy.upgrade.resume", control.abort: "upgrade -e version=2.0 -e restart=true"}
+    for act, first in commands.items():
+        act(store, Command(fleet=FLEET))
+        told = refusal(make_pass, store, PassRequest(version="2.1", fleet=FLEET, replace="2.0"))
+        assert told.code == "post_upgrade_pending"
+        assert f"{first}, then {run}" in told.message
+    assert refusal(begin, store).code == "post_upgrade_pending"
+    assert make_pass(store, PassRequest(version="2.1", fleet=FLEET, restart=True), dry=True).begun
+    # A rollout that was not complete has no such tasks yet.
+    consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "command": {}})
+    assert make_pass(store, PassRequest(version="2.1", fleet=FLEET)).begun
+
+
 def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: Store, consul: FlaggedConsul) -> None:
     begin(store, rules={**RULES, "health": {"progress_deadline": 60}})
     consul.flags = {key: flags - 3600 for key, flags in consul.flags.items() if flags}
