@@ -212,7 +212,8 @@ def health_mark_flags(before: HealthMark | None, now: int) -> int:
 def decode_approval(value: bytes) -> Approval | None:
     """Return an approval, None if the value does not approve or can't be read.
 
-    Any text approves, so that an operator can write one by hand, except words such as ``no`` and ``false``.
+    Any text approves, so that an operator can write one by hand, except words such as ``no`` and ``false``. JSON approves if it has ``by``
+    or ``at``, which :func:`encode_approval` always writes.
     """
     text = (text_of(value) or "").strip(" \t\r\n\"'")
     if not text.startswith(("{", "[")):
@@ -223,10 +224,11 @@ def decode_approval(value: bytes) -> Approval | None:
         )
     try:
         data = decode_data(value)
-        by, at, reason = data.get("by") or UNKNOWN_OPERATOR, data.get("at"), data.get("reason") or ""
+        by, given_at, reason = data.get("by"), data.get("at"), data.get("reason") or ""
     except (ValueError, AttributeError):
         return None
-    return Approval(_short_text(by), at if is_time(at) else 0, _short_text(reason))
+    at = given_at if is_time(given_at) else 0
+    return Approval(_short_text(by or UNKNOWN_OPERATOR), at, _short_text(reason)) if by or at else None
 
 
 def encode_approval(approval: Mapping[str, object]) -> str:

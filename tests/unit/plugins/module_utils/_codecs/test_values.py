@@ -388,7 +388,6 @@ def test_an_approval_comes_back_as_it_was(command: dict[str, Any], approval: App
         (b" ann: fine\n", Approval("an unknown operator", 0, "ann: fine")),
         (b'"yes"', Approval("an unknown operator", 0, "yes")),
         (b"true", Approval("an unknown operator", 0, "true")),
-        (b"{}", Approval("an unknown operator", 0)),
         (b'{"at": 7}', Approval("an unknown operator", 7)),
         (b'{"by": "ann", "at": "noon"}', Approval("ann", 0)),
     ],
@@ -399,8 +398,11 @@ def test_an_approval_may_be_written_by_hand(value: bytes, approval: Approval) ->
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b" \n", b"no", b"False", b'"no"', b"null", b"0", b"a\x07b", b"\xff", b'{"by": "ann"', b"[1]", b"[" * 20_000],
-)
+    [
+        b"", b" \n", b"no", b"False", b'"no"', b"null", b"0", b"a\x07b", b"\xff", b'{"by": "ann"', b"[1]", b"[" * 20_000,
+        b"{}", b'{"approved": false}', b'{"by": "", "at": 0}', b'{"by": null, "at": "noon", "reason": "fine"}',
+    ],
+)  # fmt: skip
 def test_a_no_and_an_unreadable_value_do_not_approve(value: bytes) -> None:
     assert read({"upgrade/approval/canary": value}) == Snapshot(index=5)
 
