@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from .._fleet.fleet import HostRecord, VersionReport, is_outdated
@@ -16,7 +16,8 @@ class VersionReports:
 
     Old nodes write the new report and remove the former one in two requests, so a host may have reports of two versions. The latest
     counts; at the same time, the one that is not the current version, so that no upgrade is left out, and then the one written last.
-    Nodes with the old code go on writing to the legacy layout, so the later one of both layouts counts.
+    If a time can't be read, it may be any, so the one written last counts. Nodes with the old code go on writing to the legacy layout, so
+    the later one of both layouts counts.
     """
 
     def __init__(self) -> None:
@@ -83,9 +84,10 @@ class VersionReports:
     def _latest(self, host: str, reports: Mapping[str, VersionReport], warnings: list[str]) -> VersionReport | None:
         if len(reports) < 2:
             return next(iter(reports.values()), None)
+        has_times = _have_times(reports.values())
         *others, chosen = sorted(
             reports.values(),
-            key=lambda one: (one.at is not None, one.at or 0, one.version != self._current, one.index),
+            key=lambda one: (_time(one) if has_times else one.index, one.version != self._current, one.index),
         )
         ignored = ", ".join(one.key for one in others)
         warnings.append(f"{host} reported several versions; {chosen.version!r} counts. Ignored: {ignored}.")
@@ -103,4 +105,13 @@ def _later(old: VersionReport, new: VersionReport, record: HostRecord | None) ->
         return replace(new, index=min(old.index, new.index))
     if is_outdated(old.index, new.index, record.index if record is not None and record.has_reported else 0):
         return new
-    return max(old, new, key=lambda one: (one.at is not None, one.at or 0, one.index))
+    has_times = _have_times((old, new))
+    return max(old, new, key=lambda one: (_time(one) if has_times else one.index, one.index))
+
+
+def _have_times(reports: Iterable[VersionReport]) -> bool:
+    return all(one.at is not None for one in reports)
+
+
+def _time(report: VersionReport) -> float:
+    return report.at or 0

@@ -172,9 +172,9 @@ def test_a_report_counts_even_if_its_time_can_not_be_read(value: bytes) -> None:
     [
         ({"1.0": b"100", "2.0": b"200"}, VersionReport("2.0", 200.0), "1.0"),
         ({"1.0": b"200", "2.0": b"100"}, VersionReport("1.0", 200.0), "2.0"),
-        ({"1.0": b"100", "2.0": b"soon"}, VersionReport("1.0", 100.0), "2.0"),
+        ({"1.0": b"100", "2.0": b"soon"}, VersionReport("2.0", None), "1.0"),
         ({"1.0": b"100", "2.0": b"100"}, VersionReport("1.0", 100.0), "2.0"),
-        ({"1.0": b"", "2.0": b""}, VersionReport("1.0", None), "2.0"),
+        ({"1.0": b"", "2.0": b""}, VersionReport("2.0", None), "1.0"),
         ({"1.0": b"", "2.0": b"0"}, VersionReport("2.0", 0.0), "1.0"),
     ],
 )
@@ -189,6 +189,23 @@ def test_of_two_reports_the_later_counts_and_then_the_one_of_another_version(
         f"compute1 reported several versions; {chosen.version!r} counts. Ignored: "
         f"cloud/running/versions/{passed_over}/compute1.",
     )
+
+
+@pytest.mark.parametrize("times", [(b"100", b"soon"), (b"", b"100"), (b"", b"")])
+@pytest.mark.parametrize(
+    "places", [("running/versions/1.0/", "running/versions/2.0/"), ("running_version/1.0/", "running/versions/2.0/")]
+)
+def test_if_a_time_can_not_be_read_the_report_that_was_written_last_counts(
+    times: tuple[bytes, bytes], places: tuple[str, str]
+) -> None:
+    for newer in (0, 1):
+        for in_order in (times, times[::-1]):
+            entries = [
+                KVEntry(f"cloud/{place}compute1", value, 9 if number == newer else 4)
+                for number, (place, value) in enumerate(zip(places, in_order, strict=True))
+            ]
+            version = ("1.0", "2.0")[newer]
+            assert decode_snapshot(KEYS, entries).reports["compute1"].version == version
 
 
 @given(
