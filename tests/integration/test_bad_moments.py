@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
@@ -23,7 +24,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleet import gates, history, ledger, names, seed
+from integration.support.fleet import GATES, gates, history, ledger, names, seed
+from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 
@@ -114,6 +116,23 @@ def test_a_hold_that_is_set_while_a_rollout_is_adopted_holds(store: Store, consu
     outcome = make_pass(sleeper, PassRequest("2", RULES, fleet=FLEET))
     assert [one.host for one in outcome.admissions] == ["compute2", "compute3"]
     assert opened(consul) == {"compute2", "compute3"}
+
+
+@pytest.mark.parametrize(("rules", "place"), [(RULES, "host/compute1"), (UNLIMITED, "role/compute")])
+@pytest.mark.parametrize("before", [None, "False"])
+def test_a_gate_that_an_operator_changes_during_a_pass_is_read_again(
+    store: Store, consul: RawKV, rules: dict[str, Any], place: str, before: str | None
+) -> None:
+    seed(consul, FLEET)
+    make_pass(store, PassRequest("2", {**rules, "rolling_rules": {"global": 0}}, fleet=FLEET))
+    if before is not None:
+        consul.put(f"{GATES}/{place}", before)
+    sleeper = Sleeper(store.settings)
+    sleeper.meanwhile = lambda: consul.put(f"{GATES}/{place}", "Flase")
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(sleeper, PassRequest("2", rules, fleet=FLEET))
+    assert (caught.value.code, caught.value.details["keys"]) == ("unreadable_gate", [f"{GATES}/{place}"])
+    assert gates(consul) == {"global": "False", place: "Flase"}
 
 
 def test_a_hold_that_is_not_the_first_is_seen_by_who_begins(store: Store, consul: RawKV) -> None:

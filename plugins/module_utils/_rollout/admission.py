@@ -14,7 +14,7 @@ from .._common import runtime
 from .._common.errors import UpgradeError
 from .._consul.client import MOST_OPERATIONS, Operation
 from .._consul.errors import Conflict, Unreachable
-from .._consul.operations import Change, put
+from .._consul.operations import Change, compare_and_put, put
 from .._consul.settings import MOST_PASS_LIMIT
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import OPEN, GateValue
@@ -36,18 +36,22 @@ MOST_ADMISSIONS = MOST_GATES // 2
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """A gate to open, of a role or of a host."""
+    """A gate to open, of a role or of a host.
+
+    :param index: the key's ModifyIndex when it was read, 0 if it did not exist.
+    """
 
     name: str
     is_role: bool
     change: Change
+    index: int
 
     def operations(self, keys: Keys, at: int) -> list[Operation]:
-        """Return the operations that open the gate, store the time, and wake the host.
+        """Return the operations that open the gate, store the time, and wake the host. They fail if the gate has changed, such as by an operator.
 
         :param at: unix seconds.
         """
-        opened = put(self.change.key, OPEN, flags=at)
+        opened = compare_and_put(self.change.key, OPEN, self.index, flags=at)
         return [opened] if self.is_role else [opened, put(keys.wake(self.name), str(at))]
 
 
@@ -128,7 +132,8 @@ def may_still_admit(store: Store, rules: Instructions, now: float, read_at: floa
 
 def _gates(keys: Keys, plan: Plan, snapshot: Snapshot) -> list[_Gate]:
     def gate(scope: str, name: str, found: GateValue | None) -> _Gate:
-        return _Gate(name, scope == "role", Change(keys.gate(scope, name), found.text if found else None, OPEN))
+        change = Change(keys.gate(scope, name), found.text if found else None, OPEN)
+        return _Gate(name, scope == "role", change, found.index if found else 0)
 
     roles = [gate("role", name, snapshot.gates.roles.get(name)) for name in plan.role_gates]
     return roles + [gate("host", name, snapshot.gates.hosts.get(name)) for name in plan.host_gates]
@@ -151,7 +156,7 @@ def admit_hosts(
     :param ledger: the ledger after each write.
     :param opened: the admitted hosts are appended here, even if a later write fails.
     :param read_at: as for :func:`refuse_old_read`.
-    :raises Conflict: if another process wrote the ledger.
+    :raises Conflict: if another process wrote the ledger or one of the gates.
     :raises ReadTooOld: if the plan's snapshot is too old.
     """
     gates = _gates(writer.store.keys, plan, snapshot)
