@@ -22,7 +22,8 @@ FOLDERS = (
     "/var/opt/puppetlabs/puppet/cache/state",
 )
 _NAME = "agent_disabled.lock"
-# How the reason of this agent's own lock begins. It is no hold of an operator.
+# How the reason of this agent's own lock begins. It is no hold of an operator. An operator may give such a reason too, so the whole text counts:
+# Puppet writes its JSON without spaces.
 OWN = "convoy.upgrade: "
 _MOST_BYTES = 8192
 _MOUNTS = "/proc/self/mountinfo"
@@ -31,8 +32,9 @@ _MOUNTS = "/proc/self/mountinfo"
 def disabled_by_operator(folders: Sequence[str] = FOLDERS) -> Optional[str]:
     """Return the reason that an operator gave to ``puppet agent --disable``; None if no operator has disabled Puppet."""
     for folder in folders:
-        reason = _reason(Path(folder) / _NAME)
-        if reason is not None and not reason.startswith(OWN):
+        path = Path(folder) / _NAME
+        reason = _reason(path)
+        if reason is not None and not _is_own(path):
             return reason
     return None
 
@@ -58,7 +60,7 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
         except FileExistsError:
             return False
         with os.fdopen(file, "w", encoding="utf-8") as out:
-            json.dump({"disabled_message": f"{OWN}{printable(reason)}"}, out)
+            out.write(_lock_text(f"{OWN}{printable(reason)}"))
         return True
 
     return _in_each(folders, lock)
@@ -72,8 +74,7 @@ def let_in(folders: Sequence[str] = FOLDERS) -> bool:
 
     def unlock(folder: Path) -> bool:
         path = folder / _NAME
-        reason = _reason(path)
-        if reason is None or not reason.startswith(OWN):
+        if not _is_own(path):
             return False
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -113,6 +114,21 @@ def _in_each(folders: Sequence[str], change: Callable[[Path], bool]) -> bool:
     if errors:
         raise errors[0]
     return found
+
+
+def _lock_text(reason: str) -> str:
+    """Return the text of this agent's own lock."""
+    return json.dumps({"disabled_message": reason})
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether this agent wrote a lock file. One that can't be read is an operator's."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        reason = json.loads(text)["disabled_message"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return str(reason).startswith(OWN) and text == _lock_text(reason)
 
 
 def _reason(path: Path) -> Optional[str]:

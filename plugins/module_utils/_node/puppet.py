@@ -49,7 +49,8 @@ _SECONDS_BETWEEN_TRIES = 1
 _SECONDS_OF_CONFIG = 120
 # The most that is read of the file with the reason (bytes).
 _MOST_REASON = 8192
-# How the reason begins with which convoy-node keeps out Puppet's own runs. It is no hold of an operator.
+# How the reason begins with which convoy-node keeps out Puppet's own runs. It is no hold of an operator. An operator may give such a reason too, so
+# the whole text of the lock counts: Puppet writes its JSON without spaces.
 _KEPT_OUT = "convoy.upgrade: "
 
 # Stands for the version in the name of an environment.
@@ -200,10 +201,21 @@ def disabled_for() -> str | None:
     Puppet's own runs does not count.
     """
     for lock in _LOCKS:
-        reason = _reason(Path(lock).with_name(_DISABLED))
-        if reason is not None and not reason.startswith(_KEPT_OUT):
+        path = Path(lock).with_name(_DISABLED)
+        reason = _reason(path)
+        if reason is not None and not _is_kept_out(path):
             return reason
     return None
+
+
+def _is_kept_out(path: Path) -> bool:
+    """Return whether convoy-node wrote a lock file. One that can't be read is an operator's."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        reason = json.loads(text)["disabled_message"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return str(reason).startswith(_KEPT_OUT) and text == json.dumps({"disabled_message": reason})
 
 
 def _reason(path: Path) -> str | None:
@@ -229,7 +241,7 @@ def _let_in() -> Iterator[None]:
     kept = {}
     for lock in _LOCKS:
         path = Path(lock).with_name(_DISABLED)
-        if (_reason(path) or "").startswith(_KEPT_OUT):
+        if _is_kept_out(path):
             with contextlib.suppress(FileNotFoundError):
                 kept[path] = path.read_bytes()
                 path.unlink()

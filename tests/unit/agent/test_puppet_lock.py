@@ -46,6 +46,9 @@ def test_the_folders_are_those_of_the_collection() -> None:
         ("", "reason not specified"),
         ("not JSON", "not JSON"),
         (json.dumps({"disabled_message": "a\nb"}), "a b"),
+        # As puppet agent --disable writes it.
+        ('{"disabled_message":"convoy.upgrade: its disk"}', "convoy.upgrade: its disk"),
+        ("convoy.upgrade: by hand", "convoy.upgrade: by hand"),
     ],
 )
 def test_an_operator_s_lock_is_seen_and_never_touched(text: str, reason: str, folders: list[str]) -> None:
@@ -67,6 +70,22 @@ def test_the_agent_s_own_lock_keeps_puppet_out_and_holds_no_one(folders: list[st
     assert collection.disabled_for() is None
     assert puppet.let_in(folders)
     assert not (Path(folders[1]) / LOCK).exists()
+
+
+def test_an_agent_run_does_not_let_puppet_in_that_an_operator_disabled_with_a_similar_reason(
+    folders: list[str],
+) -> None:
+    path = disable(folders, '{"disabled_message":"convoy.upgrade: its disk"}')
+    with collection._let_in():
+        assert path.exists()
+
+
+@pytest.mark.parametrize("reason", ["closed: Bär's gate", "closed: a\nb", "closed: " + "x" * 5000])
+def test_the_agent_s_own_lock_is_recognized_whatever_its_reason_is(reason: str, folders: list[str]) -> None:
+    assert puppet.keep_out(reason, folders)
+    assert puppet.disabled_by_operator(folders) is None
+    assert collection.disabled_for() is None
+    assert puppet.let_in(folders)
 
 
 def test_an_agent_run_lets_its_own_puppet_in_and_keeps_others_out_again(folders: list[str]) -> None:
