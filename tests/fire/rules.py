@@ -10,7 +10,6 @@ beside the instructions, so that a mistake in reading instructions is seen too.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -116,7 +115,9 @@ def closed_window(now: float) -> dict[str, Any]:
     return {"days": [day.strftime("%a").lower()], "from": "00:00", "to": "00:00"}
 
 
-SHUT = Rules({**CAPS.instructions, "windows": [closed_window(time.time())]}, CAPS.caps, frozen=True)
+def shut(now: float) -> Rules:
+    """Return rules by which nothing may be opened for days around a time (unix seconds)."""
+    return Rules({**CAPS.instructions, "windows": [closed_window(now)]}, CAPS.caps, frozen=True)
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,18 @@ class Kind:
     words: Sequence[str] = ("pause",)
 
 
-KINDS = (
-    Kind("caps", (CAPS,), insisting=True),
-    Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
-    Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
-    Kind("stages", (PLANES, WIDER), words=("pause", "approve", "approve", "change")),
-    Kind("soak", (SOAK,), words=("pause", "retry")),
-    Kind("changes", (LOOSE, CAPS, FROZEN, SHUT), words=("pause", "change", "change", "change", "abort")),
-)
+def kinds(now: float) -> tuple[Kind, ...]:
+    """Return the kinds of runs that begin at a time (unix seconds)."""
+    return (
+        Kind("caps", (CAPS,), insisting=True),
+        Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
+        Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
+        Kind("stages", (PLANES, WIDER), words=("pause", "approve", "approve", "change")),
+        Kind("soak", (SOAK,), words=("pause", "retry")),
+        Kind("changes", (LOOSE, CAPS, FROZEN, shut(now)), words=("pause", "change", "change", "change", "abort")),
+    )
+
+
 # The share of runs in which a seed decides the rules.
 _SEEDED = 0.3
 # So many of all runs end with an operator who does only what the status advises.
@@ -247,10 +252,14 @@ def _seeded_rules(chance: random.Random, canary: int, soak: int, deadline: int |
     return Rules(instructions, caps, budgets, soak, deadline, canary, stage_soak=1 if canary else 0)
 
 
-def schedule(seed: int) -> Schedule:
-    """Return what a seed stands for. Kinds take turns; in some runs a seed decides the rules too."""
+def schedule(seed: int, now: float) -> Schedule:
+    """Return what a seed stands for. Kinds take turns; in some runs a seed decides the rules too.
+
+    :param now: when the run begins (unix seconds).
+    """
     chance = random.Random(f"schedule {seed}")
-    kind = KINDS[seed % len(KINDS)]
+    of_run = kinds(now)
+    kind = of_run[seed % len(of_run)]
     if random.Random(f"seeded {seed}").random() < _SEEDED:
         kind = seeded_kind(seed)
     can_go_back = not kind.insisting and kind.rules[0].deadline is None

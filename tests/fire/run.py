@@ -66,7 +66,7 @@ class Result:
 def run(lab: Lab, seed: int) -> Result:
     """Run a rollout to its end under fire, and judge it."""
     with tempfile.TemporaryDirectory(prefix="convoy-fire-") as folder:
-        one = Run(lab, schedule(seed), Path(folder))
+        one = Run(lab, schedule(seed, time.time()), Path(folder))
         try:
             return one.run()
         finally:
