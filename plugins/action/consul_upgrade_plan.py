@@ -141,7 +141,7 @@ class ActionModule(ModuleAction):
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:
-            self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
+            self._display.display(f"{time.strftime('%H:%M:%S', time.localtime(runtime.now()))} {line}")
 
 
 def _with_job_id(options: dict[str, Any]) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class ActionModule(ControllerAction):
             left = deadline - runtime.monotonic()
             settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
             for line in settlement.lines:
-                self._display.display(f"{time.strftime('%H:%M:%S')} {line}")
+                self._display.display(f"{time.strftime('%H:%M:%S', time.localtime(runtime.now()))} {line}")
             if settlement.done:
                 break
             if not settlement.can_move or left <= 0:

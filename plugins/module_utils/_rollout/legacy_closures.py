@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 from .._codecs.values import encode_hold
+from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import in_order, listing
 from .._consul.operations import Change, put
@@ -54,7 +55,7 @@ def with_holds_for_closed_gates(
             "with consul_enable_puppet. If the keys were never migrated, run convoy.upgrade.migrate_state, which holds any number.",
             hosts=hosts,
         )
-    at = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(runtime.now()))
     keys = writer.store.keys
     holds = {
         (scope, name): Hold(
