@@ -59,7 +59,6 @@ class Faults:
         world, chance = self._world, self._world.chance
         while world.now < until:
             world.wait(chance.uniform(0.1, 0.5))
-            self._network.remember()
             if self._kinds:
                 act = chance.choice(self._kinds)
                 self.count[act.__name__] += 1

@@ -115,7 +115,7 @@ class _Night:
         for actor in self._actors:
             if actor.process.error is not None and actor.code not in _EXPECTED:
                 result.violations.append(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
-        result.violations += self._ran.problems()
+        result.violations += [*self._ran.problems(), *self._network.malformed]
         result.faults, result.runs = faults.count, len(self._ran.begun)
         result.log = [f"{at:.1f} {what}" for at, what in faults.log]
         return result

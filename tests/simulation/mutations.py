@@ -270,6 +270,12 @@ MUTATIONS = (
         "        if False:\n",
         _JOBS,
     ),
+    Mutation(
+        "default reads in place of consistent ones",
+        "_consul/client.py",
+        '_CONSISTENT = (("consistent", "1"),)',
+        "_CONSISTENT: tuple[tuple[str, str], ...] = ()",
+    ),
     Mutation("a needed approval is not named", _NEEDS, "if plan.needs_approval and plan.stage:", "if False:"),
     Mutation("the status does not say that it is paused", _NEEDS, "if code == PAUSE:", "if False:"),
 )

@@ -9,6 +9,7 @@ It stands in the place of the HTTP library of the transport, so all code of the 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,18 +21,24 @@ import requests
 from fire.journal import Reading, Write, text
 from fire.replay import Entry, Restore, State, Step
 
-from .consul.keys import WRITES
+from .consul.keys import WRITES, Keys
 from .consul.server import Answer, Blocked, Request, Server, Snapshot
 from .stand_ins import BEGIN, current
 from .world import TIMED_OUT, Wait, World
 
 _LEDGER = "upgrade/ledger"
+# The answers that Consul gives to requests which are well-formed and not too large.
+_CODES = (200, 403, 404, 409, 500)
+# Parts of what it says of a transaction that was refused as others wrote, or as the token may not do that.
+_REFUSALS = ("stale", "exist", "index check", "session check", "lock", "invalid session", "Permission denied")
 # A server keeps a request for so long while there is no leader (rpc_hold_timeout).
 _HELD = 7.0
+# So many characters of a refusal are told.
+_SHOWN = 200
 # No message is quicker (seconds).
 _LEAST = 0.0002
-# Default reads of a server that has just become the leader are old for so long at most.
-_OLD = 0.15
+# Default reads of a server that has just become the leader are old for so long at most, and by so much (seconds).
+_OLD, _OLDEST = 1.0, 3.0
 
 
 class Told(Reading):
@@ -92,6 +99,11 @@ class Sent:
         return any(one["Verb"] in WRITES for one in self.operations)
 
     @cached_property
+    def may_change(self) -> bool:
+        """Whether it may change what Consul has: a transaction that writes, or such as a request for a session."""
+        return self.is_write if self.path == "/v1/txn" else self.method != "get"
+
+    @cached_property
     def operations(self) -> list[dict[str, Any]]:
         """The operations of a transaction."""
         return [one["KV"] for one in json.loads(self.body)] if self.path == "/v1/txn" else []
@@ -114,6 +126,8 @@ class Network:
         self.restores: list[Restore] = []
         self.heard: list[Callable[[Step], None]] = []
         self.requests = 0
+        # Sentences on requests that no code of the product may send.
+        self.malformed: list[str] = []
         self._readings = 0
         # Prefix -> its blocking queries, and the index at which they were looked at last.
         self._blocked: dict[str, list[tuple[Blocked, Sent]]] = {}
@@ -121,7 +135,10 @@ class Network:
         self._held: list[Sent] = []
         self._next_end: float | None = None
         self.now: State = self.base
-        self._older = server.keys.copy()
+        # The keys of the last seconds: since when they were so, as the server has them, and as the judge has them.
+        self._past: deque[tuple[float, Keys, State]] = deque([(0.0, server.keys.copy(), self.base)])
+        # What the server's old keys are for the judge.
+        self._old: State = self.base
 
     def line(self, name: str, delay: float) -> int:
         """Make a line; return its port."""
@@ -143,7 +160,7 @@ class Network:
         arrives = world.chance.uniform(_LEAST, line.delay)
         if line.is_cut:
             world.wake(wait, _Broken("the network is cut"), min(seconds, 0.5))
-        elif line.lost_before and sent.is_write:
+        elif line.lost_before and sent.may_change:
             line.lost_before -= 1
             world.wake(wait, _Broken("the connection was reset"), arrives)
         else:
@@ -176,6 +193,10 @@ class Network:
             self._blocked.setdefault(found.prefix, []).append((found, sent))
             self.world.call(lambda: self._time_out(found, sent), found.until - self.world.now)
             return
+        if _is_malformed(found):
+            self.malformed.append(
+                f"{sent.line.name} sent {sent.method} {sent.path}, and Consul answered {found.code}: {found.body[:_SHOWN]}"
+            )
         told = None
         if sent.is_write:
             if found.code == 200:
@@ -184,12 +205,12 @@ class Network:
                 self._note(before, write)
         elif sent.operations and found.code == 200 and any(one["Key"].endswith(_LEDGER) for one in sent.operations):
             self._readings += 1
-            told = Told(self._readings, sent.at, before)
+            told = Told(self._readings, sent.at, before if server.keys_for(request) is server.keys else self._old)
         elif server.index != index:
             self._note(before, None)
         if server.index != index:
             self._unblock()
-        if sent.line.lost_after and sent.is_write:
+        if sent.line.lost_after and sent.may_change:
             sent.line.lost_after -= 1
             self._reply(sent, _Broken("the connection was reset"))
         else:
@@ -244,7 +265,8 @@ class Network:
 
     def _note(self, before: State, write: Write | None) -> None:
         self.now = self._state(before, write)
-        step = Step(self.server.index, before, self.now, write)
+        self._remember()
+        step = Step(self.server.index, before, self.now, write, self._clock())
         self.steps.append(step)
         for hear in self.heard:
             hear(step)
@@ -264,9 +286,12 @@ class Network:
                 found.pop(key, None)
         return found
 
-    def remember(self) -> None:
-        """Keep the keys of now, with which the next leader may answer default reads for a moment."""
-        self._older = self.server.keys.copy()
+    def _remember(self) -> None:
+        """Keep the keys of now, with which a leader of the next seconds may answer default reads for a moment."""
+        past, now = self._past, self.world.now
+        past.append((now, self.server.keys.copy(), self.now))
+        while len(past) > 1 and past[1][0] < now - _OLDEST:
+            past.popleft()
 
     def lose_leader(self) -> None:
         """Let the leader be gone."""
@@ -277,10 +302,20 @@ class Network:
         server = self.server
         server.has_leader = True
         server.sessions.renew_all(self.world.now)
-        server.old, server.old_until = self._older, self.world.now + self.world.chance.uniform(0.0, _OLD)
+        chance, now = self.world.chance, self.world.now
+        known_at = now - chance.uniform(0.0, _OLDEST)
+        kept = [one for one in self._past if one[0] <= known_at] or [self._past[0]]
+        _at, server.old, self._old = kept[-1]
+        server.old_until = now + chance.uniform(0.0, _OLD)
+        self.world.call(self._catch_up, server.old_until - now)
         held, self._held = self._held, []
         for sent in held:
             self._arrive(sent)
+        self._unblock()
+
+    def _catch_up(self) -> None:
+        """Answer the blocking queries that old keys have kept waiting."""
+        self._looked_at = {}
         self._unblock()
 
     def epoch(self) -> int:
@@ -293,11 +328,20 @@ class Network:
         before = self.now
         self.server.restore(snapshot)
         self.now = self._state()
+        self._remember()
         self.restores.append(Restore(self.server.index, snapshot.index))
         self.steps.append(Step(self.server.index, before, self.now, None, self._clock(), is_restore=True))
         blocked, self._blocked, self._looked_at = self._blocked, {}, {}
         for one, sent in (pair for queries in blocked.values() for pair in queries):
             self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))
+
+
+def _is_malformed(answer: Answer) -> bool:
+    """Return whether an answer says that the request was malformed or too large, whatever the keys are."""
+    if answer.code != 409:
+        return answer.code not in _CODES
+    errors = json.loads(answer.body)["Errors"]
+    return not all(any(part in one["What"] for part in _REFUSALS) for one in errors)
 
 
 class _Broken(Exception):

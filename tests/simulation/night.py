@@ -216,7 +216,7 @@ class Night:
         if not self._is_complete and not self._has_failed():
             say(f"the rollout did not come to an end in {_SECONDS:.0f} s")
             result.stuck = self._stuck()
-        for problem in faults.problems:
+        for problem in [*faults.problems, *network.malformed]:
             say(problem)
         if self._is_told_of and self._is_complete and not plan.restore:
             for problem in self._not_told(faults):

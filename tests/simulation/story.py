@@ -33,7 +33,7 @@ def story(network: Network, faults: Sequence[tuple[float, str]], index: int | No
 
 
 def _time(step: Step) -> float:
-    return step.write.answered_at - BEGIN if step.write is not None else 0.0
+    return (step.write.answered_at if step.write is not None else step.done_at) - BEGIN
 
 
 def _who(step: Step) -> str:

@@ -267,6 +267,24 @@ def test_the_model_refuses_and_hides_as_a_real_agent_does(guarded_agent: tuple[A
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [{"Verb": "set", "Key": f"a/{number}", "Value": "MQ=="} for number in range(65)],
+        [{"Verb": "set", "Key": "a", "Value": "AAAA" * (2**17 - 100)}],
+        [{"Verb": "set", "Key": "", "Value": "MQ=="}],
+        [{"Verb": "put", "Key": "a", "Value": "MQ=="}],
+        [{"Verb": "lock", "Key": "a", "Value": "MQ==", "Session": ""}],
+    ],
+    ids=("too many", "large", "no key", "no such verb", "no session"),
+)
+def test_the_model_refuses_what_no_agent_takes(agent: Agent, operations: list[dict[str, Any]]) -> None:
+    ours, real = Pair(agent, random.Random(1)).ask("put", "/v1/txn", {}, [{"KV": one} for one in operations])
+    assert ours[0] == real[0]
+    if ours[0] == 409:
+        assert ours[2]["Errors"] == real[2]["Errors"]
+
+
 def test_default_reads_are_old_after_a_change_of_leader_and_consistent_ones_are_not() -> None:
     server = Server(new_id=lambda: "")
     body = json.dumps([{"KV": {"Verb": "set", "Key": "a", "Value": "MQ=="}}])

@@ -146,6 +146,8 @@ class Keys:
         if check is not None:
             entry = check(key, found, facts)
             return [Result(key, self.text(key) if verb == "get" else _text(entry, key, with_value=False))]
+        if verb not in WRITES:
+            raise Refused(f'unknown KV verb "{verb}"')
         entry = self._set(key, verb, found, facts, index, is_session)
         return [Result(key, _text(entry, key, with_value=False))]
 
@@ -174,6 +176,8 @@ class Keys:
         locks = found.locks if found is not None and verb in ("lock", "unlock") else 0
         given = facts.get("Session", "")
         if verb == "lock":
+            if not given:
+                raise Refused("missing session")
             if not is_session(given):
                 raise Refused(f'invalid session "{given}"')
             if session not in ("", given):

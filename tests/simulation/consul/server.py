@@ -22,6 +22,7 @@ from .keys import WRITES, Keys
 from .sessions import Sessions
 
 MOST_OPERATIONS = 64
+# Of the body of a request (txn_max_req_len), in which values are in base64.
 MOST_BYTES = 512 * 1024
 _LONGEST_WAIT = 600.0
 
@@ -148,12 +149,12 @@ class Server:
         return acl.ALL if self.tokens is None else self.tokens.get(token)
 
     def _transact(self, request: Request, policy: acl.Policy) -> Answer:
+        size = len(request.body.encode())
+        if size > MOST_BYTES:
+            return Answer(413, f"Request body({size} bytes) too large, max size: {MOST_BYTES} bytes.")
         operations = request.operations()
         if len(operations) > MOST_OPERATIONS:
             return Answer(413, f"Transaction contains too many operations ({len(operations)} > {MOST_OPERATIONS})")
-        # Base64 has four characters for three bytes.
-        if any(len(one["KV"].get("Value") or "") * 3 // 4 > MOST_BYTES for one in operations):
-            return Answer(413, "Value for key is too large")
         refused = [
             {"OpIndex": number, "What": why}
             for number, one in enumerate(operations)
@@ -164,7 +165,7 @@ class Server:
         writes = any(one["KV"]["Verb"] in WRITES for one in operations)
         if writes:
             self.index += 1
-        keys = self.keys if writes else self._keys_for(request)
+        keys = self.keys if writes else self.keys_for(request)
         results, errors = keys.apply(operations, self.index, self.sessions.found.__contains__)
         if errors:
             return Answer(409, json.dumps({"Results": None, "Errors": errors}))
@@ -172,14 +173,14 @@ class Server:
         found = ", ".join(f'{{"KV": {text}}}' for text in shown)
         return Answer(200, f'{{"Results": [{found}], "Errors": null}}')
 
-    def _keys_for(self, request: Request) -> Keys:
-        """Return the keys that a read is answered with."""
+    def keys_for(self, request: Request) -> Keys:
+        """Return the keys that a read is answered with: the old ones only where Consul may, in a default read after a change of leader."""
         if "consistent" in request.params or self.old is None or request.at >= self.old_until:
             return self.keys
         return self.old
 
     def _read(self, request: Request, key: str, policy: acl.Policy) -> Answer | Blocked:
-        keys = self._keys_for(request)
+        keys = self.keys_for(request)
         if "keys" not in request.params:
             if not policy.may("key", key):
                 return Answer(403, "Permission denied")
