@@ -42,21 +42,23 @@ _TEXTS = (
 )
 
 
-def decode_record(key: str, value: bytes) -> HostRecord:
+def decode_record(key: str, value: bytes, index: int = 0) -> HostRecord:
     """Return a host's record; one that can't be read counts as failed, so that the host keeps its slot.
 
     Long texts are truncated, but names and lists that are too long make the record unreadable.
+
+    :param index: the key's ModifyIndex in Consul; 0 if it does not matter.
     """
     try:
-        record = _record(decode_data(value))
+        record = _record(decode_data(value), index)
         if len(value) > _SMALL_RECORD and (size := len(encode_record(record))) > _MOST_RECORD:
             raise ValueError(f"it would take {size} bytes, and at most {_MOST_RECORD} are allowed")
         return record
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        return unreadable_record(key, error)
+        return unreadable_record(key, error, index)
 
 
-def unreadable_record(key: str, error: Exception) -> HostRecord:
+def unreadable_record(key: str, error: Exception, index: int = 0) -> HostRecord:
     """Return the record for a value that can't be read: failed, with the reason."""
     reason = f"no {error}" if isinstance(error, KeyError) else str(error)
     return HostRecord(
@@ -64,10 +66,11 @@ def unreadable_record(key: str, error: Exception) -> HostRecord:
         state=FAILED,
         error=f"the record {key} can't be read ({reason}); let the host report again, or delete the key",
         readable=False,
+        index=index,
     )
 
 
-def _record(data: Any) -> HostRecord:
+def _record(data: Any, index: int = 0) -> HostRecord:
     texts = {name: _optional_text(data.get(name)) for name in _TEXTS}
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
     if (
@@ -101,6 +104,7 @@ def _record(data: Any) -> HostRecord:
         _bounded(texts["release"], LONGEST_NAME),
         _bounded(texts["role"], LONGEST_NAME),
         _bounded(texts["services"], LONGEST_NAME),
+        index=index,
     )
 
 

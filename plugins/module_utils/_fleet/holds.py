@@ -78,8 +78,12 @@ class Holds:
 
     def covering(self, host: str, role: str | None) -> Hold | None:
         """Return the first hold over a host: its own key's, its role's, the global one, the one that it reports of itself."""
+        return self.set_for(host, role) or self.own.get(host)
+
+    def set_for(self, host: str, role: str | None) -> Hold | None:
+        """Return the first hold over a host that has a key: its own, its role's, the global one."""
         by_role = self.roles.get(role) if role is not None else None
-        return self.hosts.get(host) or by_role or self.everywhere or self.own.get(host)
+        return self.hosts.get(host) or by_role or self.everywhere
 
     def cover_any(self, hosts: Iterable[str], role: str) -> bool:
         """Return whether at least one of a role's hosts is held."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name
@@ -112,7 +112,7 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     version = snapshot.current_version
     record = snapshot.records.get(host)
     held = record.held if record is not None else None
-    hold = replace(snapshot.holds, own={}).covering(host, role)
+    hold = snapshot.holds.set_for(host, role)
     if hold is not None:
         scope = next(
             scope

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from .._fleet.fleet import FAILED as RECORDED_FAILED
 from .._fleet.fleet import MAY_START, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
+from .._fleet.health_marks import HealthMark
+from .._fleet.holds import Hold
 from .._rules.health_rules import HealthRules
 from .admitted import gate_of, is_listed
 from .host_state import HostState
@@ -70,22 +72,26 @@ def read_states(
         if other is None:
             other = _of_earlier_job(snapshot, host, is_target=is_target)
         record = other or snapshot.records.get(host)
-        one = HostState(
+        one = _Facts(host, reported_version(snapshot, host), gate, hold, record, host in were_broken)
+        found = _state_of(snapshot, one, rules, is_busy=other is not None, is_target=is_target)
+        states[host] = HostState(
             host,
             role,
-            PENDING,
-            reported_version(snapshot, host),
+            found.state,
+            one.version,
             gate,
             hold,
             record,
+            found.trouble,
+            found.wake_at,
+            found.mark,
             in_rollback=goes_back,
-            was_broken=host in were_broken,
+            was_broken=one.was_broken,
             current=current,
             was_admitted=is_listed(snapshot, host),
             is_busy=other is not None,
             is_target=is_target,
         )
-        states[host] = _with_state(snapshot, one, rules)
     return states
 
 
@@ -203,35 +209,53 @@ def reported_version(snapshot: Snapshot, host: str) -> str | None:
     return record.version if report is None or record.index > report.index else version
 
 
-def _with_state(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
+class _Facts(NamedTuple):
+    """What the state of a host is read from, with the names and meanings of the fields of :class:`HostState`."""
+
+    host: str
+    version: str | None
+    gate: GateAnswer
+    hold: Hold | None
+    record: HostRecord | None
+    was_broken: bool
+
+
+class _Found(NamedTuple):
+    """The state of a host, and what belongs to it."""
+
+    state: str
+    trouble: str = ""
+    wake_at: float | None = None
+    mark: HealthMark | None = None
+
+
+def _state_of(snapshot: Snapshot, one: _Facts, rules: HealthRules, *, is_busy: bool, is_target: bool) -> _Found:
     current, record = snapshot.current_version, one.record
     waiting = HELD if one.hold else PENDING
     if current is None:
-        return replace(one, state=waiting)
-    if one.is_busy:
+        return _Found(waiting)
+    if is_busy:
         return _upgrading_or_lost(snapshot, one, rules)
-    if not one.is_target:
-        return replace(one, state=UPGRADED)
+    if not is_target:
+        return _Found(UPGRADED)
     if one.version == current and not _is_superseded(snapshot, one):
         if not rules.asks_more:
-            return replace(one, state=UPGRADED)
+            return _Found(UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
-        return _with_health(
-            one, health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there)
-        )
+        return _of_health(health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
-        return replace(one, state=waiting)
+        return _Found(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
-        return replace(one, state=FAILED)
+        return _Found(FAILED)
     if record is not None and record.state == REPORTED_LOST and record.version == current:
-        return replace(one, state=LOST, trouble=(record.error or "").removeprefix("lost: "))
-    if one.gate.is_open or one.has_started:
+        return _Found(LOST, (record.error or "").removeprefix("lost: "))
+    if one.gate.is_open or (record is not None and record.state == STARTED):
         return _upgrading_or_lost(snapshot, one, rules)
-    return replace(one, state=waiting)
+    return _Found(waiting)
 
 
-def _is_superseded(snapshot: Snapshot, one: HostState) -> bool:
+def _is_superseded(snapshot: Snapshot, one: _Facts) -> bool:
     """Return whether a newer record supersedes a host's report: the host has started or failed since then, or was retried.
 
     The version of that record does not matter: either way, the host is not known to run the reported version any more. A newer record
@@ -243,7 +267,7 @@ def _is_superseded(snapshot: Snapshot, one: HostState) -> bool:
     return not record.readable or record.state != RECORDED_UPGRADED
 
 
-def _was_there(snapshot: Snapshot, one: HostState) -> bool:
+def _was_there(snapshot: Snapshot, one: _Facts) -> bool:
     """Return whether a host reported the version before the rollout began, and nothing since then."""
     report = snapshot.reports.get(one.host)
     newest = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
@@ -262,16 +286,15 @@ def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
     return None if snapshot.checks is None else snapshot.checks.get(host, {})
 
 
-def _with_health(one: HostState, found: HealthState) -> HostState:
+def _of_health(found: HealthState) -> _Found:
     state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
-    return replace(one, state=state, trouble=found.reason, mark=found.mark, wake_at=found.wake_at)
+    return _Found(state, found.reason, found.wake_at, found.mark)
 
 
-def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -> HostState:
-    upgrading = replace(one, state=UPGRADING)
+def _upgrading_or_lost(snapshot: Snapshot, one: _Facts, rules: HealthRules) -> _Found:
     # A host that a push run has a lease on is not lost as long as the run lives.
     if rules.progress_deadline is None or one.host in snapshot.leases:
-        return upgrading
+        return _Found(UPGRADING)
     record = one.record
     is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and is_current else None
@@ -280,11 +303,9 @@ def _upgrading_or_lost(snapshot: Snapshot, one: HostState, rules: HealthRules) -
     since = silent_since(snapshot.now, admitted_at, times)
     if since is None:
         # A time in the future, by a clock that is ahead, counts once it has come.
-        return replace(upgrading, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None))
+        return _Found(UPGRADING, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None))
     lost_at = since + rules.progress_deadline
     if snapshot.now <= lost_at:
-        return replace(upgrading, wake_at=lost_at)
+        return _Found(UPGRADING, wake_at=lost_at)
     silent = int(snapshot.now - since)
-    return replace(
-        one, state=LOST, trouble=f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s"
-    )
+    return _Found(LOST, f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s")

@@ -274,7 +274,7 @@ class SnapshotDecoder:
             if entry is not None and host and not host.endswith("/"):
                 self._ignore(key, "a record of a host")
             return
-        record = replace(decode_record(key, entry.value), index=entry.modify_index) if entry is not None else None
+        record = decode_record(key, entry.value, entry.modify_index) if entry is not None else None
         _put(self._records, host, record)
         _put(self._own_holds, host, _own_hold(key, record) if record is not None else None)
         self._reports.record_changed(host)
