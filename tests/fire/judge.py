@@ -10,8 +10,10 @@ itself may have written meanwhile). A host that falls back after a planner has l
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from .facts import (
@@ -75,6 +77,10 @@ class Judge:
         self._clock_of = clock_of
         self._most_ahead = most_ahead
         self._steady = steady
+        # When each step was known to be done, in order, and the highest index of all until then.
+        marks = sorted((one.write.answered_at if one.write else one.done_at, one.index) for one in steps)
+        self._done_at = [at for at, _index in marks]
+        self._done = [*accumulate((index for _at, index in marks), max)]
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
         # Whose keys were looked at as a whole last.
@@ -245,13 +251,9 @@ class Judge:
         """Return whether a planner opened by what was out of date when it asked."""
         if write.reading is None:
             return []
-        done = [
-            one.index
-            for one in self._steps
-            if (one.write.answered_at if one.write else one.done_at) <= write.reading.at
-        ]
+        done = bisect_right(self._done_at, write.reading.at)
         told = self._told(write)
-        then = state_at(self._base, self._steps, max(done, default=0))
+        then = state_at(self._base, self._steps, self._done[done - 1] if done else 0)
         return [
             f"{write.who} opened by {key} of index {told[key][1]}, which was at {entry.index} when it asked"
             for key, entry in then.items()

@@ -9,6 +9,7 @@ next names the index that it found. This is what makes the replay exact, where a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,12 +112,8 @@ def replay(
 
 def state_at(base: State, steps: Sequence[Step], index: int) -> State:
     """Return the keys as they were at an index."""
-    found = base
-    for step in steps:
-        if step.index > index:
-            break
-        found = step.after
-    return found
+    at = bisect_right(steps, index, key=lambda step: step.index)
+    return steps[at - 1].after if at else base
 
 
 def _apply(state: dict[str, Entry], operations: Iterable[Mapping[str, Any]], index: int) -> None:

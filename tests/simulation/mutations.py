@@ -123,7 +123,7 @@ MUTATIONS = (
     Mutation(
         "a host that started takes no slot behind a closed gate",
         _STATES,
-        "if one.gate.is_open or one.has_started:\n",
+        "if one.gate.is_open or (record is not None and record.state == STARTED):\n",
         "if one.gate.is_open:\n",
     ),
     Mutation(

@@ -22,7 +22,7 @@ from fire.journal import Reading, Write, text
 from fire.replay import Entry, Restore, State, Step
 
 from .consul.keys import WRITES, Keys
-from .consul.server import Answer, Blocked, Request, Server, Snapshot
+from .consul.server import Answer, Blocked, Request, Server, Snapshot, operations_of
 from .stand_ins import BEGIN, current
 from .world import TIMED_OUT, Wait, World
 
@@ -106,7 +106,7 @@ class Sent:
     @cached_property
     def operations(self) -> list[dict[str, Any]]:
         """The operations of a transaction."""
-        return [one["KV"] for one in json.loads(self.body)] if self.path == "/v1/txn" else []
+        return [one["KV"] for one in operations_of(self.body)] if self.path == "/v1/txn" else []
 
 
 class Network:

@@ -10,10 +10,12 @@ some milliseconds, and that a seed decides all of it.
 from __future__ import annotations
 
 import base64
+import contextlib
+import gc
 import json
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +33,7 @@ from fire.replay import State, Step
 from fire.rules import Rules, Schedule, schedule
 from greenlet import getcurrent
 
-from . import stand_ins
+from . import caches, stand_ins
 from .actor import Actor
 from .consul.keys import Entry
 from .consul.server import Server
@@ -50,10 +52,13 @@ _UNTIL_TOLD = 60.0
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
 # The same of a reader of the status.
 _WITH_READER = 0.3
-# So many planners keep the fleet in memory.
-_STANDING = 0.7
-# The fleet has 25 hosts.
-_LEAST_TO_DIVIDE = 9
+# In so many nights, only what has changed is decoded for a snapshot.
+_WITH_SHARED_DECODING = 0.8
+# In so many nights, all planners keep the fleet in memory.
+_STANDING = 0.5
+# The fleet has 25 hosts. In so many nights, folders of so many keys are divided, and otherwise those of real sizes.
+_DIVIDED, _LEAST_TO_DIVIDE = 1 / 3, 9
+_REAL_SIZES = (partitions.LEAST_TO_DIVIDE, partitions._LEAST)
 _PLANNERS, _NODES, _PUSH_RUNS, _NOTIFIERS = (1, 2, 2, 3, 4), 3, 2, 2
 # Ended processes whose end is no finding: planners that noticed a restore.
 _EXPECTED = ("went_back",)
@@ -112,16 +117,35 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
     world = World(f"night {seed}")
     stand_ins.enter(world)
     transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
-    # So that planners which keep the fleet in memory read a small fleet as they read a large one.
-    partitions.LEAST_TO_DIVIDE = key_cache.LEAST_TO_DIVIDE = _LEAST_TO_DIVIDE
-    partitions._LEAST = _LEAST_TO_DIVIDE // 3
+    # In some nights, planners that keep the fleet in memory read a small fleet as they read a large one.
+    is_divided = _is_divided(seed)
+    partitions.LEAST_TO_DIVIDE = key_cache.LEAST_TO_DIVIDE = _LEAST_TO_DIVIDE if is_divided else _REAL_SIZES[0]
+    partitions._LEAST = _LEAST_TO_DIVIDE // 3 if is_divided else _REAL_SIZES[1]
     stand_ins.install()
+    caches.begin(is_shared=random.Random(f"decoding {seed}").random() < _WITH_SHARED_DECODING)
     try:
-        return Night(world, plan, without).run()
+        with without_collection():
+            return Night(world, plan, without).run()
     finally:
         world.end()
         networks.pop(world, None)
         stand_ins.leave()
+
+
+def _is_divided(seed: int) -> bool:
+    return random.Random(f"partitions {seed}").random() < _DIVIDED
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect the garbage of a night only after it. What was there before stays there."""
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 class _WatchedPusher(Pusher):
@@ -182,6 +206,7 @@ class Night:
             *(["notifiers"] if self._is_told_of else []),
             *(["reader"] if self._is_read else []),
             *(["advised"] if plan.is_advised else []),
+            *(["partitions"] if _is_divided(plan.seed) else []),
         ]
         result = Result(plan.seed, ", ".join([plan.name, *more]))
         planners, others = self._start()
@@ -235,7 +260,7 @@ class Night:
         hosts = [host for host, role in FLEET.items() if role != ROLE or not self._is_pushed]
         first = plan.kind.rules[0]
         planners = [
-            self._planner(f"planner{n}", first)
+            self._planner(n, first)
             for n in range(1, self._world.chance.choice(_PLANNERS) + 1)
             if f"planner{n}" not in self._without
         ]
@@ -266,9 +291,13 @@ class Night:
                 actor.start()
         return planners, others
 
-    def _planner(self, name: str, first: Rules) -> Actor:
-        """Return a planner: one that keeps the fleet in memory, or one that begins again in each pass, as a module does."""
-        if self._world.chance.random() < _STANDING:
+    def _planner(self, number: int, first: Rules) -> Actor:
+        """Return a planner: one that keeps the fleet in memory, or one that begins again in each pass, as a module does.
+
+        Only the first one may be such, as it reads all keys in each pass.
+        """
+        name = f"planner{number}"
+        if number > 1 or self._world.chance.random() < _STANDING:
             return self._actor(name, actors.be_standing_planner, first)
         return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
 
@@ -376,4 +405,12 @@ def _known(rules: Sequence[Rules]) -> Any:
         return json.dumps(parse(instructions).plain(), sort_keys=True)
 
     known = {key(one.instructions): one for one in rules}
-    return lambda instructions: known.get(json.dumps(instructions, sort_keys=True))
+    # Ledgers with the same text have the same object, which is kept here so that no other one gets its ID.
+    found: dict[int, tuple[Mapping[str, Any], Rules | None]] = {}
+
+    def rules_of(instructions: Mapping[str, Any]) -> Rules | None:
+        if id(instructions) not in found:
+            found[id(instructions)] = instructions, known.get(json.dumps(instructions, sort_keys=True))
+        return found[id(instructions)][1]
+
+    return rules_of

@@ -15,24 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
-from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import decode_ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import processes, runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
-from ansible_collections.convoy.upgrade.plugins.module_utils._state import snapshot
 
+from . import caches
 from .world import TIMED_OUT, Process, Thread, Wait, World
 
 # All nights begin at the same noon, because windows of rules name days of the week.
 BEGIN = datetime(2026, 3, 4, 12, tzinfo=timezone.utc).timestamp()
-
-# So many decoded values are kept.
-_REMEMBERED = 2000
 
 _worlds: list[World] = []
 
@@ -316,11 +310,7 @@ def install() -> None:
     """Put the stand-ins into all imported modules of the fire tests, and what else is of a process into those that ask for it."""
     for module in (leases, notifications):
         vars(module).update(start_ticks=_start_ticks, boot_id=_boot_id, os=_StandIn(os, getpid=_getpid))
-    # All processes of a world are one, and most keys that they read are the same. What is decoded is never changed.
-    if snapshot.decode_record is decode_record:
-        vars(snapshot).update(
-            decode_record=lru_cache(_REMEMBERED)(decode_record), decode_ledger=lru_cache(_REMEMBERED)(decode_ledger)
-        )
+    caches.install()
     for name, module in list(sys.modules.items()):
         if not name.startswith("fire."):
             continue

@@ -67,6 +67,8 @@ class Keys:
     _indexes: dict[str, int | None] = field(default_factory=dict)
     # Key -> an entry and its JSON.
     _texts: dict[str, tuple[Entry, str]] = field(default_factory=dict)
+    # Request -> its answer, as long as no key changes.
+    answers: dict[str, Any] = field(default_factory=dict)
 
     def copy(self) -> Keys:
         """Return an independent copy."""
@@ -213,6 +215,7 @@ class Keys:
 
     def _note(self, key: str, index: int) -> None:
         self.index = index
+        self.answers.clear()
         for prefix in self._indexes:
             if key.startswith(prefix):
                 self._indexes[prefix] = index

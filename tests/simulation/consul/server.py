@@ -13,7 +13,8 @@ import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from . import acl
@@ -35,6 +36,32 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class Body(str):
+    """The results of a transaction.
+
+    :param entries: the entries among them, as Consul's JSON has each.
+    """
+
+    __slots__ = ("entries",)
+
+    entries: tuple[str, ...]
+
+    @staticmethod
+    def of(entries: tuple[str, ...]) -> Body:
+        """Return the results that have these entries."""
+        results = ", ".join(f'{{"KV": {text}}}' for text in entries)
+        body = Body(f'{{"Results": [{results}], "Errors": null}}')
+        body.entries = entries
+        return body
+
+
+@lru_cache(1000)
+def operations_of(body: str) -> list[dict[str, Any]]:
+    """Return the operations of a transaction. They are not to be changed, as others with the same text get the same."""
+    found: list[dict[str, Any]] = json.loads(body)
+    return found
+
+
 @dataclass(frozen=True)
 class Request:
     """A request to the API.
@@ -51,8 +78,7 @@ class Request:
 
     def operations(self) -> list[dict[str, Any]]:
         """Return the operations of a transaction, nothing for another request."""
-        found: list[dict[str, Any]] = json.loads(self.body) if self.path == "/v1/txn" else []
-        return found
+        return operations_of(self.body) if self.path == "/v1/txn" else []
 
 
 class Blocked(NamedTuple):
@@ -149,6 +175,11 @@ class Server:
         return acl.ALL if self.tokens is None else self.tokens.get(token)
 
     def _transact(self, request: Request, policy: acl.Policy) -> Answer:
+        keys = self.keys_for(request)
+        # A read of the same keys has the same answer.
+        known = keys.answers.get(request.body) if policy is acl.ALL else None
+        if known is not None:
+            return cast("Answer", known)
         size = len(request.body.encode())
         if size > MOST_BYTES:
             return Answer(413, f"Request body({size} bytes) too large, max size: {MOST_BYTES} bytes.")
@@ -165,13 +196,17 @@ class Server:
         writes = any(one["KV"]["Verb"] in WRITES for one in operations)
         if writes:
             self.index += 1
-        keys = self.keys if writes else self.keys_for(request)
-        results, errors = keys.apply(operations, self.index, self.sessions.found.__contains__)
+        results, errors = (self.keys if writes else keys).apply(
+            operations, self.index, self.sessions.found.__contains__
+        )
         if errors:
             return Answer(409, json.dumps({"Results": None, "Errors": errors}))
-        shown = [one.text for one in results if policy is acl.ALL or policy.may("key", one.key)]
-        found = ", ".join(f'{{"KV": {text}}}' for text in shown)
-        return Answer(200, f'{{"Results": [{found}], "Errors": null}}')
+        answer = Answer(
+            200, Body.of(tuple(one.text for one in results if policy is acl.ALL or policy.may("key", one.key)))
+        )
+        if policy is acl.ALL and not writes:
+            keys.answers[request.body] = answer
+        return answer
 
     def keys_for(self, request: Request) -> Keys:
         """Return the keys that a read is answered with: the old ones only where Consul may, in a default read after a change of leader."""
