@@ -23,6 +23,12 @@ test: ## Check the whole product in a quarter of an hour
 test-all: ## Run all checks
 	@tools/test.sh
 
+N ?= 1000
+.PHONY: nights
+nights: ## Simulate N=1000 nights with fresh seeds on all cores, and some of jobs
+	@tools/setup.sh test
+	@.venv/bin/python tests/simulation --nights $(N)
+
 .PHONY: bench
 bench: setup ## Measure everything beside its peers, with fleets of up to 100,000 hosts, and what waiting nodes cost
 	@.venv/bin/python tests/benchmarks

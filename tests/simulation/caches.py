@@ -9,11 +9,13 @@ Each cache is of a function without effects whose result no one changes. So a ni
 from __future__ import annotations
 
 import base64
+import contextlib
+import gc
 import getpass
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from types import FunctionType, SimpleNamespace
@@ -101,18 +103,27 @@ _night = _Night(is_shared=False)
 _is_entry, _decode = answers.is_entry, snapshot.decode_snapshot
 
 
-def begin(*, is_shared: bool) -> None:
-    """Forget what the night before has decoded.
+@contextlib.contextmanager
+def night(*, is_shared: bool) -> Iterator[None]:
+    """Forget what the night before has decoded, and collect garbage only after this one.
 
     :param is_shared: whether a snapshot is made by decoding only the keys that differ from those of the snapshot before.
     """
     global _night
     _night = _Night(is_shared=is_shared)
+    # What is there already stays there.
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def install() -> None:
     """Put the caches into the modules of the collection, once."""
-    if snapshot.decode_record is not decode_record:
+    if vars(snapshot)["decode_record"] is not decode_record:
         return
     vars(snapshot).update(
         decode_record=lru_cache(_MOST)(decode_record),

@@ -21,7 +21,7 @@ from fire import jobs
 from fire.fleet import FLEET, OLD
 from fire.replay import State, Step
 
-from . import stand_ins
+from . import caches, stand_ins
 from .actor import Actor
 from .consul.keys import Entry
 from .consul.server import Server
@@ -30,6 +30,8 @@ from .network import Adapter, HTTPClient, Network, networks
 from .world import Process, World
 
 _FAULTS, _SECONDS = 20.0, 60.0
+# So many faults before the end are told.
+_MOST_TOLD = 40
 _CONTROLLERS, _PLANNERS, _NODES = 3, 2, 6
 CAP = 2
 RULES = {"rolling_rules": {"global": CAP}}
@@ -55,6 +57,18 @@ class JobResult:
     log: list[str] = field(default_factory=list)
 
 
+def told(result: JobResult) -> str:
+    """Return what is printed of a failing night: what is wrong, what went wrong in Consul, and the command that repeats it."""
+    return "\n".join(
+        [
+            f"seed {result.seed} (jobs) fails:",
+            *(f"  {one}" for one in result.violations[:5]),
+            *(f"  {line}" for line in result.log[-_MOST_TOLD:]),
+            f"Next: .venv/bin/python tests/simulation --job-seed {result.seed}",
+        ]
+    )
+
+
 def run(seed: int) -> JobResult:
     """Simulate the night of a seed, and judge it."""
     world = World(f"jobs {seed}")
@@ -62,7 +76,8 @@ def run(seed: int) -> JobResult:
     transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
     stand_ins.install()
     try:
-        return _Night(world, seed).run()
+        with caches.night(is_shared=True):
+            return _Night(world, seed).run()
     finally:
         world.end()
         networks.pop(world, None)

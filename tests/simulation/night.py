@@ -10,12 +10,10 @@ some milliseconds, and that a seed decides all of it.
 from __future__ import annotations
 
 import base64
-import contextlib
-import gc
 import json
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,9 +120,9 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
     partitions.LEAST_TO_DIVIDE = key_cache.LEAST_TO_DIVIDE = _LEAST_TO_DIVIDE if is_divided else _REAL_SIZES[0]
     partitions._LEAST = _LEAST_TO_DIVIDE // 3 if is_divided else _REAL_SIZES[1]
     stand_ins.install()
-    caches.begin(is_shared=random.Random(f"decoding {seed}").random() < _WITH_SHARED_DECODING)
+    is_shared = random.Random(f"decoding {seed}").random() < _WITH_SHARED_DECODING
     try:
-        with without_collection():
+        with caches.night(is_shared=is_shared):
             return Night(world, plan, without).run()
     finally:
         world.end()
@@ -134,18 +132,6 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
 
 def _is_divided(seed: int) -> bool:
     return random.Random(f"partitions {seed}").random() < _DIVIDED
-
-
-@contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """Collect the garbage of a night only after it. What was there before stays there."""
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.collect()
 
 
 class _WatchedPusher(Pusher):

@@ -38,6 +38,6 @@ def told(result: Result, without: Collection[str]) -> str:
             f"seed {result.seed} ({result.kind}) fails:",
             *(f"  {one}" for one in result.violations[:5]),
             *(f"  {line}" for line in result.story),
-            f"Next: python tests/simulation --seed {result.seed}{more}",
+            f"Next: .venv/bin/python tests/simulation --seed {result.seed}{more}",
         ]
     )
