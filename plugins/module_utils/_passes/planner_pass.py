@@ -107,12 +107,15 @@ def make_pass(
     dry: bool = False,
     most_slow: int = MOST_SLOW,
     before: PassResult | None = None,
+    handover: int = 0,
 ) -> PassResult:
     """Read, plan and admit hosts; retry on conflict, and once a rollout has begun.
 
     :param dry: write nothing, and return what would be done.
     :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
     :param before: an earlier pass of this process, which saves time.
+    :param handover: as for :class:`LedgerWriter`.
+    :raises HandoverChanged: if the handover was replaced or ended. Earlier tries may have admitted hosts.
     :raises UpgradeError: ``too_slow``, ``out_of_memory``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
     if request.version is not None and not request.is_job:
@@ -144,7 +147,7 @@ def make_pass(
             raise other_rollout(snapshot)
         if first.is_job != snapshot.is_job:
             raise other_rollout(snapshot)
-        writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
+        writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry, handover=handover)
         before = (outcome.begun, len(outcome.admissions))
         try:
             _try_once(writer, request, snapshot, outcome, read_at=read_at)

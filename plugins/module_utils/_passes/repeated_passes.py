@@ -37,13 +37,20 @@ class RepeatedPasses:
     """
 
     def __init__(
-        self, settings: Settings, cache: FleetCache | None = None, queries: BlockingQueries | None = None
+        self,
+        settings: Settings,
+        cache: FleetCache | None = None,
+        queries: BlockingQueries | None = None,
+        *,
+        handover: int = 0,
     ) -> None:
         """Send nothing yet.
 
         :param cache: that of this process; None for one of its own.
         :param queries: the blocking queries of this process; None for queries of its own.
+        :param handover: the ModifyIndex of the handover that all passes are made under; 0 for none.
         """
+        self._handover = handover
         self.store = CachedStore(settings, cache)
         self.latest: PassResult | None = None
         keys = self.store.keys
@@ -68,6 +75,7 @@ class RepeatedPasses:
 
         :param request: whose rules, order and commands apply to this pass only, because the ledger has them then.
         :param most_slow: as for :func:`make_pass`.
+        :raises HandoverChanged: if the handover was replaced or ended.
         :raises UpgradeError: what :func:`make_pass` raises.
         """
         found = self._make(request, most_slow)
@@ -111,7 +119,7 @@ class RepeatedPasses:
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
         began = self._read_at = runtime.monotonic()
         self._position, self._position_of_reports = self._all.mark(), self._reports.mark()
-        self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest)
+        self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest, handover=self._handover)
         ended = runtime.monotonic()
         self._rest_until = ended + min(_LONGEST_REST, _REST * (ended - began))
         return self.latest

@@ -23,9 +23,13 @@ from .gate_copies import GateCopies
 from .history_retention import removable_epochs, with_kept_rollouts
 from .store import Store
 
-# Besides gates, a transaction has the ledger, a check of current_version, and the entry of the history.
-_OWN_OPERATIONS = 3
+# Besides gates, a transaction has the ledger, a check of current_version, the entry of the history, and perhaps a check of the handover.
+_OWN_OPERATIONS = 4
 MOST_GATES = MOST_OPERATIONS - _OWN_OPERATIONS
+
+
+class HandoverChanged(UpgradeError):
+    """The handover that a planner service works under was replaced or ended. Nothing was written."""
 
 
 class LedgerWriter:
@@ -41,9 +45,12 @@ class LedgerWriter:
     :param who: the author of the entries in the history.
     :param clock: the time in the entries of the history (unix seconds).
     :param dry: check mode: send nothing, and do everything else.
+    :param handover: the ModifyIndex of the handover that the writes are made under; 0 for none. If it changes, nothing is written.
     """
 
-    def __init__(self, store: Store, snapshot: Snapshot, who: str, clock: int, *, dry: bool = False) -> None:
+    def __init__(
+        self, store: Store, snapshot: Snapshot, who: str, clock: int, *, dry: bool = False, handover: int = 0
+    ) -> None:
         """Begin on top of a snapshot."""
         self.store = store.of(snapshot)
         self._job = snapshot.job
@@ -54,6 +61,7 @@ class LedgerWriter:
         self._who = who
         self.clock = clock
         self.dry = dry
+        self._handover = handover
         self._mirror = GateCopies(self.store.keys, snapshot)
 
     @property
@@ -83,6 +91,7 @@ class LedgerWriter:
         :param event: what happened and why, for the history.
         :param changes: the changes of ``operations``, for diff mode.
         :raises Conflict: if another process wrote the ledger or ``current_version``.
+        :raises HandoverChanged: if the handover was replaced or ended.
         :raises UpgradeError: ``job_under_way``.
         """
         if self._job is not None and self._job.is_under_way:
@@ -92,7 +101,8 @@ class LedgerWriter:
         key, before = self.store.keys.ledger, self.ledger
         ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else runtime.new_id())
         ledger = with_kept_rollouts(before, ledger, str(event["what"]))
-        old = removable_epochs(ledger, MOST_GATES - len(operations))
+        room = MOST_GATES + (0 if self._handover else 1)
+        old = removable_epochs(ledger, room - len(operations))
         ledger = replace(ledger, history_from=old.stop)
         if not self.dry:
             self._send(ledger, event, [*operations, *(remove(self.store.keys.event(epoch)) for epoch in old)])
@@ -111,7 +121,7 @@ class LedgerWriter:
         for piece in () if self.dry else self._mirror.ahead(operations):
             checks = [compare(keys.ledger, self._index), compare(keys.current_version, self._version_index)]
             try:
-                self.store.client.write([*checks, *piece.operations])
+                self._write([*checks, *piece.operations])
             except Unreachable as error:
                 # The caller reads again, and so finds out whether it was applied.
                 raise Conflict("conflict", f"{error.message} Legacy gates may or may not have been removed.") from None
@@ -132,12 +142,26 @@ class LedgerWriter:
             put(keys.event(ledger.epoch), encode_event({**entry, **event})),
         ]
         try:
-            written = self.store.client.write([*head, *operations])
+            written = self._write([*head, *operations])
             indexes = {one["Key"]: one["ModifyIndex"] for one in written}
         except Unreachable:
             indexes = {keys.ledger: self._index_if_done(ledger.epoch, commit)}
         self._index = indexes[keys.ledger]
         self._version_index = indexes.get(keys.current_version, self._version_index)
+
+    def _write(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+        key = self.store.keys.handover
+        check = [compare(key, self._handover)] if self._handover else []
+        try:
+            return self.store.client.write([*operations, *check])
+        except Conflict as error:
+            if check and key in error.details.get("keys", ()):
+                raise HandoverChanged(
+                    "overtaken",
+                    f"{key} was replaced or deleted while a pass was made, so the pass wrote nothing more. Look at the rollout with "
+                    "convoy.upgrade.status.",
+                ) from None
+            raise
 
     def _index_if_done(self, epoch: int, commit: str) -> int:
         # The answer was lost. A read shows whether the write was applied. If it still arrives after the read, the compare-and-set

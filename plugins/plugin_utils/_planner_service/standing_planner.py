@@ -10,6 +10,7 @@ is killed, suspended or cut off, another one takes over after that second, howev
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import rollout_blockers
 from ...module_utils._rollout.handover import Handover, decode_handover, id_of
 from ...module_utils._state.layout import refuse_newer_among
+from ...module_utils._state.ledger_writer import HandoverChanged
 from ...module_utils._state.store import Store
 from .._observe.progress_lines import PassProgress, running_count, states_of_pass
 from .log import WARNING, Log
@@ -104,23 +106,27 @@ class StandingPlanner:
     def run(self) -> None:
         """Work until the process ends."""
         while True:
-            self._systemd.alive()
-            mark, mark_of_handover = self._either.mark(), self._handover.mark()
-            try:
-                self._read_and_carry(mark, mark_of_handover)
-            except Unreachable as error:
-                self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
-                self._rest_after_error()
-            except UpgradeError as error:
-                self._log.state(error.code, f"Admits no host: {error.message}", WARNING)
-                self._presence.answer(self._handover_id, error.message)
-                if error.code == "went_back" and self._work is not None:
-                    self._end_handover(self._work, error.message)
-                elif error.code == "overtaken":
-                    self._drop_work()
-                self._rest_after_error()
-            else:
-                self._pause = _PAUSE
+            self._work_once()
+
+    def _work_once(self) -> None:
+        """Carry the rollout until its handover changes, or wait for a change if none was handed over."""
+        self._systemd.alive()
+        mark, mark_of_handover = self._either.mark(), self._handover.mark()
+        try:
+            self._read_and_carry(mark, mark_of_handover)
+        except Unreachable as error:
+            self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
+            self._rest_after_error()
+        except UpgradeError as error:
+            self._log.state(error.code, f"Admits no host: {error.message}", WARNING)
+            self._presence.answer(self._handover_id, error.message)
+            if error.code == "went_back" and self._work is not None:
+                self._end_handover(self._work, error.message)
+            elif error.code == "overtaken":
+                self._drop_work()
+            self._rest_after_error()
+        else:
+            self._pause = _PAUSE
 
     def _end_handover(self, work: _PlannerWork, why: str) -> None:
         """End a handover after a restore of Consul, for all planner services: only an operator can compare the hosts.
@@ -131,8 +137,15 @@ class StandingPlanner:
         key = self._store.keys.handover
         try:
             self._store.client.write([compare(key, work.index), remove(key)])
-        except (Conflict, Unreachable):
-            # What is there now is read, refused and ended in the same way.
+        except Conflict:
+            # If another service has ended it, an operator may hand the rollout over again at any moment. What is there otherwise is read,
+            # refused and ended in the same way.
+            with contextlib.suppress(UpgradeError):
+                if self._store.client.get(key) is None:
+                    self._newest = None
+            return
+        except Unreachable:
+            # As above.
             return
         except UpgradeError as error:
             self._refused[work.handover.id] = why
@@ -153,9 +166,9 @@ class StandingPlanner:
             self._drop_work()
             self._wait(self._either, mark)
             return
-        if self._work is None or self._work.handover != found.handover:
+        if self._work is None or (self._work.handover, self._work.index) != (found.handover, found.index):
             self._drop_work()
-            passes = RepeatedPasses(self._settings.consul, self._cache)
+            passes = RepeatedPasses(self._settings.consul, self._cache, handover=found.index)
             self._work = _PlannerWork(found.handover, found.index, passes, PassProgress())
         self._carry(self._work, found.ledger, mark_of_handover)
 
@@ -170,9 +183,12 @@ class StandingPlanner:
         self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
         self._is_carried = False
         refuse_newer_among(keys, entries)
-        if keys.ledger not in found:
+        ledger = decode_ledger(keys.ledger, found[keys.ledger].value) if keys.ledger in found else None
+        if self._is_restored(ledger) and not _is_of(found.get(keys.handover), ledger):
+            # Each later handover comes from an operator who can compare the hosts.
+            self._newest = None
+        if ledger is None:
             return "no rollout has begun."
-        ledger = decode_ledger(keys.ledger, found[keys.ledger].value)
         what = rollout_text(ledger.version)
         if ledger.state not in (RUNNING, PAUSED):
             self._is_carried = ledger.state == COMPLETE and _is_of(found.get(keys.handover), ledger)
@@ -207,7 +223,11 @@ class StandingPlanner:
         while True:
             if not work.own:
                 self._wait_until_quiet()
-            made = self._make_pass(work, ledger)
+            try:
+                made = self._make_pass(work, ledger)
+            except HandoverChanged:
+                # The new one is read, which may admit fewer hosts, or be of another rollout.
+                return
             self._presence.answer(work.handover.id)
             self._pause = _PAUSE
             if made.plan.complete:
@@ -248,6 +268,17 @@ class StandingPlanner:
         work.own = commit if made.changes or work.own == commit else ""
         self._say(work, made)
         return made
+
+    def _is_restored(self, ledger: Ledger | None) -> bool:
+        """Return whether a ledger is not the newest one that this planner knows of, nor a later one."""
+        newest = self._newest
+        if newest is None:
+            return False
+        return (
+            ledger is None
+            or ledger.epoch < newest.epoch
+            or (ledger.epoch == newest.epoch and ledger.commit != newest.commit)
+        )
 
     def _known(self, ledger: Ledger) -> Ledger:
         """Return the newest ledger that this planner knows of and can compare with the history."""
@@ -298,9 +329,9 @@ class StandingPlanner:
             work.passes.close()
 
 
-def _is_of(handover: KVEntry | None, ledger: Ledger) -> bool:
+def _is_of(handover: KVEntry | None, ledger: Ledger | None) -> bool:
     """Return whether a handover can be read, and is that of the rollout of a ledger."""
     try:
-        return handover is not None and decode_handover(handover.value).is_of(ledger)
+        return handover is not None and ledger is not None and decode_handover(handover.value).is_of(ledger)
     except ValueError:
         return False
