@@ -632,8 +632,8 @@ needs_operator:
   elements: dict
   contains:
     code:
-      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck) or
-        V(post_upgrade).
+      description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck),
+        V(post_upgrade) or V(no_planner).
       type: str
     text:
       description: A sentence.

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, take_back
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.settings import ServiceSettings
@@ -141,3 +144,22 @@ def test_a_handover_after_a_restore_is_carried_also_by_a_service_that_did_not_en
     _before_the_pass(planner, lambda: None)
     assert _carry(planner) == ""
     assert handed.id in (consul.get("upgrade/handover") or b"").decode()
+
+
+def test_the_status_says_that_no_service_carries_a_rollout_that_was_handed_over(store: Store, consul: RawKV) -> None:
+    begun = _begin(store, consul)
+    handed = hand_over(store, begun, None, dry=False)
+
+    def codes() -> list[str]:
+        view = read_fleet(store)
+        return [one.code for one in operator_needs(view.snapshot, view.plan)]
+
+    store.snapshot()
+    before = store.client.requests
+    assert codes() == ["no_planner"]
+    assert store.client.requests - before == 1
+    consul.put("upgrade/planners/one", json.dumps({"handover": handed.id, "refusal": "Too few hosts."}))
+    view = read_fleet(store)
+    assert "one refuses it: Too few hosts." in operator_needs(view.snapshot, view.plan)[0].text
+    consul.put("upgrade/planners/two", json.dumps({"handover": handed.id, "refusal": ""}))
+    assert codes() == []

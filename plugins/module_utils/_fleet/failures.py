@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# In characters as stored: all failures of one rollout, and one error. Planners write 61 records at once, and Consul takes half a
+# In characters as stored: all failures of one rollout, and one error. Planners write 60 records at once, and Consul takes half a
 # megabyte.
 MOST_FAILURES = 1500
 MOST_ERROR = 200

@@ -18,7 +18,7 @@ from .failures import Failure
 from .gates import Gates
 from .health_marks import Approval, HealthMark
 from .holds import Holds
-from .ledger import Ledger
+from .ledger import Handover, Ledger
 from .migration import Migration
 from .providers import Provider
 from .step_trail import StepStart
@@ -185,6 +185,8 @@ class Snapshot:
     :param job_hosts: hosts that have reported on jobs.
     :param job: the ledger of the job that came after the rollout to a version; None in the snapshot of a job, and without one.
     :param has_job_keys: whether there are gates or a target of a job.
+    :param handover: the handover to planner services, of this rollout or of one before it; None if there is none that can be read.
+    :param answers: planner service -> why it refuses that handover, empty if it carries the rollout.
     :param now: when it was read, by the reader's clock (unix seconds).
     :param schema: the version of the layout, None if none is written.
     :param release: the first release that supports that layout, empty if it is not known.
@@ -214,6 +216,8 @@ class Snapshot:
     job_hosts: frozenset[str] = frozenset()
     job: Ledger | None = None
     has_job_keys: bool = False
+    handover: Handover | None = None
+    answers: Mapping[str, str] = field(default_factory=dict)
     now: float = 0.0
     index: int = 0
     ledger_index: int = 0

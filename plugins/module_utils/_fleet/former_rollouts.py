@@ -12,7 +12,7 @@ from .failures import newest_failures
 from .fleet import HostRecord
 from .step_trail import newest_steps
 
-# In characters as stored: all rollouts, and of one its steps, its error and its failures. Planners write 61 records at once, and Consul
+# In characters as stored: all rollouts, and of one its steps, its error and its failures. Planners write 60 records at once, and Consul
 # takes half a megabyte.
 MOST_FORMER = 1500
 _MOST_STEPS = 800

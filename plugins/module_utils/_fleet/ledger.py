@@ -177,3 +177,39 @@ def _is_pattern(text: object) -> bool:
         return isinstance(text, str) and bool(compiled(text))
     except ValueError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A rollout that planner services carry to its end.
+
+    :param version: the target of the rollout.
+    :param since: when the rollout began (unix seconds). Together with the version, it identifies the rollout.
+    :param limit: host patterns of the hosts that may be admitted; None for all.
+    :param id: a random ID of this handover.
+    :param by: who handed it over.
+    :param at: when (unix seconds).
+    """
+
+    version: str
+    since: int
+    limit: tuple[str, ...] | None
+    id: str
+    by: str
+    at: int
+
+    def is_of(self, ledger: Ledger) -> bool:
+        """Return whether it is the handover of the rollout of a ledger."""
+        return (self.version, self.since) == (ledger.version, ledger.since)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerAnswer:
+    """The answer of a planner service to a handover.
+
+    :param handover: the ID of the handover.
+    :param refusal: why it refuses it; empty if it carries the rollout.
+    """
+
+    handover: str
+    refusal: str

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# In characters as stored. Planners write 61 records at once, and Consul takes half a megabyte.
+# In characters as stored. Planners write 60 records at once, and Consul takes half a megabyte.
 MOST_TRAIL = 4000
 
 

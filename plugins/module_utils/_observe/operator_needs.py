@@ -21,7 +21,7 @@ from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
 BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupted"
-STUCK, POST_UPGRADE = "stuck", "post_upgrade"
+STUCK, POST_UPGRADE, NO_PLANNER = "stuck", "post_upgrade", "no_planner"
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -31,8 +31,8 @@ _MOST_IN_TEXT = 3
 class OperatorNeed:
     """Something that only an operator can do.
 
-    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck`` or
-        ``post_upgrade``.
+    :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck``,
+        ``post_upgrade`` or ``no_planner``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -101,6 +101,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
+    if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
+        found.append(need)
     return tuple(found)
 
 
@@ -118,6 +120,26 @@ def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> Op
     return OperatorNeed(
         BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "abort" if is_job else "rollback", since
     )
+
+
+def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
+    """Return the need of a rollout that was handed over and that no planner service carries."""
+    handover = snapshot.handover
+    if handover is None or not handover.is_of(ledger) or "" in snapshot.answers.values():
+        return None
+    name = target_text(ledger.version) if ledger.is_job else f"rollout to {ledger.version}"
+    refusals = [f"{planner} refuses it: {why}" for planner, why in snapshot.answers.items()]
+    # With a limit, a command without it would admit other hosts.
+    limit = (
+        "" if handover.limit is None else f", with the limit of the handover ({listing(handover.limit, _MOST_IN_TEXT)})"
+    )
+    text = (
+        f"The {name} was handed over by {handover.by}, and no planner service carries it, so hosts are admitted only by runs. "
+        f"{' '.join(refusals[:_MOST_IN_TEXT]) or 'None has answered.'} Start one with systemctl start convoy-planner, or let a run carry it{limit}."
+    )
+    again = ("command", {"job": job_id(ledger.version)}) if ledger.is_job else ("upgrade", {"version": ledger.version})
+    playbook, variables = again if handover.limit is None else ("status", {})
+    return OperatorNeed(NO_PLANNER, text, playbook, variables, since=float(handover.at))
 
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:

@@ -9,93 +9,25 @@ admitted, and which hosts Ansible upgrades.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from .._codecs.values import decode_data, decode_ledger, sanitize_all
+from .._codecs.handover import decode_answer, decode_handover, encode_handover
+from .._codecs.values import decode_ledger
 from .._common import runtime
-from .._common.clock import is_time
 from .._common.errors import UpgradeError
-from .._common.names import is_valid_target, rollout_text
+from .._common.names import rollout_text
 from .._common.sanitize import sanitize
 from .._consul.client import KVEntry
 from .._consul.operations import Change, compare, compare_and_put, remove
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._consul.watch import BlockingQueries, Watch
-from .._fleet.ledger import Ledger
+from .._fleet.ledger import Handover, Ledger
 from .._state.store import Store, current_user
 from .job_request import needs_tasks
 
 # A planner service answers within this time: it waits for a quiet second, and tries again after at most 15 s (seconds).
 _ANSWER_SECONDS = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """A rollout that planner services carry to its end.
-
-    :param version: the target of the rollout.
-    :param since: when the rollout began (unix seconds). Together with the version, it identifies the rollout.
-    :param limit: host patterns of the hosts that may be admitted; None for all.
-    :param id: a random ID of this handover.
-    :param by: who handed it over.
-    :param at: when (unix seconds).
-    """
-
-    version: str
-    since: int
-    limit: tuple[str, ...] | None
-    id: str
-    by: str
-    at: int
-
-    def is_of(self, ledger: Ledger) -> bool:
-        """Return whether it is the handover of the rollout of a ledger."""
-        return (self.version, self.since) == (ledger.version, ledger.since)
-
-
-def decode_handover(value: bytes) -> Handover:
-    """Return a handover.
-
-    :raises ValueError: if it can't be read, or has a field that this release does not know and that may forbid an admission. Its text is
-        the end of a sentence.
-    """
-    data: Any = sanitize_all(decode_data(value))
-    if not isinstance(data, dict):
-        raise ValueError("it is not a mapping of names to values")
-    known = [one.name for one in fields(Handover)]
-    odd = sorted(set(data) ^ set(known))
-    if odd:
-        raise ValueError(f"it {'has the unknown field' if odd[0] in data else 'lacks the field'} {odd[0]}")
-    limit = data["limit"]
-    fits = (
-        isinstance(data["version"], str)
-        and is_valid_target(data["version"])
-        and is_time(data["since"])
-        and is_time(data["at"])
-        and isinstance(data["id"], str)
-        and isinstance(data["by"], str)
-        and (limit is None or (isinstance(limit, list) and bool(limit) and all(isinstance(one, str) for one in limit)))
-    )
-    if not fits:
-        raise ValueError("it has a field with an unknown value")
-    return Handover(**{**data, "limit": None if limit is None else tuple(limit)})
-
-
-def id_of(value: bytes) -> str:
-    """Return the ID of a handover that can't be read otherwise; empty if it has none."""
-    try:
-        data: Any = sanitize_all(decode_data(value))
-    except ValueError:
-        return ""
-    return str(data.get("id") or "") if isinstance(data, dict) else ""
-
-
-def encode_handover(handover: Handover) -> str:
-    """Return a handover as it is stored."""
-    return json.dumps(asdict(handover), sort_keys=True)
 
 
 def require_planner(store: Store) -> tuple[str, ...]:
@@ -216,12 +148,9 @@ def _answers(store: Store, handover: str) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     folder = store.keys.planners
     for entry in store.client.read((folder,)):
-        try:
-            data = sanitize_all(decode_data(entry.value))
-        except ValueError:
-            data = None
-        is_answer = isinstance(data, dict) and data.get("handover") == handover
-        found[sanitize(entry.key.removeprefix(folder))] = str(data.get("refusal") or "") if is_answer else None
+        answer = decode_answer(entry.value)
+        name = sanitize(entry.key.removeprefix(folder))
+        found[name] = answer.refusal if answer is not None and answer.handover == handover else None
     return found
 
 

@@ -72,7 +72,7 @@ def noted_ledger(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
 
 
 def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
-    """Write new reports, health marks, exhausted budgets and the stage. One planner write for each 61 marks, or for 20 reports.
+    """Write new reports, health marks, exhausted budgets and the stage. One planner write for each 60 marks, or for 20 reports.
 
     :param ledger: the ledger with the stage and the exhausted budgets of the plan.
     :returns: warnings that name the hosts whose reports were not published.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .._codecs.handover import decode_answer, decode_handover
 from .._codecs.job import decode_job_record
 from .._codecs.migration import decode_migration, decode_schema, release_of
 from .._codecs.provider import decode_provider
@@ -32,7 +33,7 @@ from .._fleet.fleet import STARTED, HostRecord, Snapshot, VersionReport
 from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
-from .._fleet.ledger import COMPLETE, Ledger
+from .._fleet.ledger import COMPLETE, Handover, Ledger, PlannerAnswer
 from .._fleet.providers import Provider
 from .keys import Keys
 from .legacy_keys import LegacyKeys
@@ -72,12 +73,21 @@ class SnapshotDecoder:
         self._job_marks: dict[str, HealthMark] = {}
         self._approvals: dict[str, Approval] = {}
         self._providers: dict[str, Provider] = {}
+        self._answers: dict[str, PlannerAnswer] = {}
         # Keys with one value, and sentences on keys that are ignored.
         self._single: dict[str, KVEntry] = {}
         self._ignored: dict[str, str] = {}
         self._newest = 0
         self._single_keys = frozenset(
-            (keys.holds, keys.ledger, keys.current_version, keys.current_job, keys.schema, keys.migration)
+            (
+                keys.holds,
+                keys.ledger,
+                keys.current_version,
+                keys.current_job,
+                keys.schema,
+                keys.migration,
+                keys.handover,
+            )
         )
 
     def put(self, entry: KVEntry) -> None:
@@ -205,6 +215,9 @@ class SnapshotDecoder:
             found |= {"schema": decode_schema(entry.key, entry.value), "release": release_of(entry.flags)}
         if entry := self._single.get(keys.migration):
             found["migration"] = decode_migration(entry.value)
+        if (entry := self._single.get(keys.handover)) and (handover := _handover(entry)):
+            given = {name: one.refusal for name, one in self._answers.items() if one.handover == handover.id}
+            found |= {"handover": handover, "answers": given}
         return found
 
     def _take(self, key: str, entry: KVEntry | None) -> None:
@@ -241,6 +254,9 @@ class SnapshotDecoder:
         elif key.startswith(keys.providers):
             if _is_named(name := key[len(keys.providers) :]):
                 _put(self._providers, name, decode_provider(key, entry.value) if entry else None)
+        elif key.startswith(keys.planners):
+            if _is_named(name := key[len(keys.planners) :]):
+                _put(self._answers, name, decode_answer(entry.value) if entry else None)
         elif key.startswith(keys.approvals):
             if _is_named(name := key[len(keys.approvals) :]):
                 _put(self._approvals, name, decode_approval(entry.value) if entry else None)
@@ -327,6 +343,13 @@ def _gate(entry: KVEntry | None) -> GateValue | None:
     if entry is None:
         return None
     return GateValue(entry.key, text_of(entry.value), entry.flags, entry.modify_index)
+
+
+def _handover(entry: KVEntry) -> Handover | None:
+    try:
+        return decode_handover(entry.value)
+    except ValueError:
+        return None
 
 
 def _report(entry: KVEntry, version: str, *, is_legacy: bool = False) -> VersionReport:

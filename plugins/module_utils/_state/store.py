@@ -61,13 +61,14 @@ class Store:
     def prefixes(self) -> tuple[str, ...]:
         """The single keys and the folders that a snapshot has."""
         keys, old = self._keys_of_versions, LegacyKeys(self.keys.prefix)
-        single = (keys.current_version, keys.current_job, keys.ledger, keys.schema, keys.migration)
+        single = (keys.current_version, keys.current_job, keys.ledger, keys.schema, keys.migration, keys.handover)
         ours = (
             keys.leases,
             keys.marks,
             keys.job_marks,
             keys.approvals,
             keys.providers,
+            keys.planners,
             *self.folders,
         )
         return (*single, *ours, old.reports, *old.gate_folders)

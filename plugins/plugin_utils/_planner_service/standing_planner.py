@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils._cache.cached_store import FleetCache
+from ...module_utils._codecs.handover import decode_handover, id_of
 from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -23,11 +24,10 @@ from ...module_utils._consul.client import KVEntry
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import compare, remove
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
+from ...module_utils._fleet.ledger import COMPLETE, PAUSED, RUNNING, Handover, Ledger
 from ...module_utils._passes.planner_pass import PassRequest, PassResult
 from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import rollout_blockers
-from ...module_utils._rollout.handover import Handover, decode_handover, id_of
 from ...module_utils._state.layout import refuse_newer_among
 from ...module_utils._state.ledger_writer import HandoverChanged
 from ...module_utils._state.store import Store

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed, operator_needs
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
@@ -125,3 +125,27 @@ def test_without_a_rollout_no_one_is_needed() -> None:
     # A version that another tool has set.
     site.ledger = Ledger(3, "7.0", OLD, state=PAUSED)
     assert operator_needs(site.snapshot(), site.plan(UNLIMITED)) == ()
+
+
+def _needs_of(site: Fleet, handover: Handover | None, answers: dict[str, str]) -> list[OperatorNeed]:
+    assert site.ledger is not None
+    snapshot = replace(site.snapshot(), handover=handover, answers=answers)
+    return [*operator_needs(snapshot, site.plan(site.ledger.instructions))]
+
+
+def test_a_rollout_that_was_handed_over_and_that_no_service_carries_needs_one_or_a_run() -> None:
+    site = rollout(since=8_000)
+    own = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000)
+    for answers in ({}, {"one": "No host is admitted: role web has too few."}):
+        (found,) = _needs_of(site, own, answers)
+        assert (found.code, found.playbook, found.variables) == ("no_planner", "upgrade", {"version": NEW})
+        assert (found.since, "systemctl start convoy-planner" in found.text) == (9_000, True)
+        assert ("one refuses it: No host is admitted: role web has too few." in found.text) == bool(answers)
+    assert _needs_of(site, own, {"one": "too few", "two": ""}) == []
+    assert _needs_of(site, replace(own, since=7_000), {}) == []
+    assert _needs_of(site, None, {}) == []
+    # A command without the limit of the handover would admit other hosts.
+    (limited,) = _needs_of(site, replace(own, limit=("compute1",)), {})
+    assert (limited.playbook, "(compute1)" in limited.text) == ("status", True)
+    site.ledger = replace(site.ledger, state="complete") if site.ledger else None
+    assert _needs_of(site, own, {}) == []
