@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
@@ -250,6 +251,26 @@ def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: Browser
     browser.wait_until("document.querySelector('#stale').hidden")
     site.page.close()
     browser.wait_until("document.querySelector('#top').innerText.includes('no longer updated')")
+
+
+def test_a_page_of_hosts_says_that_its_state_is_old(site: Site, browser: BrowserSession) -> None:
+    browser.open(f"{site.url}/hosts/1.html")
+    # For readers without scripts.
+    assert "Written " in browser.run("document.querySelector('#top').innerText")
+    stale = "document.querySelector('#stale')"
+    browser.wait_until("performance.getEntriesByType('resource').some((one) => one.name.includes('changes.json'))")
+    assert browser.run(f"{stale}.hidden")
+    site.page.update(Unreachable("unreachable", "Consul does not answer."))
+    browser.wait_until(f"{stale}.innerText === 'Consul does not answer. The page shows the last known state.'")
+    # The seconds of two writes differ.
+    time.sleep(1)
+    site.update()
+    browser.wait_until(f"{stale}.hidden")
+    browser.run("{ const real = performance.now.bind(performance); performance.now = () => real() + 180000; }")
+    browser.wait_until(f"{stale}.innerText.includes('was not written for 3m')")
+    site.page.close()
+    browser.wait_until(f"{stale}.innerText === 'This page is no longer updated.'")
+    assert browser.complaints == []
 
 
 def test_text_of_hosts_is_only_text(

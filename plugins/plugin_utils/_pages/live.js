@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
   const parts = new Map([...document.querySelectorAll('[data-part]')].map((part) => [part.id, part.outerHTML]));
   const isServed = location.protocol.startsWith('http');
-  let skew = 0, seen = '', problem = '', timer = 0, wrote = performance.now(), isFirst = true;
+  let skew = 0, seen = '', problem = '', timer = 0, wrote = performance.now(), changes = {};
 
   const now = () => Date.now() / 1000 + skew;
   const words = (seconds) => {
@@ -21,14 +21,20 @@
     return found.join(' ') || '<1s';
   };
 
+  const hasEnded = () => byId('top').dataset.ended === '1' || Boolean(changes.ended);
+
   const tick = () => {
     for (const one of document.querySelectorAll('[data-since]')) {
       const text = words(now() - Number(one.dataset.since));
       if (one.textContent !== text) one.textContent = text;
     }
     const top = byId('top').dataset, age = (performance.now() - wrote) / 1000, stale = byId('stale');
-    const isLate = !top.seldom && top.ended === '0' && age > LATE;
-    const text = problem || (isLate ? `This page was not written for ${words(age)}. The process that writes it may have ended.` : '');
+    // From a disk, a page of hosts can't tell: it is written only if one of them changes.
+    const isLate = (isServed || !top.seldom) && !hasEnded() && age > LATE;
+    // The overview has these texts itself.
+    const told = !top.seldom ? '' : changes.error ? `${changes.error} The page shows the last known state.`
+      : hasEnded() ? 'This page is no longer updated.' : '';
+    const text = problem || told || (isLate ? `This page was not written for ${words(age)}. The process that writes it may have ended.` : '');
     if (stale.textContent !== text) stale.textContent = text;
     stale.hidden = !text;
   };
@@ -67,9 +73,6 @@
     if (!page.getElementById('top')) throw new Error('this is another page now');
     // Another release of the collection writes other pages.
     if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return true; }
-    // The first page may be old. Later ones were just written, whatever the clocks say.
-    wrote = performance.now() - (isFirst ? 1000 * Math.max(0, now() - Number(page.getElementById('top').dataset.written)) : 0);
-    isFirst = false;
     let isWhole = true;
     for (const fresh of page.querySelectorAll('[data-part]')) {
       const old = byId(fresh.id), source = fresh.outerHTML;
@@ -95,7 +98,11 @@
     try {
       const {base, name} = byId('top').dataset;
       // The times of files have seconds on most servers, so their answers on what has changed can be wrong.
-      const current = (await (await get(`${base}changes.json`, 'no-store')).json())[name];
+      const found = await (await get(`${base}changes.json`, 'no-store')).json(), current = found[name];
+      // What was found first may be old. What follows was just written, whatever the clocks say.
+      const age = changes.written ? 0 : 1000 * Math.max(0, now() - Number(found.written));
+      if (found.written !== changes.written) wrote = performance.now() - age;
+      changes = found;
       if (!current) throw new Error('its hosts have moved to other pages; go to the overview');
       if (current !== seen && take(await (await get(location.pathname, 'reload')).text())) seen = current;
       problem = '';
@@ -103,11 +110,11 @@
       problem = `This page can't be loaded again: ${error.message}. It shows the last known state.`;
     }
     tick();
-    timer = setTimeout(load, 1000 * (document.hidden || byId('top').dataset.ended === '1' ? HIDDEN : EVERY));
+    timer = setTimeout(load, 1000 * (document.hidden || hasEnded() ? HIDDEN : EVERY));
   };
 
   const reload = () => {
-    const isBusy = !getSelection().isCollapsed || document.hidden || byId('top').dataset.ended === '1';
+    const isBusy = !getSelection().isCollapsed || document.hidden || hasEnded();
     if (!isBusy) location.reload();
   };
 

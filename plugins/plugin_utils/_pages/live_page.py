@@ -152,7 +152,7 @@ class LivePage:
             error = read.message if read is not None else self._state["error"]
             if self._is_behind:
                 self._stories_due(self._read, most_seconds=_STORIES_TIME)
-                self._folder.publish()
+                self._folder.publish(int(runtime.now()), error, ended=False)
             if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
                 self._state["error"] = error
                 if not error:
@@ -183,6 +183,7 @@ class LivePage:
         ]
         current = summary(self._history.current)
         rollouts = [one.plain() for one in ([current] if current is not None else []) + self._history.former]
+        written = int(runtime.now())
         text = render(
             "live.html.j2",
             state=self._state,
@@ -197,14 +198,14 @@ class LivePage:
             rules=rules_table(rollout["instructions"]),
             links=self._links,
             now=self._state["at"],
-            written=int(runtime.now()),
+            written=written,
             ended=ended,
             style=own_text("style.css", "live.css"),
             script=own_text("live.js"),
         )
         self._folder.write(DATA, _json(self._state))
         self._folder.write(INDEX, text)
-        self._folder.publish()
+        self._folder.publish(written, self._state["error"], ended=ended)
         self._at = runtime.monotonic()
 
     def _report_of(self, one: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.text_file import read_text, write_atomically
 
 INDEX = "index.html"
-# Page -> a text that differs for each of its contents. Scripts load a page again when that changes.
+# Page -> a text that differs for each of its contents. Scripts load a page again when that changes. Besides, what all pages show: when they
+# were written, whether they are no longer updated, and the error of the last read.
 CHANGES = "changes.json"
 _LOCK = ".convoy-page.lock"
 # Every page of this collection has this, and no other file is replaced.
@@ -94,12 +95,16 @@ class PageFolder:
             self._changes[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return True
 
-    def publish(self) -> None:
+    def publish(self, written: int, error: str, *, ended: bool) -> None:
         """Let scripts load the pages that were written.
 
+        :param written: when (unix seconds).
+        :param error: why the state is old; empty if it is not.
+        :param ended: whether the pages are no longer updated.
         :raises UpgradeError: ``bad_folder``.
         """
-        self.write(CHANGES, json.dumps(self._changes, sort_keys=True) + "\n")
+        found = {**self._changes, "written": written, "error": error, "ended": ended}
+        self.write(CHANGES, json.dumps(found, ensure_ascii=False, sort_keys=True) + "\n")
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove files of hosts that are in no part any more.

@@ -49,6 +49,11 @@ class Site:
         return found
 
     @property
+    def changes(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "changes.json").read_text())
+        return found
+
+    @property
     def index(self) -> str:
         return (self.folder / "index.html").read_text()
 
@@ -123,8 +128,10 @@ def test_only_what_has_changed_is_written(site: Site) -> None:
     changed = {name for name, inode in site.times().items() if before.get(name) != inode}
     assert changed == {"index.html", "state.json", "changes.json", f"hosts/{part}.html", f"hosts/{part}.json"}
     assert f"hosts/{part}.html#h-compute90" in site.index
-    named = json.loads((site.folder / "changes.json").read_text())
-    assert {name for name in named if name.startswith("hosts/")} == {f"hosts/{one}.html" for one in set(parts.values())}
+    assert site.changes["written"] >= site.state["at"]
+    assert {name for name in site.changes if name.startswith("hosts/")} == {
+        f"hosts/{one}.html" for one in set(parts.values())
+    }
 
 
 def test_a_page_without_changes_is_written_once_a_minute(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +164,15 @@ def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Si
     site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
     assert "does not answer. The page shows the last known state." in site.index
     assert site.state["error"].endswith("does not answer.")
+    # Pages of hosts, which are written only if these change, find it here.
+    assert site.changes["error"].endswith("does not answer.")
     site.update()
     assert "does not answer" not in site.index
 
+    assert (site.changes["error"], site.changes["ended"]) == ("", False)
+
     site.page.close()
+    assert site.changes["ended"]
     assert "This page is no longer updated." in site.index
     assert 'http-equiv="refresh"' not in site.index
 
