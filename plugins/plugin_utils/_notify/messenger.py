@@ -109,8 +109,9 @@ class Messenger:
         )
         apprise = _library("apprise", "url")
         with apprise.LogCapture(level=logging.WARNING) as log:
-            service = apprise.Apprise.instantiate(target.url)
-            if service is not None and service.notify(body=body, title=title, notify_type=kind):
+            sender = apprise.Apprise()
+            # The message has texts of hosts. Without the format, they would be HTML in a mail, and mentions in a chat.
+            if sender.add(target.url) and sender.notify(body, title, kind, body_format="text"):
                 return None
             lines = [line.partition(" - WARNING - ")[2] for line in log.getvalue().splitlines()]
         return " ".join(filter(None, lines)) or "it was not accepted"

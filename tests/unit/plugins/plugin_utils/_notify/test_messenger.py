@@ -187,7 +187,11 @@ def test_matrix_gets_a_message(server: Server) -> None:
     assert "compute7 no space left" in body.decode()
 
 
-def test_a_mail_arrives() -> None:
+HOSTILE = '<img src="https://evil.example/?x"> <!channel> <@U0123> [click](https://evil.example) & more'
+
+
+def mailed(event: dict[str, Any], **options: str) -> Any:
+    """Return the mail on an event."""
     lines: list[str] = []
 
     class Mailbox(socketserver.StreamRequestHandler):
@@ -211,13 +215,48 @@ def test_a_mail_arrives() -> None:
         mailbox.daemon_threads = True
         threading.Thread(target=mailbox.serve_forever, daemon=True).start()
         port = mailbox.server_address[1]
-        url = f"mailto://127.0.0.1:{port}/?from=convoy@example.com&to=ops@example.com&smtp=127.0.0.1&mode=insecure&format=text"
-        assert sender({"url": url}).call(EVENT) is None
+        given = {
+            "from": "convoy@example.com",
+            "to": "ops@example.com",
+            "smtp": "127.0.0.1",
+            "mode": "insecure",
+            **options,
+        }
+        url = f"mailto://127.0.0.1:{port}/?{'&'.join(f'{name}={value}' for name, value in given.items())}"
+        assert sender({"url": url}).call(event) is None
         mailbox.shutdown()
-    mail = message_from_string("\n".join(lines))
+    return message_from_string("\n".join(lines))
+
+
+def parts(mail: Any, kind: str) -> str:
+    return "".join(
+        part.get_payload(decode=True).decode() for part in mail.walk() if part.get_content_type() == f"text/{kind}"
+    )
+
+
+def test_a_mail_arrives() -> None:
+    mail = mailed(EVENT, format="text")
     assert mail["Subject"] == "Rollout to 2.10: failure"
-    texts = [part.get_payload(decode=True) for part in mail.walk() if part.get_content_type() == "text/plain"]
-    assert b"compute7 no space left" in b"".join(one for one in texts if isinstance(one, bytes))
+    assert "compute7 no space left" in parts(mail, "plain")
+
+
+def test_text_of_a_host_is_no_markup_in_a_mail() -> None:
+    # The URL has no format, which is HTML for apprise unless a message says what it is.
+    mail = mailed({**EVENT, "text": HOSTILE})
+    assert "evil.example" in parts(mail, "plain")
+    assert not re.search(r"<(img|a)\b", parts(mail, "html"))
+
+
+def test_text_of_a_host_mentions_no_one_in_a_chat(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    slack = pytest.importorskip("apprise.plugins.slack")
+    monkeypatch.setattr(slack.NotifySlack, "webhook_url", f"http://{server.host}")
+    for blocks in ("no", "yes"):
+        url = f"slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/%23ops?blocks={blocks}"
+        # Slack would answer with a text, this server does not.
+        sender({"url": url}).call({**EVENT, "text": HOSTILE})
+        body = server.requests[-1][2].decode()
+        assert "&lt;!channel&gt;" in body
+        assert not re.search(r"<[!@h]", body)
 
 
 def test_no_error_has_the_secrets_of_a_url(server: Server) -> None:
