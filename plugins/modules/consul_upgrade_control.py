@@ -88,6 +88,13 @@ options:
     type: str
     choices: [reversed, forward]
     version_added: 0.1.0
+  hand_over:
+    description:
+      - Whether planner services are to carry the rollback. V(rollback) fails with the code V(no_planner) and writes nothing if none runs.
+      - To hand the rollback over, use O(convoy.upgrade.consul_upgrade_plan#module:hand_over) afterwards.
+    type: bool
+    default: false
+    version_added: 0.1.0
   show:
     description:
       - Print RV(remarks) for people.
@@ -162,7 +169,7 @@ failure:
   contains:
     code:
       description: Stable failure code, such as V(unreachable), V(no_rollout), V(not_running), V(nothing_to_approve),
-        V(bad_options), V(unknown_host), V(at_work), V(fleet_too_small), V(foreign_version) or V(overtaken).
+        V(bad_options), V(unknown_host), V(at_work), V(fleet_too_small), V(foreign_version), V(no_planner) or V(overtaken).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.
@@ -184,6 +191,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     run,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import require_planner
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 _ONLY_FOR = (
@@ -191,6 +199,7 @@ _ONLY_FOR = (
     ("stage", ("approve",)),
     ("version", ("rollback",)),
     ("rollback_order", ("rollback",)),
+    ("hand_over", ("rollback",)),
     ("force", ("forget",)),
 )
 
@@ -210,6 +219,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "stage": {"type": "str"},
     "version": {"type": "str"},
     "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
+    "hand_over": {"type": "bool", "default": False},
     # The action prints.
     "show": {"type": "bool", "default": False},
 }
@@ -218,7 +228,7 @@ SPEC: dict[str, dict[str, Any]] = {
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     """Give the command; return its result.
 
-    :raises UpgradeError: ``bad_options``, and what the command raises.
+    :raises UpgradeError: ``bad_options``, ``no_planner``, and what the command raises.
     """
     options, dry = call.params, call.check_mode
     for option, actions in _ONLY_FOR:
@@ -227,6 +237,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
                 "bad_options",
                 f"{option} goes with action: {' or '.join(actions)}, not with {options['action']}. Leave {option} out.",
             )
+    if options["hand_over"]:
+        require_planner(store)
     command = control.Command(options["reason"], options["by"], options["fleet"] or {})
     simple = {"pause": control.pause, "resume": control.resume, "abort": control.abort}
     if options["action"] in simple:

@@ -16,6 +16,7 @@ from integration.support.fleet import ledger, names, seed
 from integration.support.planner_service import Nodes, Service, carried, running, until
 from integration.support.playbook import Runner, plan
 from integration.support.shipped import Shipped
+from integration.support.words import control
 
 pytestmark = pytest.mark.one_release
 
@@ -90,6 +91,32 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
         assert "follow=true" in last
         until(lambda: ledger(consul)["state"] == "complete")
     assert one.admitted()
+
+
+def test_a_rollback_without_a_planner_service_does_not_begin(run: Runner, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    run([plan(version="2", instructions=ONE)])
+    before = consul.tree()
+    refused, odd = run([control("rollback", hand_over=True), control("pause", hand_over=True)])
+    assert refused["failure"]["code"] == "no_planner"
+    assert odd["failure"]["code"] == "bad_options"
+    assert consul.tree() == before
+    # As that of a service that runs.
+    consul.put("upgrade/planners/one", "{}")
+    (begun,) = run([control("rollback", hand_over=True)])
+    assert begun["version"] == ledger(consul)["version"] == "1"
+
+
+@pytest.mark.thorough
+def test_a_rollback_that_is_not_waited_for_needs_a_planner_service(play: Shipped, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    begun = play("upgrade", version="2", instructions=ONE, once=True)
+    assert begun.returncode == 0, begun.stdout
+    before = consul.tree()
+    refused = play("rollback", wait=False)
+    assert refused.returncode != 0
+    assert "[no_planner] No planner service runs" in refused.stdout
+    assert consul.tree() == before
 
 
 @pytest.mark.thorough
