@@ -20,7 +20,6 @@ from markupsafe import Markup
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import is_job, job_id, rollout_title
-from ...module_utils._consul.errors import Unreachable
 from ...module_utils._fleet.ledger import BEGINNINGS
 from ...module_utils._queries.follow import ProgressUpdate
 from ...module_utils._queries.job_details import JobDetails
@@ -80,6 +79,8 @@ class LivePage:
         self._charts, self._charts_due = Markup(), 0.0
         self._report, self._report_due = "", 0.0
         self._at = 0.0
+        # That of a page without any read.
+        self._error = ""
         self.warning = ""
 
     def __enter__(self) -> LivePage:
@@ -107,10 +108,10 @@ class LivePage:
         """Whether the page says something else than before the first read, apart from times."""
         return not only_time_differs(self._state, self._before)
 
-    def update(self, read: ProgressUpdate | Unreachable | None) -> None:
+    def update(self, read: ProgressUpdate | UpgradeError | None) -> None:
         """Write what has changed. An error becomes ``warning``, and the next call tries again: a page must not end what it is about.
 
-        :param read: what was read; the error if Consul can't be reached; None if nothing has changed.
+        :param read: what was read; the error if it can't be read, which the page then has; None if nothing has changed.
         """
         try:
             self._update(read)
@@ -126,6 +127,8 @@ class LivePage:
             if self._read is not None:
                 self._stories_due(self._read, most_seconds=None)
                 self._write(self._read, ended=True)
+            elif self._error:
+                self._write_error(self._error, ended=True)
         except UpgradeError as error:
             self.warning = f"The page is not up to date: {error.message}"
         finally:
@@ -138,7 +141,7 @@ class LivePage:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _update(self, read: ProgressUpdate | Unreachable | None) -> None:
+    def _update(self, read: ProgressUpdate | UpgradeError | None) -> None:
         if isinstance(read, ProgressUpdate):
             has_events = self._history.refresh(read.view.snapshot.ledger)
             if has_events:
@@ -158,6 +161,16 @@ class LivePage:
                 if not error:
                     self._state["at"] = int(runtime.now())
                 self._write(self._read)
+        elif read is not None and (read.message != self._error or runtime.monotonic() - self._at >= _ALIVE):
+            self._write_error(read.message)
+
+    def _write_error(self, error: str, *, ended: bool = False) -> None:
+        """Write a page that has only an error, as nothing has been read yet."""
+        written = int(runtime.now())
+        style = own_text("style.css", "live.css")
+        self._folder.write(INDEX, render("live_error.html.j2", error=error, written=written, ended=ended, style=style))
+        self._folder.publish(written, error, ended=ended)
+        self._error, self._at = error, runtime.monotonic()
 
     def _read_details(self, read: ProgressUpdate) -> list[str]:
         """Read what is new of a job; return warnings for the page, which needs no more than the rest."""

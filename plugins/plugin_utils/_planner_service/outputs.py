@@ -91,6 +91,9 @@ class Outputs:
                     f"The page, the metrics and silences are not up to date: {error.message}",
                     WARNING,
                 )
+                with self._writing:
+                    if self._page is not None and not self._closed.is_set():
+                        self._page.update(error)
                 self._closed.wait(_AGAIN)
             else:
                 self._log.say_once("files", "", "")

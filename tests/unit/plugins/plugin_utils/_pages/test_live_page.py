@@ -157,10 +157,14 @@ def test_a_page_without_changes_is_written_once_a_minute(site: Site, monkeypatch
 
 
 def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Site) -> None:
+    # Nothing was read yet, so there is only the error. The page is loaded again without a script.
     site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
-    assert not (site.folder / "index.html").exists()
+    assert "Consul at 127.0.0.1:8500 does not answer." in site.index
+    assert '\n<meta http-equiv="refresh" content="10">\n' in site.index
+    assert site.changes["error"] == "Consul at 127.0.0.1:8500 does not answer."
 
     site.update()
+    assert "does not answer" not in site.index
     site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
     assert "does not answer. The page shows the last known state." in site.index
     assert site.state["error"].endswith("does not answer.")
@@ -175,6 +179,20 @@ def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Si
     assert site.changes["ended"]
     assert "This page is no longer updated." in site.index
     assert 'http-equiv="refresh"' not in site.index
+
+
+def test_an_error_other_than_an_outage_is_on_the_page_too(site: Site, tmp_path: Path) -> None:
+    site.update()
+    site.page.update(UpgradeError("unreadable_ledger", "upgrade/ledger can't be read."))
+    assert "upgrade/ledger can&#39;t be read. The page shows the last known state." in site.index
+
+    (tmp_path / "other").mkdir()
+    page = LivePage(site.store, str(tmp_path / "other"))
+    page.update(UpgradeError("denied", "The token <b>x</b> may not read upgrade/ledger."))
+    page.close()
+    text = (tmp_path / "other/index.html").read_text()
+    assert "The token &lt;b&gt;x&lt;/b&gt; may not read upgrade/ledger." in text
+    assert "This page is no longer updated." in text
 
 
 def test_one_process_writes_a_folder_and_no_other_page_is_replaced(site: Site, tmp_path: Path) -> None:
