@@ -9,6 +9,7 @@ All pages are complete without their script, which only loads them again.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -149,6 +150,8 @@ class LivePage:
             warnings = self._read_details(read)
             self._read, self._state = read, live_state(read, self._history, self._details)
             self._state["warnings"] += warnings
+            # If a file can't be written, the next call tries again.
+            self._at = -math.inf
             self._stories_due(read, most_seconds=_STORIES_TIME)
             self._write(read)
         elif self._read is not None:
@@ -277,8 +280,10 @@ class LivePage:
         plan, snapshot = read.view.plan, read.view.snapshot
         target = snapshot.current_version or ""
         roles = {host: view.role for host, view in read.hosts.items()}
+        # Until all of it is written, the next call writes what is left, also if this one fails.
+        self._is_behind = True
         if roles != self._roles:
-            self._roles, self._parts = roles, parts_of(roles)
+            self._parts = parts_of(roles)
             self._written = {}
             self._links = {
                 host: f"{HOSTS}/{part.name}.html#h-{quote(host, safe='')}"
@@ -288,18 +293,17 @@ class LivePage:
             index = {host: part.name for part in self._parts for host in part.hosts}
             self._folder.write(f"{HOSTS}/index.json", _json(index))
             self._folder.keep_only(part.name for part in self._parts)
+            self._roles = roles
         stages = [one.name for one in plan.stages.stages]
         events = events_by_host(self._history.current, roles)
         self._stories = stories(snapshot, read.hosts, stages, events, self._details.outputs)
         began = runtime.processor_seconds()
-        self._is_behind = False
         for part in self._parts:
             found = tuple(self._stories[host] for host in part.hosts)
             before = self._written.get(part.name)
             if before == found:
                 continue
             if before is not None and most_seconds is not None and runtime.processor_seconds() - began > most_seconds:
-                self._is_behind = True
                 return
             self._folder.write(f"{HOSTS}/{part.name}.json", _json({one.host: one.plain() for one in found}))
             self._folder.write(
@@ -320,6 +324,7 @@ class LivePage:
                 ),
             )
             self._written[part.name] = found
+        self._is_behind = False
 
 
 def report_name(version: str, begun: int) -> str:

@@ -20,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages import live_page
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.page_folder import PageFolder
 from devkit.agent import ROOT
 from integration.support.scenes import Scene
 from jsonschema import Draft7Validator
@@ -47,6 +48,10 @@ class Site:
     def state(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
         return found
+
+    @property
+    def hosts_index(self) -> str:
+        return (self.folder / "hosts/index.json").read_text()
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -226,6 +231,28 @@ def test_a_folder_that_is_lost_is_a_warning_and_written_again_when_it_is_back(si
     away.rename(site.folder)
     site.update()
     assert "no space" in site.index
+
+
+@pytest.mark.parametrize("name", ["index.html", "hosts/1.html", "hosts/index.json"])
+def test_what_could_not_be_written_is_tried_again_although_nothing_changes(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = PageFolder.write
+
+    def fails(folder: PageFolder, file: str, text: str) -> bool:
+        if file == name:
+            raise UpgradeError("bad_folder", "page: no space left.")
+        return write(folder, file, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PageFolder, "write", fails)
+        site.page.update(site.read())
+        assert site.page.warning
+        assert not (site.folder / name).exists()
+    site.page.update(None)
+    assert site.page.warning == ""
+    assert {name, "index.html"} <= site.times().keys()
+    assert len([*(site.folder / "hosts").glob("*.html")]) == len({*json.loads(site.hosts_index).values()})
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, site: Site) -> None:
