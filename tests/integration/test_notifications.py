@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import SentKey
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
@@ -257,6 +260,36 @@ def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_pat
     watched = run([{"convoy.upgrade.consul_upgrade_notify": given}], check=True, environ=WATCHED)[0]
     assert (watched["failed"], watched["notifications"]) == (False, [])
     assert consul.tree() == {}
+
+
+def test_a_notifier_that_has_lost_its_lock_sends_nothing_until_it_has_it_again(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+    events: list[str] = []
+
+    class Hook:
+        file = "hook.yml"
+
+        def call(self, event: Mapping[str, Any]) -> None:
+            events.append(event["event"])
+
+    notifier = Notifier(StartNotifier(store.settings, Hook(), {}, retry_failed=False))  # type: ignore[arg-type]
+    wait_until(lambda: notifier._has_lock)
+    # As after an outage in which its session has ended: another run has the lock, and sends the event.
+    store.client.close_session(notifier._sent_key._session)
+    other = SentKey(store)
+    taken: list[SentNotifications] = []
+    try:
+        wait_until(lambda: taken.extend(filter(None, [other.take(SentNotifications())])) or taken)
+        control.pause(store, control.Command("lunch"))
+        wait_until(lambda: not notifier._has_lock)
+        assert events == []
+        assert other.note(replace(taken[0], epoch=ledger(consul)["epoch"]))
+        other.close()
+        control.resume(store, control.Command())
+    finally:
+        notifier.finish()
+    assert events == ["resume"]
 
 
 def test_a_notifier_that_fails_gives_its_lock_back(store: Store, consul: RawKV) -> None:

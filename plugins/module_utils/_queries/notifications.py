@@ -186,6 +186,18 @@ class SentKey:
             raise
         return found
 
+    def is_held(self) -> bool:
+        """Return whether this run still has the lock. One request.
+
+        :raises UpgradeError: what :meth:`ConsulClient.confirm` raises.
+        """
+        try:
+            self._store.client.confirm(check_lock(self._key, self._session))
+        except Conflict:
+            self._session = ""
+            return False
+        return True
+
     def note(self, sent: SentNotifications) -> bool:
         """Store what was sent; return False if this run has lost the lock.
 

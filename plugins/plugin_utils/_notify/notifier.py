@@ -143,6 +143,10 @@ class Notifier:
             return not notifications
         hook = self._start.hook
         for notification in notifications:
+            # After a pause of this process or an outage, another run may have it, and have sent this event.
+            self._has_lock = self._sent_key.is_held()
+            if not self._has_lock:
+                return False
             event = rollout.payload(notification)
             why = hook.call(event)
             if why is not None:
