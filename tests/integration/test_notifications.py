@@ -292,6 +292,24 @@ def test_a_notifier_that_has_lost_its_lock_sends_nothing_until_it_has_it_again(s
     assert events == ["resume"]
 
 
+def test_a_notifier_warns_once_of_what_keeps_it_from_sending(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+    warnings: list[str] = []
+    start = StartNotifier(store.settings, None, {}, retry_failed=False)  # type: ignore[arg-type]  # nothing is sent
+    notifier = Notifier(start, warn=warnings.append)
+    kept = consul.get("upgrade/ledger") or b""
+    try:
+        for broken in ("[", "[]]"):
+            consul.put("upgrade/ledger", broken)
+            wait_until(lambda: warnings)
+        consul.put("upgrade/ledger", kept.decode())
+    finally:
+        notifier.finish()
+    assert len({*warnings}) == len(warnings)
+    assert all(one.startswith("No event is sent at present: ") and "upgrade/ledger" in one for one in warnings)
+
+
 def test_a_notifier_that_fails_gives_its_lock_back(store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))

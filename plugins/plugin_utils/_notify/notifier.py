@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._host_states.state_names import BROKEN
 from ...module_utils._observe.notifications import SentNotifications
@@ -97,6 +98,7 @@ class Notifier:
 
     def _send_all(self) -> None:
         give_up: float | None = None
+        warned = ""
         while True:
             mark, began = self._watch.mark(), runtime.monotonic()
             ending = self._over.is_set()
@@ -109,6 +111,14 @@ class Notifier:
                 if ending:
                     self._warn(f"The last events of the rollout were not sent: {error.message}")
                     break
+                # Who plans says that Consul can't be reached.
+                if not isinstance(error, Unreachable) and error.message != warned:
+                    warned = error.message
+                    self._warn(
+                        f"No event is sent at present: {warned} The next try is made within {_LONGEST_WAIT:.0f} s."
+                    )
+            else:
+                warned = ""
             if ending and is_sent:
                 break
             if give_up is not None and runtime.monotonic() > give_up:
