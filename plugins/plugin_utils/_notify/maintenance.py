@@ -20,7 +20,7 @@ from ...module_utils._host_states.state_names import UPGRADING
 from ...module_utils._queries.follow import ProgressUpdate
 from . import alertmanager, icinga
 from .settings_file import load_settings, refuse_unknown
-from .silences import MaintenanceError, Monitoring, Silence, UnknownHost, mapping_of
+from .silences import MaintenanceError, Monitoring, Silence, mapping_of
 
 # After an error, the next try comes after so many seconds, and without a change the silences are looked at again after at most so many.
 _AGAIN = 5.0
@@ -43,23 +43,32 @@ class Maintenance:
         self._reads = 0
         self._read_at = runtime.monotonic()
         self._is_over = False
+        # Another process may know more by then, so silences are only renewed.
+        self._is_cut_off = False
         self.warning = ""
         self._thread = runtime.start_thread(self._run)
 
     def update(self, read: ProgressUpdate | Unreachable | None) -> None:
         """Silence the hosts that are being upgraded, and end the silences of all others of the fleet.
 
-        :param read: None if nothing has changed. The error if Consul can't be reached changes nothing either, but silences are renewed only for
-            as long as they last.
+        :param read: None if nothing has changed. After the error if Consul can't be reached, silences are only renewed, for as long as they last.
         """
         if isinstance(read, Unreachable):
+            with self._changed:
+                self._is_cut_off = True
             return
         self._read_at = runtime.monotonic()
         if read is None:
             return
         target = read.progress.version
-        wanted = {host: target for host, view in read.hosts.items() if view.state == UPGRADING}
+        # A host that only may start other work than the rollout's has an alert for another reason.
+        wanted = {
+            host: target
+            for host, view in read.hosts.items()
+            if view.state == UPGRADING and (view.started or not view.busy)
+        }
         with self._changed:
+            self._is_cut_off = False
             if wanted != self._wanted or not self._reads:
                 self._wanted, self._known = wanted, frozenset(read.hosts)
                 self._reads += 1
@@ -84,13 +93,14 @@ class Maintenance:
                 if not self._is_over and self._reads == done:
                     self._changed.wait(wait)
                 over, reads, wanted, known = self._is_over, self._reads, self._wanted, self._known
+                only_renews = self._is_cut_off
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
                 # Hosts that an outage has broken must not stay silenced.
                 self.warning = f"Silences are not renewed, because the rollout could not be read from Consul for {silence:.0f} s. They end by themselves."
             elif reads:
                 try:
-                    self._sync(wanted, known)
+                    self._sync(wanted, known, only_renews=only_renews)
                     self.warning = ""
                 except MaintenanceError as error:
                     self.warning = f"Alerts of {listing(list(wanted), 3) or 'hosts'} may not be silenced as they should: {error}. It is tried again."
@@ -100,29 +110,35 @@ class Maintenance:
             if over:
                 return
 
-    def _sync(self, wanted: Mapping[str, str], known: frozenset[str]) -> None:
+    def _sync(self, wanted: Mapping[str, str], known: frozenset[str], *, only_renews: bool) -> None:
         """Let the silences be as they should.
 
-        :raises UnknownHost: after all other hosts, if the place does not have one of them.
+        :param only_renews: whether to begin and to end none.
+        :raises MaintenanceError: after all other hosts, that of the first host which has one.
         """
-        unknown: UnknownHost | None = None
+        first: MaintenanceError | None = None
         place, now = self._place, runtime.now()
         found: dict[str, list[Silence]] = {}
         for silence in place.silences():
             found.setdefault(silence.host, []).append(silence)
         for host, target in wanted.items():
             latest = max(found.get(host, ()), key=lambda one: one.until, default=None)
+            if latest is None and only_renews:
+                continue
             if latest is None or latest.until < now + place.lasts / 2:
                 try:
                     place.begin(host, target, now + place.lasts, latest)
-                except UnknownHost as error:
-                    unknown = error
+                except MaintenanceError as error:
+                    first = first or error
         for host, silences in found.items():
-            if host in known and host not in wanted:
+            if host in known and host not in wanted and not only_renews:
                 for silence in silences:
-                    place.end(silence)
-        if unknown is not None:
-            raise unknown
+                    try:
+                        place.end(silence)
+                    except MaintenanceError as error:
+                        first = first or error
+        if first is not None:
+            raise first
 
 
 def read_maintenance(loader: Any, file: str) -> list[Monitoring]:

@@ -26,7 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import maintenance as tested
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.alertmanager import Alertmanager
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import Maintenance, read_maintenance
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.silences import MaintenanceError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.silences import MaintenanceError, Silence
 from devkit.agent import ROOT
 from devkit.child import start, stop
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
@@ -193,7 +193,7 @@ def test_silences_end_while_consul_can_not_be_read(place: Alertmanager, monkeypa
         lambda: "Silences are not renewed, because the rollout could not be read from Consul for" in kept.warning
     )
     # Nothing has changed, but Consul is back.
-    kept.update(None)
+    kept.update(read(fleet(compute=1).opened("compute1")))
     wait_until(lambda: silenced(place))
     wait_until(lambda: kept.warning == "")
     kept.close()
@@ -309,3 +309,75 @@ def test_a_token_is_not_shown(place: Alertmanager) -> None:
     one = elsewhere(place, headers={"Authorization": "Bearer s3cret"})
     assert one.silences() == []
     assert "s3cret" not in repr(one)
+
+
+class _Place:
+    """A monitoring system in memory, which refuses some hosts."""
+
+    name, lasts = "place", 60
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+        self.found: dict[str, Silence] = {}
+        self.calls: list[str] = []
+
+    def silences(self) -> list[Silence]:
+        self.calls.append("silences")
+        return [*self.found.values()]
+
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:
+        self._refuse(host)
+        self.calls.append(f"{'renew' if before else 'begin'} {host}")
+        self.found[host] = Silence(host, host, target, until)
+
+    def end(self, silence: Silence) -> None:
+        self._refuse(silence.host)
+        self.calls.append(f"end {silence.host}")
+        del self.found[silence.host]
+
+    def _refuse(self, host: str) -> None:
+        if host in self.refused:
+            raise MaintenanceError(f"it refuses {host}")
+
+
+def test_an_error_of_one_host_leaves_no_other_host_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "_AGAIN", 0.1)
+    place = _Place("compute1", "compute3")
+    place.found = {host: Silence(host, host, "", 2e9) for host in ("compute3", "compute4")}
+    kept = Maintenance(place)
+    kept.update(read(fleet(compute=4).opened("compute1", "compute2")))
+    wait_until(lambda: "it refuses compute1" in kept.warning)
+    assert [*place.found] == ["compute3", "compute2"]
+    kept.close()
+
+
+def test_without_consul_silences_are_only_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "_LONGEST_WAIT", 0.1)
+    place = _Place()
+    kept = Maintenance(place)
+    kept.update(read(fleet(compute=4).opened("compute1", "compute2")))
+    wait_until(lambda: [*place.found] == ["compute1", "compute2"])
+    kept.update(Unreachable("unreachable", "Consul gives no answer."))
+    # Another process, which can read Consul, has ended one silence, begun another one, and one has to be renewed.
+    time.sleep(0.2)
+    place.found = {
+        "compute1": Silence("compute1", "compute1", "", time.time()),
+        "compute3": Silence("compute3", "compute3", "", 2e9),
+    }
+    place.calls.clear()
+    wait_until(lambda: place.calls.count("silences") > 2)
+    assert {*place.calls} == {"silences", "renew compute1"}
+    kept.update(read(fleet(compute=4).opened("compute1", "compute2")))
+    wait_until(lambda: [*place.found] == ["compute1", "compute2"])
+    kept.close()
+
+
+def test_a_host_that_only_may_start_other_work_is_not_silenced() -> None:
+    place = _Place()
+    kept = Maintenance(place)
+    found = read(fleet(compute=2).opened("compute1", "compute2"))
+    hosts = {**found.hosts, "compute2": replace(found.hosts["compute2"], busy=True, started=False)}
+    kept.update(replace(found, hosts=hosts))
+    wait_until(lambda: place.found)
+    kept.close()
+    assert [*place.found] == ["compute1"]
