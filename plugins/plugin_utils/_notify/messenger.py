@@ -11,7 +11,8 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -32,6 +33,8 @@ _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _KINDS = {FAILURE: "failure", WANTED: "warning"}
 # Parts of a URL that are so long may be secrets.
 _SECRET = re.compile(r"[^/:@?&=#\s]{6,}")
+# The file and the name of a target -> the thread that sends to it. One that hangs gets no further thread.
+_sending: dict[tuple[str, str], runtime.Thread] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Messenger:
 
     :param file: the file that names the targets, for messages.
     :param page: URL of the live page, which messages then have; empty for none.
-    :param patience: seconds for an event in all.
+    :param patience: seconds for an event, for each target. They are sent at the same time, so one that hangs delays no other.
     """
 
     file: str
@@ -72,26 +75,26 @@ class Messenger:
     def call(self, event: Mapping[str, Any]) -> str | None:
         """Send an event to all targets that want it; return the errors as a sentence, None for none."""
         wanted = [target for target in self.targets if event["event"] in target.events]
-        errors: list[str] = []
-        done: list[str] = []
         until = runtime.monotonic() + self.patience
-        thread = runtime.start_thread(self._send_all, wanted, event, errors, done, until)
-        thread.join(max(0.0, self.patience))
-        late = [target.name for target in wanted if target.name not in done]
-        if late:
-            errors = [*errors, f"{', '.join(late)}: not sent within {self.patience:.0f} s"]
-        return "; ".join(errors) or None
+        answers: dict[str, str | None] = {}
+        for target in wanted:
+            before = _sending.get((self.file, target.name))
+            if before is not None and before.is_alive():
+                answers[target.name] = "it is still at an earlier event"
+            else:
+                _sending[self.file, target.name] = runtime.start_thread(self._send_to, target, event, answers, until)
+        for target in wanted:
+            if target.name not in answers:
+                _sending[self.file, target.name].join(max(0.0, until - runtime.monotonic()))
+        # Threads that are late may still answer.
+        answers = dict(answers)
+        late = f"not sent within {self.patience:.0f} s"
+        found = {target.name: answers.get(target.name, late) for target in wanted}
+        return "; ".join(f"{name}: {why}" for name, why in found.items() if why is not None) or None
 
-    def _send_all(
-        self, targets: Sequence[Target], event: Mapping[str, Any], errors: list[str], done: list[str], until: float
-    ) -> None:
-        for target in targets:
-            if runtime.monotonic() > until:
-                return
-            why = self._send(target, event, until)
-            if why is not None:
-                errors.append(f"{target.name}: {_without_secrets(why, target)}")
-            done.append(target.name)
+    def _send_to(self, target: Target, event: Mapping[str, Any], answers: dict[str, str | None], until: float) -> None:
+        why = self._send(target, event, until)
+        answers[target.name] = _without_secrets(why, target) if why is not None else None
 
     def _send(self, target: Target, event: Mapping[str, Any], until: float) -> str | None:
         try:
@@ -108,13 +111,31 @@ class Messenger:
             "success" if event["event"] == END and event["outcome"] != "aborted" else _KINDS.get(event["event"], "info")
         )
         apprise = _library("apprise", "url")
-        with apprise.LogCapture(level=logging.WARNING) as log:
+        with _own_log_lines() as lines:
             sender = apprise.Apprise()
             # The message has texts of hosts. Without the format, they would be HTML in a mail, and mentions in a chat.
             if sender.add(target.url) and sender.notify(body, title, kind, body_format="text"):
                 return None
-            lines = [line.partition(" - WARNING - ")[2] for line in log.getvalue().splitlines()]
-        return " ".join(filter(None, lines)) or "it was not accepted"
+        return " ".join(lines) or "it was not accepted"
+
+
+@contextmanager
+def _own_log_lines() -> Iterator[list[str]]:
+    """Yield the list of what apprise logs in this thread meanwhile. Other threads send to other targets, whose URLs are secret too."""
+    lines: list[str] = []
+    thread = runtime.current_thread().ident
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == thread:
+                lines.append(record.getMessage())
+
+    handler, logger = Handler(logging.WARNING), logging.getLogger("apprise")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def message(event: Mapping[str, Any], page: str = "") -> tuple[str, str]:

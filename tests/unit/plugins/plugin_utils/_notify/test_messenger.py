@@ -88,7 +88,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sender(*targets: dict[str, Any], patience: float = 20, page: str = "") -> Messenger:
-    return Messenger("notify.yml", tuple(read_targets({"targets": [*targets]})), page, patience)
+    return Messenger(f"notify-{time.monotonic_ns()}.yml", tuple(read_targets({"targets": [*targets]})), page, patience)
 
 
 def test_a_webhook_gets_the_event_with_a_signature_that_it_can_check(server: Server) -> None:
@@ -149,6 +149,38 @@ def test_one_that_hangs_or_is_away_does_not_keep_the_others_from_getting_it(
         begun = time.monotonic()
         assert sender(*targets[:1], patience=0.3).call(EVENT) == "hangs: not sent within 0 s"
         assert time.monotonic() - begun < 1.5
+    finally:
+        hanging.close()
+
+
+def test_targets_that_hang_starve_no_other_and_get_no_second_thread(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_TIMEOUTS", (5, 5))
+    hanging = Server()
+    hanging.wait = 2.5
+    try:
+        one = Messenger(
+            "hanging.yml",
+            tuple(
+                read_targets(
+                    {
+                        "targets": [
+                            {"name": "a", "webhook": f"http://{hanging.host}/a"},
+                            {"name": "b", "webhook": f"http://{hanging.host}/b"},
+                            {"name": "there", "webhook": f"http://{server.host}/hook"},
+                        ]
+                    }
+                )
+            ),
+            "",
+            1,
+        )
+        assert one.call(EVENT) == "a: not sent within 1 s; b: not sent within 1 s"
+        assert len(server.requests) == 1
+        late = "it is still at an earlier event"
+        assert one.call(EVENT) == f"a: {late}; b: {late}"
+        assert (len(server.requests), len(hanging.requests)) == (2, 2)
     finally:
         hanging.close()
 
