@@ -31,7 +31,17 @@ def load_settings(loader: Any, file: str) -> Any:
         cause = error.__cause__ or getattr(error, "orig_exc", None)
         mark = getattr(cause, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ValueError(f"it can't be read{where} ({' '.join(str(error).split())})") from error
+        raise ValueError(f"it can't be read{where} ({_problem(error, getattr(cause, 'problem', None))})") from None
+
+
+def _problem(error: Exception, problem: str | None) -> str:
+    """Return what is wrong with a file without text of the file, which may be secret. Some releases of Ansible add the line.
+
+    :param problem: what the YAML parser says; None if the file is not even that.
+    """
+    text = problem or str(error).partition("\n")[0]
+    # The parser names an alias or a tag, which may be a password with an asterisk. What it expects are signs.
+    return text if "expected" in text or not problem else text.partition(" '")[0].partition(' "')[0]
 
 
 def refuse_unknown(found: Mapping[Any, Any], known: Sequence[str], prefix: str = "") -> None:
