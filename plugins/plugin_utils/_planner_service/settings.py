@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def read_service_settings(file: str, environ: Mapping[str, str]) -> ServiceSetti
     """
     loader = DataLoader()
     try:
-        data = load_settings(loader, file)
+        data = _load(loader, file)
         if not isinstance(data, Mapping):
             raise ValueError("it is not a mapping of names to values")
         refuse_unknown(data, _KEYS)
@@ -121,7 +121,7 @@ def _fleet(value: object, loader: DataLoader) -> Mapping[str, str]:
     if isinstance(value, str):
         where = f"fleet: {value}"
         try:
-            value = load_settings(loader, value)
+            value = _load(loader, value)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
     if value is None:
@@ -137,7 +137,7 @@ def _messenger(file: str, loader: DataLoader) -> Messenger | None:
     if not file:
         return None
     try:
-        found = load_settings(loader, file)
+        found = _load(loader, file)
         if not isinstance(found, Mapping):
             raise ValueError("it has no targets; hooks with tasks are called by runs of playbooks only")
         return Messenger(file, tuple(read_targets(found)), str(found.get("page", "")), _NOTIFY_SECONDS)
@@ -146,7 +146,41 @@ def _messenger(file: str, loader: DataLoader) -> Messenger | None:
 
 
 def _monitoring(file: str, loader: DataLoader) -> tuple[Monitoring, ...]:
-    return tuple(read_maintenance(loader, file)) if file else ()
+    if not file:
+        return ()
+    try:
+        _load(loader, file)
+    except ValueError as error:
+        raise ValueError(f"maintenance: {file}: {error}") from error
+    return tuple(read_maintenance(loader, file))
+
+
+def _load(loader: DataLoader, file: str) -> Any:
+    """Return the content of a file.
+
+    :raises ValueError: if it can't be read, or has a value of ansible-vault; its text is the end of a sentence.
+    """
+    found = load_settings(loader, file)
+    encrypted = next(_encrypted(found), None)
+    if encrypted is not None:
+        raise ValueError(
+            f"{encrypted or 'its content'} is a value of ansible-vault, and a planner service has no vault password; write it without !vault, and run "
+            f"chmod 0600 {file}"
+        )
+    return found
+
+
+def _encrypted(value: Any, path: str = "") -> Iterator[str]:
+    """Yield where the values of ansible-vault are."""
+    # Their class is another one in each release.
+    if type(value).__name__ in ("EncryptedString", "AnsibleVaultEncryptedUnicode"):
+        yield path
+    elif isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _encrypted(below, f"{path}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for at, below in enumerate(value):
+            yield from _encrypted(below, f"{path}[{at}]")
 
 
 def _path(data: Mapping[str, Any], key: str) -> str:
