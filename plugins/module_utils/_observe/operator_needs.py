@@ -11,6 +11,7 @@ from typing import Any
 
 from .._common.names import job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
+from .._fleet.fleet import MAY_START as RECORDED_MAY_START
 from .._fleet.ledger import COMPLETE, Ledger
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
@@ -21,7 +22,9 @@ from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
 BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupted"
-STUCK, POST_UPGRADE, NO_PLANNER = "stuck", "post_upgrade", "no_planner"
+STUCK, POST_UPGRADE, NO_PLANNER, MAY_START = "stuck", "post_upgrade", "no_planner", "may_start"
+# For how long hosts that may start an upgrade keep a job waiting before an operator is needed (seconds). Those that are there start at once.
+_PATIENCE = 300
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -32,7 +35,7 @@ class OperatorNeed:
     """Something that only an operator can do.
 
     :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck``,
-        ``post_upgrade`` or ``no_planner``.
+        ``post_upgrade``, ``no_planner`` or ``may_start``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -99,6 +102,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
+    if ledger.is_job and plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _PATIENCE:
+        found += _of_idle_hosts([one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING])
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
@@ -140,6 +145,21 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
     again = ("command", {"job": job_id(ledger.version)}) if ledger.is_job else ("upgrade", {"version": ledger.version})
     playbook, variables = again if handover.limit is None else ("status", {})
     return OperatorNeed(NO_PLANNER, text, playbook, variables, since=float(handover.at))
+
+
+def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
+    """Return the need of a job that waits for hosts which may start an upgrade at any time, and do not."""
+    idle = [one for one in busy if one.record is not None and one.record.state == RECORDED_MAY_START]
+    if not idle or idle[0].record is None:
+        return ()
+    names = [one.host for one in idle]
+    takes = "host takes a slot" if len(names) == 1 else "hosts take slots"
+    text = (
+        f"{len(names)} {takes} of the job without working: {listing(names, _MOST_IN_TEXT)}. The gate for the upgrade to {idle[0].record.version} is "
+        "open there, so it may start at any time. Hold the hosts that are away, and forget those that are gone."
+    )
+    variables = {"host": ",".join(names[:_MOST_NAMED]), "reason": "away during a job"}
+    return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)
 
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:

@@ -303,7 +303,15 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
     consul.write("upgrade/hosts/web1", {"version": "1.0" if state == "upgraded" else "2.0", "state": state})
     begin(store)
     assert admitted(consul) == ["db1"]
-    assert "it may start that upgrade at any time" in read_fleet(store, fleet=FLEET).plan.hosts["web1"].reason
+    view = read_fleet(store, fleet=FLEET)
+    assert "it may start that upgrade at any time" in view.plan.hosts["web1"].reason
+    assert operator_needs(view.snapshot, view.plan) == ()
+    # A host that is there starts soon.
+    (need,) = operator_needs(replace(view.snapshot, now=view.snapshot.now + 400), view.plan)
+    assert (need.code, need.playbook, need.variables["host"]) == ("may_start", "hold", "web1")
+    assert need.text.startswith(
+        "1 host takes a slot of the job without working: web1. The gate for the upgrade to 2.0 is open"
+    )
     set_holds(store, HoldTargets(hosts=["web1"]), "disk", "ann")
     assert [one.host for one in go_on(store).admissions] == ["web2"]
 
