@@ -49,6 +49,7 @@ class _Folder:
     :param parts: partition -> key -> ModifyIndex.
     :param indexes: partition -> the index that Consul told of it.
     :param top: the index that Consul told of the folder; 0 if it was not asked.
+    :param is_new: whether its partitions are new, so that ``indexes`` are those of their keys, and not what Consul told.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -56,6 +57,7 @@ class _Folder:
         self.parts: dict[Partition, dict[str, int]] = {Partition(prefix): {}}
         self.indexes: dict[Partition, int] = {}
         self.top = 0
+        self.is_new = False
 
     @property
     def is_divided(self) -> bool:
@@ -70,7 +72,7 @@ class _Folder:
         for part, of_part in self.parts.items():
             of_part.update({key: found[key] for key in _of(part, keys)})
         self.indexes = {part: max(of_part.values(), default=0) for part, of_part in self.parts.items()}
-        self.top = 0
+        self.top, self.is_new = 0, True
 
     @property
     def should_be_divided(self) -> bool:
@@ -192,7 +194,7 @@ class KeyCache:
         changes = Changes(known=[entry for entry in entries if entry.key in known])
         self._take(due, entries, changes)
         for folder in self._folders.values():
-            folder.top = tops.get(folder.prefix, 0)
+            folder.top, folder.is_new = tops.get(folder.prefix, 0), False
             if folder.should_be_divided:
                 folder.divide()
         return changes
@@ -224,7 +226,10 @@ class KeyCache:
                 entry = self._client.get(part.prefix)
                 index = entry.modify_index if entry is not None else 0
             else:
-                _names, index = self._client.keys_below(part.prefix)
+                keys, index = self._client.keys_below(part.prefix, None if folder.is_new else "/")
+                # The keys that were read do not tell what had been deleted. A restore may bring such a key back with the same highest index.
+                if folder.is_new and folder.parts[part].keys() != set(keys):
+                    found[part] = index
             if index != folder.indexes.get(part):
                 found[part] = index
         return found

@@ -151,12 +151,14 @@ class ConsulClient:
         """Return all keys below a prefix."""
         return self._retrying(lambda: self._keys(prefix, None)[0])
 
-    def keys_below(self, prefix: str) -> tuple[list[str], int]:
-        """Return the keys below a prefix up to the next slash, and the highest index at which one was set or deleted: one request.
+    def keys_below(self, prefix: str, separator: str | None = "/") -> tuple[list[str], int]:
+        """Return the keys below a prefix, and the highest index at which one was set or deleted: one request.
 
         If there is none, and none was deleted lately, the index is that of all keys.
+
+        :param separator: where keys are cut off; None for whole keys.
         """
-        return self._retrying(lambda: self._keys(prefix, "/"))
+        return self._retrying(lambda: self._keys(prefix, separator))
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the catalog: one request.

@@ -145,6 +145,20 @@ def test_a_cache_has_what_consul_has(consul: Consul, first: set[int], rounds: li
         assert reader.found == consul.below(*FOLDERS)
 
 
+def test_a_restore_brings_back_a_key_that_was_deleted_before_the_first_read(consul: Consul) -> None:
+    for role in "abcdef":
+        for number in range(1, 4):
+            consul.put(f"{HOSTS}{role}{number}")
+    kept = consul.server.snapshot()
+    consul.delete(f"{HOSTS}b2")
+    reader = Reader()
+    reader.refresh()
+    consul.server.restore(kept)
+    # Each partition has the same highest index as before, but one more key.
+    reader.refresh()
+    assert reader.found == consul.below(*FOLDERS)
+
+
 def test_only_the_changed_partition_is_read_again(consul: Consul) -> None:
     for number in range(1, 31):
         consul.put(f"{HOSTS}web{number}")
