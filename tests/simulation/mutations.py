@@ -144,8 +144,8 @@ MUTATIONS = (
     Mutation(
         "only the first host of a role counts for the order",
         _PLAN,
-        "role: sum(1 for one in found if one.blocks_others) for role, found in each.items()",
-        "role: sum(1 for one in found[:1] if one.blocks_others) for role, found in each.items()",
+        "role: [one for one in found if one.blocks_others] for role, found in hosts.items()",
+        "role: [one for one in found[:1] if one.blocks_others] for role, found in hosts.items()",
     ),
     Mutation("pause is forgotten", _BLOCKERS, "if ledger.state == PAUSED:", "if False:"),
     Mutation("abort is forgotten", _BLOCKERS, "if ledger.state == ABORTED:", "if False:"),
@@ -218,8 +218,8 @@ MUTATIONS = (
     Mutation(
         "hosts never get their gate back",
         "_host_states/host_state.py",
-        "and self.hold is None and self.was_admitted",
-        "and False",
+        "return self.hold is None and self.was_admitted and not self.is_busy",
+        "return False",
     ),
     Mutation(
         "a retry leaves hosts failed",
@@ -266,7 +266,7 @@ MUTATIONS = (
     Mutation(
         "an earlier job takes no slot of a job for other hosts",
         _STATES,
-        "        if other is None and not is_target:\n",
+        "        if other is None:\n",
         "        if False:\n",
         _JOBS,
     ),
