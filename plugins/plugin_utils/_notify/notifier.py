@@ -75,15 +75,16 @@ class Notifier:
         """Wait for its end: after :meth:`finish`, or because it failed."""
         self._thread.join()
 
-    def finish(self, wait_for_holder: float = _WAIT_FOR_HOLDER) -> tuple[str, ...]:
+    def finish(self, wait_for_holder: float = _WAIT_FOR_HOLDER, most_seconds: float | None = None) -> tuple[str, ...]:
         """Send the remaining events, and return the warnings of the whole run, each once.
 
         :param wait_for_holder: how long to wait until another run that holds the lock has sent them (seconds).
+        :param most_seconds: how long to wait in all; None for as long as it takes.
         """
         self._wait_for_holder = wait_for_holder
         self._over.set()
         self._watch.wake()
-        self._thread.join()
+        self._thread.join(most_seconds)
         return tuple(dict.fromkeys(self._warnings))
 
     def _run(self) -> None:

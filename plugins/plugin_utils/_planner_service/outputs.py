@@ -28,6 +28,8 @@ _METRICS_EVERY = 15.0
 _IDLE = 60.0
 # What failed is tried again after this time (seconds).
 _AGAIN = 15.0
+# A service that is stopped waits so long for a notification that is under way (seconds). Without it, its lock expires.
+_TO_SEND = 10.0
 
 
 class Outputs:
@@ -39,7 +41,7 @@ class Outputs:
         self._closed = runtime.event()
         self._page: LivePage | None = None
         self._notifier: Notifier | None = None
-        self._metrics_due = 0.0
+        self._metrics_due = self._page_due = 0.0
         self._writing = runtime.lock()
         self._maintenance = [Maintenance(one) for one in settings.monitoring]
         if settings.page or settings.metrics_file or settings.monitoring:
@@ -53,11 +55,11 @@ class Outputs:
         Silences end by themselves, unless another service renews them.
         """
         self._closed.set()
-        if self._notifier is not None:
-            self._notifier.finish(wait_for_holder=0)
         with self._writing, contextlib.suppress(UpgradeError):
             if self._page is not None:
                 self._page.close()
+        if self._notifier is not None:
+            self._notifier.finish(wait_for_holder=0, most_seconds=_TO_SEND)
 
     def _write_all(self) -> None:
         consul = self._settings.consul
@@ -66,13 +68,15 @@ class Outputs:
         while not self._closed.is_set():
             mark = watch.mark()
             try:
-                self._open_page()
+                latest: ProgressUpdate | None = None
                 for found in follow(consul, self._settings.fleet or None, queries=queries):
                     with self._writing:
                         if self._closed.is_set():
                             return
+                        latest = found if isinstance(found, ProgressUpdate) else latest
+                        is_new = self._open_page()
                         if self._page is not None:
-                            self._page.update(found)
+                            self._page.update(latest if is_new and found is None else found)
                             self._log.say_once("page", "page", self._page.warning, WARNING)
                         for number, one in enumerate(self._maintenance):
                             one.update(found)
@@ -92,18 +96,24 @@ class Outputs:
                     WARNING,
                 )
                 with self._writing:
-                    if self._page is not None and not self._closed.is_set():
-                        self._page.update(error)
+                    if not self._closed.is_set():
+                        self._open_page()
+                        if self._page is not None:
+                            self._page.update(error)
                 self._closed.wait(_AGAIN)
             else:
                 self._log.say_once("files", "", "")
 
-    def _open_page(self) -> None:
-        if self._settings.page and self._page is None:
-            try:
-                self._page = LivePage(Store(self._settings.consul), self._settings.page)
-            except UpgradeError as error:
-                self._log.say_once("page", error.code, f"There is no page: {error.message}", WARNING)
+    def _open_page(self) -> bool:
+        """Open the page if there is none; return whether it was opened now. After an error, it is tried again from time to time."""
+        if not self._settings.page or self._page is not None or runtime.monotonic() < self._page_due:
+            return False
+        try:
+            self._page = LivePage(Store(self._settings.consul), self._settings.page)
+        except UpgradeError as error:
+            self._log.say_once("page", error.code, f"There is no page: {error.message}", WARNING)
+            self._page_due = runtime.monotonic() + _AGAIN
+        return self._page is not None
 
     def _write_metrics(self, found: ProgressUpdate) -> None:
         path = self._settings.metrics_file

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The page of a planner service while it can't be opened, while the fleet can't be read, and at the end of the service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service import outputs as tested
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.log import Log
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.outputs import Outputs
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.settings import ServiceSettings
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.systemd import Systemd
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[..., Iterator[Any]]], Outputs]:
+    """Start outputs with a page, for which a function yields what was read."""
+    watch = SimpleNamespace(mark=lambda: 0, wait=lambda *_given: time.sleep(0.05))
+    monkeypatch.setattr(tested, "Watch", lambda *_given: watch)
+    monkeypatch.setattr(tested, "BlockingQueries", lambda *_given: None)
+    monkeypatch.setattr(tested, "_AGAIN", 0.1)
+
+    def begin(follow: Callable[..., Iterator[Any]]) -> Outputs:
+        monkeypatch.setattr(tested, "follow", follow)
+        settings = ServiceSettings("one", Settings(), {}, page=str(tmp_path / "page"))
+        return Outputs(settings, Log(Systemd({}), is_json=True))
+
+    return begin
+
+
+def test_a_page_that_can_not_be_opened_is_tried_again_while_the_rollout_goes_on(
+    outputs: Callable[[Any], Outputs], tmp_path: Path
+) -> None:
+    def follow(*_given: Any, **_more: Any) -> Iterator[None]:
+        while True:
+            time.sleep(0.02)
+            yield None
+
+    kept = outputs(follow)
+    time.sleep(0.2)
+    assert kept._page is None
+    (tmp_path / "page").mkdir()
+    _until(lambda: kept._page is not None)
+    kept.close()
+
+
+def test_an_error_with_which_the_fleet_can_not_be_read_is_on_the_page(
+    outputs: Callable[[Any], Outputs], tmp_path: Path
+) -> None:
+    def follow(*_given: Any, **_more: Any) -> Iterator[None]:
+        raise UpgradeError("unreadable_ledger", "The ledger is broken.")
+        yield None
+
+    (tmp_path / "page").mkdir()
+    kept = outputs(follow)
+    _until(lambda: (tmp_path / "page/index.html").exists())
+    assert "The ledger is broken." in (tmp_path / "page/index.html").read_text()
+    kept.close()
+
+
+def test_the_page_says_that_the_service_has_ended_although_a_notification_hangs(
+    outputs: Callable[[Any], Outputs],
+) -> None:
+    kept = outputs(lambda *_given, **_more: iter(()))
+    calls: list[Any] = []
+    page: Any = SimpleNamespace(close=lambda: calls.append("page"))
+    notifier: Any = SimpleNamespace(finish=lambda **given: calls.append(given))
+    kept._page, kept._notifier = page, notifier
+    kept.close()
+    assert calls == ["page", {"wait_for_holder": 0, "most_seconds": 10.0}]
