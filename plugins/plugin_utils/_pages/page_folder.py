@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
@@ -22,6 +24,8 @@ CHANGES = "changes.json"
 _LOCK = ".convoy-page.lock"
 # Every page of this collection has this, and no other file is replaced.
 _MARK = '<meta name="generator" content="convoy.upgrade">'
+# The names of reports: of a rollout and when it began (unix seconds).
+_REPORT = re.compile(r"rollout-.+-[0-9]{9,}\.html")
 # The subfolder of hosts.
 HOSTS = "hosts"
 _OPTION = "page"
@@ -44,6 +48,7 @@ class PageFolder:
         self._dry = dry
         self.texts: dict[str, str] = {}
         self._changes: dict[str, str] = {}
+        self._reports: set[str] | None = None
         self._lock: int | None = None
         before = read_text(str(self.path / INDEX), _OPTION)
         if before and _MARK not in before:
@@ -62,7 +67,11 @@ class PageFolder:
             raise self._error("another process writes a page there; give another folder, or end that process") from None
         except OSError as error:
             self.close()
-            raise self._error(error.strerror or str(error)) from error
+            # Another user may have written the folder before, and then this file is that user's.
+            why = f"{error.strerror or error}" + (
+                f": {error.filename}; remove it, or run as its owner" if error.filename else ""
+            )
+            raise self._error(why) from error
 
     def close(self) -> None:
         """Let other processes write the folder."""
@@ -119,6 +128,23 @@ class PageFolder:
                 file.unlink(missing_ok=True)
                 self.texts.pop(f"{HOSTS}/{file.name}", None)
                 self._changes.pop(f"{HOSTS}/{file.name}", None)
+
+    def keep_reports(self, names: Collection[str]) -> None:
+        """Remove the reports of rollouts that no page links to any more, also those of earlier processes.
+
+        :param names: those of the reports that are kept.
+        """
+        if self._dry or self._reports == {*names}:
+            return
+        for file in self.path.glob("rollout-*.html"):
+            # An operator may have written other reports here, whose names have no time.
+            if file.name not in names and _REPORT.fullmatch(file.name) and _MARK in self.read(file.name):
+                # One that stays does no harm.
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+                self.texts.pop(file.name, None)
+                self._changes.pop(file.name, None)
+        self._reports = {*names}
 
     def _error(self, why: str) -> UpgradeError:
         return UpgradeError("bad_folder", f"{_OPTION}: {self.path} can't be written: {why}.", path=str(self.path))

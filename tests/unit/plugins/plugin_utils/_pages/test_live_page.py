@@ -287,6 +287,38 @@ def test_a_fleet_that_shrinks_leaves_no_pages_behind(site: Site) -> None:
     assert "compute31" not in site.index.replace("history", "")[: site.index.index('id="history"')]
 
 
+def test_reports_of_rollouts_that_it_no_longer_lists_are_removed(site: Site) -> None:
+    mark = '<meta name="generator" content="convoy.upgrade">'
+    for name, text in (
+        ("rollout-1.0-1700000000.html", mark),
+        ("rollout-1.html", mark),
+        ("rollout-x-1700000000.html", "x"),
+    ):
+        (site.folder / name).write_text(text)
+    site.update()
+    (current,) = [one for one in site.changes if one.startswith("rollout-")]
+    assert {one.name for one in site.folder.glob("rollout-*")} == {
+        current, "rollout-1.html", "rollout-x-1700000000.html",
+    }  # fmt: skip
+    # Nor are they kept in memory.
+    site.page._folder.keep_reports(())
+    assert not [one for one in site.page.texts if one.startswith("rollout-")]
+    assert not (site.folder / current).exists()
+
+
+def test_a_file_that_another_user_has_written_is_named(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: Path, *_rest: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr("os.open", refuses)
+    lock = tmp_path / "other/.convoy-page.lock"
+    with pytest.raises(UpgradeError, match=re.escape(f"can't be written: Permission denied: {lock}")):
+        LivePage(site.store, str(tmp_path / "other"))
+
+
 def test_its_files_can_be_read_by_a_web_server_and_have_no_inline_code_but_their_own(site: Site) -> None:
     site.update()
     assert (site.folder / "hosts").stat().st_mode & 0o777 == 0o755
