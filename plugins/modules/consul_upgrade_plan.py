@@ -355,8 +355,8 @@ targets:
   type: dict
   sample: {"roles": ["compute"]}
 planners:
-  description: Names of the planner services that run, without those that refuse the rollout.
-  returned: with O(hand_over)
+  description: Names of the planner services that carry the rollout, in check mode of all that run.
+  returned: with O(hand_over), unless every host is upgraded
   type: list
   elements: str
 complete:
@@ -927,7 +927,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
             planners = list(wait_for_planner(store, handed.id))
     for warning in outcome.warnings:
         call.warn(warning)
-    handed_over = {"planners": planners} if options["hand_over"] else {}
+    # No one has to carry a rollout that is complete.
+    handed_over = {"planners": planners} if options["hand_over"] and not outcome.plan.complete else {}
     return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over}
 
 

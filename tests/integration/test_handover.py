@@ -93,6 +93,14 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
     assert one.admitted()
 
 
+def test_a_complete_rollout_names_no_service_that_would_carry_it(run: Runner, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    consul.put("upgrade/planners/one", "{}")
+    (found,) = run([plan(version="1", instructions=ONE, hand_over=True)])
+    assert found["complete"]
+    assert "planners" not in found
+
+
 def test_a_rollback_without_a_planner_service_does_not_begin(run: Runner, consul: RawKV) -> None:
     seed(consul, HOSTS)
     run([plan(version="2", instructions=ONE)])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -62,7 +63,11 @@ def test_a_job_that_was_handed_over_goes_on_after_the_acting_service_is_killed(
         begun = play("command", run="work", args={"grace": 3}, wait=False, reason="certificate", by="ann", **MORE)
         assert begun.returncode == 0, begun.stdout
         assert "(1 host is not done: controller1 running), as role_order says" in begun.stdout
-        assert "Handed over: 2 planner services carry the job to its end (one, two)." in begun.stdout
+        # Those that have answered by then.
+        assert re.search(
+            r"Handed over: (1 planner service carries|2 planner services carry) the job to its end \((one|two|one, two)\)\.",
+            begun.stdout,
+        )
         (key,) = consul.tree("upgrade/jobs/")
         identifier = key.removeprefix("upgrade/jobs/")
         last = begun.stdout.strip().splitlines()[-1]

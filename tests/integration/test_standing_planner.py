@@ -15,7 +15,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, take_back
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import (
+    hand_over,
+    take_back,
+    wait_for_planner,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.settings import ServiceSettings
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.standing_planner import StandingPlanner
@@ -159,6 +163,28 @@ def test_a_service_that_knows_more_hosts_than_the_run_admits_none(store: Store, 
     _before_the_pass(planner, lambda: None)
     assert _carry(planner) == ""
     assert open_hosts(consul, HOSTS) == ["web1", "web2"]
+
+
+def test_a_rollout_that_was_complete_before_its_handover_is_refused(store: Store, consul: RawKV) -> None:
+    begun = _begin(store, consul)
+    planner = _planner(store)
+    for _host in HOSTS:
+        for host in open_hosts(consul, HOSTS):
+            upgrade(store, host)
+        make_pass(store, PassRequest(since=1, converge=True))
+    assert ledger(consul)["state"] == "complete"
+    # Completed after it was handed over.
+    assert _carry(planner) == ""
+    hand_over(store, begun, None, dry=False)
+    assert "was complete before it was handed over" in _carry(planner)
+
+
+def test_only_services_that_have_answered_carry_a_rollout(store: Store, consul: RawKV) -> None:
+    handed = hand_over(store, _begin(store, consul), None, dry=False)
+    consul.put("upgrade/planners/one", json.dumps({"handover": handed.id, "refusal": ""}))
+    consul.put("upgrade/planners/silent", "{}")
+    consul.put("upgrade/planners/refuses", json.dumps({"handover": handed.id, "refusal": "Too few hosts."}))
+    assert wait_for_planner(store, handed.id, 1) == ("one",)
 
 
 def test_the_status_says_that_no_service_carries_a_rollout_that_was_handed_over(store: Store, consul: RawKV) -> None:

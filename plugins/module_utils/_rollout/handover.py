@@ -113,7 +113,7 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
 
 
 def wait_for_planner(store: Store, handover: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, ...]:
-    """Wait until a planner service carries a rollout that was handed over; return the names of all services but those that refuse it.
+    """Wait until a planner service carries a rollout that was handed over; return the names of the services that do.
 
     :param handover: the ID of the handover.
     :raises UpgradeError: ``no_planner`` if all services refuse it, or none answers in time, and what :meth:`ConsulClient.read` raises.
@@ -125,7 +125,7 @@ def wait_for_planner(store: Store, handover: str, seconds: float = _ANSWER_SECON
             mark = watch.mark()
             answers = _answers(store, handover)
             if "" in answers.values():
-                return tuple(name for name, refusal in answers.items() if not refusal)
+                return tuple(name for name, refusal in answers.items() if refusal == "")
             left = until - runtime.monotonic()
             # A refusal may pass, such as that of a service that is being started.
             if left <= 0:

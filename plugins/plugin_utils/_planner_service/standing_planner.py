@@ -191,7 +191,12 @@ class StandingPlanner:
             return "no rollout has begun."
         what = rollout_text(ledger.version)
         if ledger.state not in (RUNNING, PAUSED):
-            self._is_carried = ledger.state == COMPLETE and _is_of(found.get(keys.handover), ledger)
+            entry = found.get(keys.handover)
+            is_own = ledger.state == COMPLETE and _is_of(entry, ledger)
+            # A run waits for an answer only if hosts are left. If it could admit none, the ledger is complete since before the handover.
+            self._is_carried = is_own and entry is not None and entry.modify_index < found[keys.ledger].modify_index
+            if is_own and not self._is_carried:
+                return f"{what} was complete before it was handed over. Hosts that came later are admitted by a run without -e wait=false."
             return f"{what} is {ledger.state}."
         again = (
             f"convoy.upgrade.command -e job={job_id(ledger.version)}"
