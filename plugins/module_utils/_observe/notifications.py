@@ -26,6 +26,8 @@ MOST_FAILURES = 50
 _MOST_IN_TEXT = 3
 _MOST_ERROR = 1000
 
+# Fields that an event of an earlier rollout does not have.
+_OF_CURRENT = ("hosts", "upgraded", "broken", "counts")
 _ENDS = ("complete", "converge", "abort")
 
 
@@ -99,7 +101,7 @@ def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView
 
     :param hosts: what :func:`~.progress.watched_hosts` returns.
     """
-    ledger = snapshot.ledger
+    ledger = snapshot.ledger or snapshot.job
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
     return SentNotifications(
         ledger.epoch if ledger is not None else 0, _broken(hosts), _wanted(plan), plan.stage or "", over
@@ -254,6 +256,9 @@ def payload(
         "failures": failures,
         "more_failures": len(notification.hosts) - len(failures),
     }
+    if not is_current:
+        # The hosts are in the states of another rollout.
+        found = {name: value for name, value in found.items() if name not in _OF_CURRENT}
     found = {name: sanitize(value) if isinstance(value, str) else value for name, value in found.items()}
     return {**found, "text": _text(found), "next": _next(found)}
 
@@ -272,7 +277,8 @@ def _text(found: Mapping[str, Any]) -> str:
     by = f" by {found['by']}" if found["by"] else ""
     if event == BEGIN:
         came = f" from {found['from_version']}" if found["from_version"] else ""
-        return f"{of}{came} was begun{by}, for {plural(found['hosts'], 'host')}."
+        hosts = f", for {plural(found['hosts'], 'host')}" if "hosts" in found else ""
+        return f"{of}{came} was begun{by}{hosts}."
     if event == STAGE:
         return f"{of}: stage {found['stage']} begins."
     if event == PAUSE:
@@ -290,7 +296,8 @@ def _text(found: Mapping[str, Any]) -> str:
         return f"{of}: stage {found['stage']} was approved{by}{why}."
     how = f"was aborted{by}{why}" if found["outcome"] == ABORTED else "is complete"
     end = "done" if is_job(version) else "upgraded"
-    return f"{of} {how}; {found['upgraded']} of {plural(found['hosts'], 'host')} {end}."
+    counts = f"; {found['upgraded']} of {plural(found['hosts'], 'host')} {end}" if "hosts" in found else ""
+    return f"{of} {how}{counts}."
 
 
 def _next(found: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from .._common.errors import UpgradeError
 from .._consul.client import KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, compare, compare_and_put, lock, put
+from .._fleet.ledger import Ledger
 from .._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, renew_session
 from .._observe.notifications import (
     Notification,
@@ -45,8 +46,16 @@ class RolloutView:
     @property
     def epoch(self) -> int:
         """The epoch of the ledger; 0 without a ledger."""
-        ledger = self.view.snapshot.ledger
-        return ledger.epoch if ledger is not None else 0
+        return self.ledger.epoch if self.ledger is not None else 0
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger; that of the last job in a fleet without a rollout to a version; None without both."""
+        return self.view.snapshot.ledger or self.view.snapshot.job
+
+    def reads_job(self, sent: SentNotifications) -> bool | None:
+        """Return ``of_job`` for the next :func:`read_rollout`: a job is read until its end was sent, also when it is complete."""
+        return True if self.view.snapshot.is_job and not sent.ended else None
 
     @property
     def everything_sent(self) -> SentNotifications:
@@ -58,12 +67,15 @@ class RolloutView:
         return payload(notification, self.view.snapshot, self.view.plan, self.hosts)
 
 
-def read_rollout(store: Store, fleet: Mapping[str, str] | None) -> RolloutView:
-    """Read the fleet. Costs the requests of :func:`read_fleet`.
+def read_rollout(store: Store, fleet: Mapping[str, str] | None, of_job: bool | None = None) -> RolloutView:
+    """Read the fleet. Costs the requests of :func:`read_fleet`; of two, if a rollout to a version has begun after the job.
 
+    :param of_job: as for :meth:`Store.snapshot`.
     :raises UpgradeError: what :func:`read_fleet` raises.
     """
-    view = read_fleet(store, fleet=fleet)
+    view = read_fleet(store, fleet=fleet, of_job=of_job)
+    if view.snapshot.is_job and (view.snapshot.ledger is None or not view.snapshot.ledger.is_job):
+        view = read_fleet(store, fleet=fleet)
     return RolloutView(view, watched_hosts(view.snapshot, view.plan))
 
 
@@ -92,22 +104,25 @@ class RolloutEvents:
         """Read nothing yet."""
         self._store, self._fleet = store, fleet
         self._sent: SentNotifications | None = None
+        self._of_job: bool | None = None
 
     def read(self) -> list[dict[str, Any]]:
         """Return the payloads of the events since the last call; none for the first one. Costs the requests of :func:`read_rollout`.
 
         :raises UpgradeError: what :func:`read_rollout` and :func:`new_notifications` raise. The next call returns the events then.
         """
-        rollout = read_rollout(self._store, self._fleet)
+        rollout = read_rollout(self._store, self._fleet, self._of_job)
         if self._sent is None:
             self._sent = rollout.everything_sent
+            self._of_job = rollout.reads_job(self._sent)
             return []
         found, self._sent = new_notifications(self._store, rollout, self._sent)
+        self._of_job = rollout.reads_job(self._sent)
         return [rollout.payload(one) for one in found]
 
 
 def _entries(store: Store, rollout: RolloutView, sent: SentNotifications) -> list[dict[str, Any]]:
-    return store.events_after(sent.epoch, rollout.view.snapshot.ledger)
+    return store.events_after(sent.epoch, rollout.ledger)
 
 
 def initial_state(store: Store, rollout: RolloutView, *, dry: bool = False) -> SentNotifications:
@@ -131,7 +146,7 @@ def initial_state(store: Store, rollout: RolloutView, *, dry: bool = False) -> S
                 store.client.write([compare_and_put(key, _encoded(sent), index)])
         return sent
     entries = _entries(store, rollout, sent)
-    kept = caught_up(rollout.view.snapshot.ledger, entries)
+    kept = caught_up(rollout.ledger, entries)
     if len(kept) == len(entries):
         return sent
     return SentNotifications(int(kept[0]["epoch"]) - 1) if kept else rollout.everything_sent

@@ -56,6 +56,7 @@ class Notifier:
         self._over = runtime.event()
         self._sent_key = SentKey(self._store)
         self._has_lock = False
+        self._of_job: bool | None = None
         self._period = _SHORTEST_PERIOD
         keys = self._store.keys
         folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
@@ -138,7 +139,7 @@ class Notifier:
     def _send_new(self) -> bool:
         """Send the new events; return whether all are sent."""
         began, busy = runtime.monotonic(), runtime.processor_seconds()
-        rollout = read_rollout(self._store, self._start.fleet)
+        rollout = read_rollout(self._store, self._start.fleet, self._of_job)
         self._period = max(
             _SHORTEST_PERIOD,
             (runtime.processor_seconds() - busy) * _PERIODS_PER_READ,
@@ -148,6 +149,7 @@ class Notifier:
             found = self._sent_key.take(self._sent)
             self._has_lock = found is not None
             self._sent = found or self._newest_sent()
+        self._of_job = rollout.reads_job(self._sent)
         sent = self._without_retried(rollout, self._sent)
         notifications, after = new_notifications(self._store, rollout, sent)
         if not self._has_lock:
@@ -171,6 +173,7 @@ class Notifier:
                 return False
         if after != self._sent:
             self._store_sent(after)
+        self._of_job = rollout.reads_job(after)
         return self._has_lock
 
     def _newest_sent(self) -> SentNotifications:

@@ -222,3 +222,13 @@ def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
     found = payload(notification, snapshot, plan, watched_hosts(snapshot, plan))
     assert (found["by"], found["reason"]) == ("ann?[31m", "a b")
     assert found["text"] == f"The rollout to {NEW} was paused by ann?[31m: a b."
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("begin", "The rollout to 1.5 was begun by ann@vm."), ("complete", "The rollout to 1.5 is complete.")],
+)
+def test_an_event_of_an_earlier_rollout_has_no_numbers_of_the_current_one(what: str, text: str) -> None:
+    ((_name, event), *_rest), _told = told_of(rollout(compute=2), [entry(1, what, version="1.5"), entry(2, "begin")])
+    assert event["text"] == text
+    assert not {"hosts", "upgraded", "broken", "counts"} & event.keys()

@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_n
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import RolloutEvents
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -148,3 +149,28 @@ def test_a_host_whose_job_is_lost_is_a_failure_in_the_report(store: Store, consu
     view = read_fleet(store, fleet=FLEET)
     (need,) = operator_needs(view.snapshot, view.plan)
     assert (need.text, need.since) == ("1 host is lost: web1. Fix it, then retry.", at + 1)
+
+
+@pytest.mark.parametrize("has_rollout", [True, False], ids=["after a rollout", "without a rollout"])
+def test_the_end_of_a_job_is_sent_with_its_numbers(*, has_rollout: bool) -> None:
+    before = complete_fleet()
+    if not has_rollout:
+        for key in [key for key in before.keys if key.startswith(("upgrade/ledger", "upgrade/history/"))]:
+            del before.keys[key]
+    with before.in_place() as consul:
+        store = consul.store()
+        events = RolloutEvents(store, FLEET)
+        assert events.read() == []
+        begin(store, rules=RULES)
+        texts = [one["text"] for one in events.read()]
+        for host in FLEET:
+            reports(consul, host, "done")
+            go_on(store)
+        texts += [one["text"] for one in events.read()]
+        assert [text.partition(" was begun")[0] for text in texts[:1]] == ["The job j1"]
+        assert texts[1:] == ["The job j1 is complete; 4 of 4 hosts done."]
+        assert events.read() == []
+        # The next rollout begins with its own numbers, and a service that starts later finds everything sent.
+        assert RolloutEvents(store, FLEET).read() == []
+        make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
+        assert [one["event"] for one in events.read()] == ["begin"]
