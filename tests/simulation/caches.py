@@ -15,7 +15,7 @@ import getpass
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from types import FunctionType, SimpleNamespace
@@ -100,25 +100,35 @@ class _Night:
 
 
 _night = _Night(is_shared=False)
+# The other caches, each of which has values of one night.
+_caches: list[Any] = []
 _is_entry, _decode = answers.is_entry, snapshot.decode_snapshot
+
+
+def _cached(function: Callable[..., Any]) -> Any:
+    found = lru_cache(_MOST)(function)
+    _caches.append(found)
+    return found
 
 
 @contextlib.contextmanager
 def night(*, is_shared: bool) -> Iterator[None]:
-    """Forget what the night before has decoded, and collect garbage only after this one.
+    """Forget what the night before has decoded, and collect its garbage; that of this night is left to the next one.
 
     :param is_shared: whether a snapshot is made by decoding only the keys that differ from those of the snapshot before.
     """
     global _night
     _night = _Night(is_shared=is_shared)
-    # What is there already stays there.
+    for one in _caches:
+        one.cache_clear()
+    gc.collect()
+    # What is still there stays there, so the next collection need not look at it.
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.collect()
 
 
 def install() -> None:
@@ -126,13 +136,13 @@ def install() -> None:
     if vars(snapshot)["decode_record"] is not decode_record:
         return
     vars(snapshot).update(
-        decode_record=lru_cache(_MOST)(decode_record),
-        decode_ledger=lru_cache(_MOST)(decode_ledger),
-        is_valid_name=lru_cache(_MOST)(is_valid_name),
+        decode_record=_cached(decode_record),
+        decode_ledger=_cached(decode_ledger),
+        is_valid_name=_cached(is_valid_name),
     )
-    vars(answers).update(_is_base64=lru_cache(_MOST)(answers._is_base64), is_entry=_is_entry_or_parsed)
+    vars(answers).update(_is_base64=_cached(answers._is_base64), is_entry=_is_entry_or_parsed)
     vars(client).update(
-        base64=SimpleNamespace(b64decode=lru_cache(_MOST)(base64.b64decode), b64encode=base64.b64encode),
+        base64=SimpleNamespace(b64decode=_cached(base64.b64decode), b64encode=base64.b64encode),
         json=SimpleNamespace(loads=_loads, dumps=json.dumps),
     )
     client.ConsulClient._entries = staticmethod(_entries)  # type: ignore[method-assign]
@@ -142,8 +152,8 @@ def install() -> None:
         vars(module).update(outside_hours=_outside_hours)
     # What is encoded is not changed meanwhile, so it need not be copied.
     vars(values).update(asdict=lambda one: {field.name: getattr(one, field.name) for field in fields(one)})
-    vars(store).update(getpass=SimpleNamespace(getuser=lru_cache(1)(getpass.getuser)))
-    cached: dict[Any, Any] = {parse: _parse, check_name: lru_cache(_MOST)(check_name)}
+    vars(store).update(getpass=SimpleNamespace(getuser=_cached(getpass.getuser)))
+    cached: dict[Any, Any] = {parse: _parse, check_name: _cached(check_name)}
     for module in [one for name, one in sys.modules.items() if name.startswith(_COLLECTION)]:
         for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and value in cached and value.__module__ != module.__name__:

@@ -94,6 +94,8 @@ class Process:
         """Start one more thread."""
         thread = Thread(self, act)
         self._threads[thread] = None
+        # It is kept until the world ends, as the end of a greenlet runs what stands in its finally.
+        self.world.threads.append(thread)
         self.world.wake(Wait(thread), None)
         return thread
 
@@ -101,8 +103,6 @@ class Process:
         """End it at once: none of its threads goes on."""
         self.is_alive = False
         self.world.started.pop(self.pid, None)
-        # They are kept until the world ends, as the end of a greenlet would run what stands in its finally.
-        self.world.keep([*self._threads])
         self._threads, self._kept = {}, []
 
     def fail(self, error: BaseException) -> None:
@@ -152,6 +152,7 @@ class World:
     :param now: the seconds since its beginning.
     :param started: PID of each process that is alive -> when it was started, in some ticks.
     :param failed: the processes that an error has ended, whether or not they were started again.
+    :param threads: all that were ever started.
     """
 
     def __init__(self, seed: str) -> None:
@@ -162,10 +163,10 @@ class World:
         self._queue: list[tuple[float, float, int, Wait | None, Any]] = []
         self._count = 0
         self._is_over = False
-        self._dead: list[list[Thread]] = []
         self.steps = 0
         self.started: dict[int, int] = {}
         self.failed: list[Process] = []
+        self.threads: list[Thread] = []
         self._pids = 0
 
     def new_pid(self) -> int:
@@ -223,15 +224,17 @@ class World:
         if not is_done():
             self.now = max(self.now, until)
 
-    def keep(self, threads: list[Thread]) -> None:
-        """Keep the threads of a dead process until the end."""
-        self._dead.append(threads)
-
     def end(self) -> None:
-        """End the world: no thread can wait any more."""
+        """End the world, and all of its threads: none can wait any more.
+
+        Python can't collect a greenlet that waits, nor anything that it knows, so each has to come to its end.
+        """
         self._is_over = True
         self._queue.clear()
-        self._dead.clear()
+        threads, self.threads = self.threads, []
+        for thread in threads:
+            if not thread.dead:
+                thread.throw()
 
     def _push(self, at: float, wait: Wait | None, value: Any) -> None:
         self._count += 1
