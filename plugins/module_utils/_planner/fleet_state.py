@@ -94,9 +94,7 @@ class FleetState:
             f"role {role}: {plural(len(hosts), 'host')} have reported or are named in fleet, and the run that began the rollout knew "
             f"{counts.get(role, 0)}; run it again, or correct the fleet of this planner"
             for role, hosts in sorted(self.by_role.items())
-            if counts
-            and len(hosts) > counts.get(role, 0)
-            and any(one.version is None and one.record is None for one in hosts)
+            if counts and len(hosts) > counts.get(role, 0) and any(one.version is one.record is None for one in hosts)
         )
 
     @property
