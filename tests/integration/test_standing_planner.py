@@ -150,21 +150,6 @@ def test_a_handover_after_a_restore_is_carried_also_by_a_service_that_did_not_en
     assert handed.id in (consul.get("upgrade/handover") or b"").decode()
 
 
-def test_a_service_that_knows_more_hosts_than_the_run_admits_none(store: Store, consul: RawKV) -> None:
-    _begin(store, consul, fleet=HOSTS)
-    upgrade(store, "web1")
-    planner = _planner(store, fleet={**HOSTS, "web7": "web"})
-    _before_the_pass(planner, lambda: None)
-    assert "role web: 7 hosts have reported or are named in fleet, and the run that began the rollout knew 6" in _carry(
-        planner
-    )
-    assert open_hosts(consul, HOSTS) == ["web1"]
-    planner = _planner(store, fleet=HOSTS)
-    _before_the_pass(planner, lambda: None)
-    assert _carry(planner) == ""
-    assert open_hosts(consul, HOSTS) == ["web1", "web2"]
-
-
 def test_a_rollout_that_was_complete_before_its_handover_is_refused(store: Store, consul: RawKV) -> None:
     begun = _begin(store, consul)
     planner = _planner(store)

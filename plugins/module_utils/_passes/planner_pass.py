@@ -198,9 +198,8 @@ def _try_once(
     _refuse_unreadable(snapshot)
     snapshot = with_checks(writer.store, snapshot, desired.rules)
     plan = make_plan(snapshot, desired.members, desired.rules, request.limit, outcome.plan)
-    surplus = plan.fleet.surplus if request.keeps_members and plan.fleet is not None else ()
-    if plan.missing or surplus:
-        raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join((*plan.missing, *surplus))}.")
+    if plan.missing:
+        raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
     if desired.begins:
         # The beginning of a rollout closes all gates. A planner that is too slow to admit a host must not do that.
         refuse_old_read(writer.store, read_at)

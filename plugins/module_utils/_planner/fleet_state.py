@@ -84,20 +84,6 @@ class FleetState:
         )
 
     @property
-    def surplus(self) -> tuple[str, ...]:
-        """Sentences about roles of which this fleet has more hosts than the ledger, if that has numbers.
-
-        The run that began the rollout did not know these hosts, so it has not decided that they may be admitted.
-        """
-        counts = self.snapshot.ledger.members if self.snapshot.ledger else {}
-        return tuple(
-            f"role {role}: {plural(len(hosts), 'host')} have reported or are named in fleet, and the run that began the rollout knew "
-            f"{counts.get(role, 0)}; run it again, or correct the fleet of this planner"
-            for role, hosts in sorted(self.by_role.items())
-            if counts and len(hosts) > counts.get(role, 0)
-        )
-
-    @property
     def rollback_order(self) -> str:
         """``reversed`` or ``forward`` in a rollback; empty in other rollouts."""
         if not in_rollback(self.snapshot):
