@@ -633,7 +633,7 @@ needs_operator:
   contains:
     code:
       description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck),
-        V(post_upgrade), V(no_planner) or V(may_start).
+        V(post_upgrade), V(no_planner), V(may_start) or V(earlier_job).
       type: str
     text:
       description: A sentence.
@@ -813,7 +813,7 @@ def as_result(
     :param order: the order that this call added.
     """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
-    used = sources if outcome.begun else of_call(sources)
+    used = sources if outcome.begun or of_call(sources) else ()
     return {
         "version": plan.version,
         "previous_version": (ledger.previous_version if ledger else None) or "",

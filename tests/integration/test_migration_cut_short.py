@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
@@ -238,7 +239,7 @@ def test_the_session_is_renewed_while_it_works(
     consul: RawKV, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{Migrator.__module__.rpartition('.')[0]}.lock.SESSION_SECONDS", 10)
-    monkeypatch.setattr(f"{Migrator.__module__.rpartition('.')[0]}.lock.RENEW_EVERY", 1)
+    monkeypatch.setattr(leases, "RENEW_EVERY", 1)
     load(consul, SMALL)
     store = Store(settings)
     slept = False

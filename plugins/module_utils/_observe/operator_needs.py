@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .._common.names import job_id, listing, plural, target_text
+from .._common.names import is_job, job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
 from .._fleet.ledger import COMPLETE, Ledger
@@ -22,9 +22,12 @@ from .._planner.stage_progress import APPROVAL
 
 # Codes of needs that have no blocker of the same name.
 BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupted"
-STUCK, POST_UPGRADE, NO_PLANNER, MAY_START = "stuck", "post_upgrade", "no_planner", "may_start"
+STUCK, POST_UPGRADE, NO_PLANNER = "stuck", "post_upgrade", "no_planner"
+MAY_START, EARLIER_JOB = "may_start", "earlier_job"
 # For how long hosts that may start an upgrade keep a job waiting before an operator is needed (seconds). Those that are there start at once.
 _PATIENCE = 300
+# Within this time, planner services answer a handover (seconds).
+_SECONDS_TO_ANSWER = 20
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -35,7 +38,7 @@ class OperatorNeed:
     """Something that only an operator can do.
 
     :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck``,
-        ``post_upgrade``, ``no_planner`` or ``may_start``.
+        ``post_upgrade``, ``no_planner``, ``may_start`` or ``earlier_job``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -103,7 +106,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
     if ledger.is_job and plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _PATIENCE:
-        found += _of_idle_hosts([one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING])
+        busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
+        found += (*_of_idle_hosts(busy), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
@@ -133,6 +137,8 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
     if handover is None or not handover.is_of(ledger) or "" in snapshot.answers.values():
         return None
     name = target_text(ledger.version) if ledger.is_job else f"rollout to {ledger.version}"
+    if not snapshot.answers and snapshot.now - handover.at < _SECONDS_TO_ANSWER:
+        return None
     refusals = [f"{planner} refuses it: {why}" for planner, why in snapshot.answers.items()]
     # With a limit, a command without it would admit other hosts.
     limit = (
@@ -160,6 +166,23 @@ def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
     )
     variables = {"host": ",".join(names[:_MOST_NAMED]), "reason": "away during a job"}
     return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)
+
+
+def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot) -> Sequence[OperatorNeed]:
+    """Return the need of a job that waits for hosts which have not ended an earlier job, and on which no Ansible run works."""
+    names = [
+        one.host
+        for one in busy
+        if one.has_started and one.record is not None and is_job(one.record.version) and one.host not in snapshot.leases
+    ]
+    if not names:
+        return ()
+    has = "host has" if len(names) == 1 else "hosts have"
+    text = (
+        f"{len(names)} {has} not ended an earlier job, and {'takes a slot' if len(names) == 1 else 'take slots'}: {listing(names, _MOST_IN_TEXT)}. "
+        "If nothing works there any more, retry."
+    )
+    return (OperatorNeed(EARLIER_JOB, text, "retry", {"host": ",".join(names[:_MOST_NAMED])}, "abort"),)
 
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:

@@ -233,7 +233,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
                 else f"an upgrade to {host.record.version}"
             )
             text = f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
-            if not host.is_target:
+            if not host.is_target or (version is not None and is_job(version) and is_job(host.record.version)):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
                 text += f". If nothing works on it any more, run convoy.upgrade.retry -e host={host.host}"
             return text

@@ -89,12 +89,12 @@ class PassRequest:
         return None if self.version is None else is_job(self.version)
 
     def given_rules(self, same: Ledger | None) -> Mapping[str, Any] | None:
-        """Return the rules of the request.
+        """Return the rules of the request. Those of the default file belong to them if it has rules of its own, or begins a rollout.
 
         :param same: the rollout that it continues; None if it begins one.
         """
-        is_first = same is None and self.rolls_back is None and self.first_rules is not None
-        return self.first_rules if is_first else self.rules
+        has_file = self.rolls_back is None and self.first_rules is not None
+        return self.first_rules if has_file and (same is None or self.rules is not None) else self.rules
 
 
 def is_same_rollout(one: Ledger, other: Ledger | None) -> bool:
@@ -169,9 +169,10 @@ def desired_ledger(
     if begins and not begun and not (request.rolls_back or request.restart):
         _refuse_outstanding(request, snapshot, version)
     # A rollout without rules of its own begins with those of the last rollout.
-    plain, rules = effective_rules(request.given_rules(same), _rules_in_force(old, same), request.role_order)
-    if request.rules is not None and same is not None and same.state in (RUNNING, PAUSED):
-        refuse_left_out(same.instructions, named_in(request.rules) | set(plain), version, keys.ledger)
+    given = request.given_rules(same)
+    plain, rules = effective_rules(given, _rules_in_force(old, same), request.role_order)
+    if given is not None and same is not None and same.state in (RUNNING, PAUSED):
+        refuse_left_out(same.instructions, named_in(given) | set(plain), version, keys.ledger)
     # Two planners may continue a rollout with different patterns. Both use the ledger's.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
     membership = find_members(request.fleet, snapshot, pattern, before)

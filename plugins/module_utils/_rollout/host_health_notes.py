@@ -71,6 +71,11 @@ def noted_ledger(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
     return replace(ledger, stopped=stopped, stage=before.stage if is_done else ledger.stage)
 
 
+def noted_at(ledger: Ledger) -> float:
+    """Return when a recovery is noted that waits (unix seconds)."""
+    return float(ledger.recovered_at + _LEAST_BETWEEN_RECOVERIES)
+
+
 def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledger) -> list[str]:
     """Write new reports, health marks, exhausted budgets and the stage. One planner write for each 60 marks, or for 20 reports.
 

@@ -68,7 +68,7 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
         "unknown_names",
         f"{hold.key} is a hold for an unknown {scope}{did_you_mean(name, known[scope]) or '.'}{more} It would hold no host, so nothing begins. "
         f"Correct it: end it with convoy.upgrade.unhold -e {scope}={name}, and hold the right {scope}. If it is right, set it again with "
-        f"convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true, or give the inventory that has the {scope} with -i.",
+        f"convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true -e \"reason='...'\", or give the inventory that has the {scope} with -i.",
         names=[one for _scope, one, _hold in unknown],
     )
 

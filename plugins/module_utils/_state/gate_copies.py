@@ -23,8 +23,8 @@ from .legacy_keys import LegacyKeys
 
 # How many legacy gates one transaction removes. It takes 64 operations, and the start of a rollout needs some of them.
 _MOST_AT_ONCE = 40
-# The ledger writer adds two checks to each earlier transaction.
-_MOST_AHEAD = MOST_OPERATIONS - 2
+# The ledger writer adds three checks to each earlier transaction.
+_MOST_AHEAD = MOST_OPERATIONS - 3
 # The flags of a copy, unless its gate has its own. Gates that were closed by hand or by old tools have none.
 _BY_PLANNER = 1
 

@@ -259,8 +259,17 @@ def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_an
     begin(store, rules={**RULES, "stages": stages})
     # It takes a slot, and its gate is closed.
     assert admitted(consul) == []
-    view = read_fleet(store, fleet=FLEET).plan.hosts["web1"]
+    found = read_fleet(store, fleet=FLEET)
+    view = found.plan.hosts["web1"]
     assert view.busy and "has started the job j0" in view.reason
+    assert "If nothing works on it any more, run convoy.upgrade.retry -e host=web1" in view.reason
+    assert operator_needs(found.snapshot, found.plan) == ()
+    (need,) = operator_needs(replace(found.snapshot, now=found.snapshot.now + 400), found.plan)
+    assert (need.code, need.playbook, need.variables) == ("earlier_job", "retry", {"host": "web1"})
+    assert (
+        need.text
+        == "1 host has not ended an earlier job, and takes a slot: web1. If nothing works there any more, retry."
+    )
     # A start that it reports by itself does not open its gate either.
     reports(consul, "web1", "started")
     assert not go_on(store).admissions

@@ -79,6 +79,10 @@ def test_rules_of_the_default_file_are_those_of_a_rollout_that_begins() -> None:
     adopted, first, next_one = fleet(None), fleet(None, OLD), fleet(replace(LEDGER, state=COMPLETE))
     for there, version in ((adopted, NEW), (first, NEW), (next_one, NEXT)):
         assert wanted(there, version, first_rules=UNLIMITED).ledger.instructions == UNLIMITED
+    # Rules of the call belong to the same rules as the file. A call that begins a rollout reads its own ledger before it admits a host.
+    both = {**UNLIMITED, "failure_rules": {"fleet": 3}}
+    for there in (first, fleet(replace(LEDGER, instructions=both))):
+        assert wanted(there, NEW, {"failure_rules": {"fleet": 3}}, first_rules=both).ledger.instructions == both
     # One that continues keeps its rules, and a rollback has those of the rollout before.
     for state in (RUNNING, PAUSED, COMPLETE):
         assert wanted(fleet(replace(LEDGER, state=state)), NEW, first_rules=UNLIMITED).ledger.instructions == ONE

@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import (
+    noted_at,
     noted_ledger,
     with_checks,
     write_health,
@@ -147,7 +148,8 @@ def test_a_rollout_that_recovers_again_and_again_is_noted_at_once_at_first_and_s
         # What stops a rollout is noted at once, however often.
         ledger = noted_ledger(found, replace(found, stopped=STOPPED.stopped, stage=STOPPED.stage), 1_000 + count)
         assert (ledger, ledger.recoveries) == (STOPPED, count)
-    assert noted_ledger(ledger, replace(ledger, **change), 1_619) == STOPPED
+    waiting = noted_ledger(ledger, replace(ledger, **change), 1_619)
+    assert (waiting, noted_at(waiting)) == (STOPPED, 1_620)
     later = noted_ledger(ledger, replace(ledger, **change), 1_620)
     assert (later, later.recoveries, later.recovered_at) == (replace(STOPPED, **change), 21, 1_620)
     # A clock that went back makes nothing wait.
