@@ -146,7 +146,7 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
     process.send_signal(signal.SIGINT)
     said = " ".join(fleet.end(process).stdout.split())
     again = said.rpartition("Next: ")[2]
-    assert "convoy.upgrade.command" in again
+    assert "playbooks/command.yml" in again
     assert f"-e job={job_of(fleet)}" in again
     assert "run_tasks=restart.yml" in again
     assert "only" not in again
@@ -162,7 +162,7 @@ def test_a_job_waits_for_the_one_before_on_request(fleet: Site) -> None:
     wait_for(lambda: fleet.entries("db1"), "db1 has begun")
     (fleet.folder / "again.yml").write_text((fleet.folder / "restart.yml").read_text())
     assert "[job_under_way]" in fleet.play("command", run_tasks="again.yml", code=2)
-    second = fleet.start("command", run_tasks="again.yml", wait_for_other=True)
+    second = fleet.start("command", run_tasks="again.yml", instructions=RULES, wait_for_other=True)
     fleet.sleep(0.05, "db1")
     for one in (first, second):
         ended = fleet.end(one)
@@ -202,7 +202,7 @@ def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: s
     said = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
     assert message in said
     again = said.rpartition("Next: ")[2]
-    assert "convoy.upgrade.command" in again or "convoy.upgrade.status" in again
+    assert "playbooks/command.yml" in again or "playbooks/status.yml" in again
     # It does not fail in the same way.
     assert not [name for name in ("wait", "once", "sign_with") if name in given and name in again]
     assert fleet.consul.tree("upgrade/") == {}
