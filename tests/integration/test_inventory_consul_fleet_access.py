@@ -65,6 +65,8 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
 ) -> None:
     hosts = names(compute=count)
     seed(consul, hosts)
+    # A rollout has begun. Without this key, holds may be hidden, which takes one more request.
+    consul.put("upgrade/hold/", "")
     assert len(shelf(environ=proxy.environ).hosts) == count
     assert sorted(proxy.paths) == ["/v1/catalog/nodes", "/v1/health/state/any", "/v1/txn"]
 
