@@ -273,7 +273,8 @@ def test_a_notifier_that_has_lost_its_lock_sends_nothing_until_it_has_it_again(s
         def call(self, event: Mapping[str, Any]) -> None:
             events.append(event["event"])
 
-    notifier = Notifier(StartNotifier(store.settings, Hook(), {}, retry_failed=False))  # type: ignore[arg-type]
+    hook: Any = Hook()
+    notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
     wait_until(lambda: notifier._has_lock)
     # As after an outage in which its session has ended: another run has the lock, and sends the event.
     store.client.close_session(notifier._sent_key._session)
@@ -296,7 +297,8 @@ def test_a_notifier_warns_once_of_what_keeps_it_from_sending(store: Store, consu
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
     warnings: list[str] = []
-    start = StartNotifier(store.settings, None, {}, retry_failed=False)  # type: ignore[arg-type]  # nothing is sent
+    nothing_is_sent: Any = None
+    start = StartNotifier(store.settings, nothing_is_sent, {}, retry_failed=False)
     notifier = Notifier(start, warn=warnings.append)
     kept = consul.get("upgrade/ledger") or b""
     try:

@@ -66,7 +66,7 @@ def _planner(store: Store, **fields: Any) -> StandingPlanner:
     presence: Any = _Presence()
     planner = StandingPlanner(settings, log, systemd, presence)
     # A step that has nothing to do ends at once.
-    planner._wait = lambda *_given: None  # type: ignore[method-assign]
+    vars(planner).update(_wait=lambda *_given: None)
     return planner
 
 
@@ -87,7 +87,7 @@ def _carry(planner: StandingPlanner) -> str:
 
 
 def _before_the_pass(planner: StandingPlanner, act: Callable[[], object]) -> None:
-    planner._wait_until_quiet = act  # type: ignore[assignment, method-assign]
+    vars(planner).update(_wait_until_quiet=act)
 
 
 @pytest.mark.parametrize("is_ended", [False, True], ids=["replaced", "ended"])

@@ -20,6 +20,7 @@ from dataclasses import fields
 from functools import lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import values
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
@@ -145,7 +146,7 @@ def install() -> None:
         base64=SimpleNamespace(b64decode=_cached(base64.b64decode), b64encode=base64.b64encode),
         json=SimpleNamespace(loads=_loads, dumps=json.dumps),
     )
-    client.ConsulClient._entries = staticmethod(_entries)  # type: ignore[method-assign]
+    mock.patch.object(client.ConsulClient, "_entries", staticmethod(_entries)).start()
     vars(store).update(decode_snapshot=_snapshot_of_store)
     vars(gate_question).update(decode_snapshot=_snapshot)
     for module in (blockers, admission):

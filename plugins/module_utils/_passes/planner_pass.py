@@ -28,7 +28,6 @@ from .._planner.reconcile import make_plan
 from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
 from .._rollout.desired_ledger import (
     DesiredLedger,
-    PassRequest,
     desired_ledger,
     is_same_rollout,
     other_rollout,
@@ -38,6 +37,7 @@ from .._rollout.host_health_notes import noted_at, noted_ledger, with_checks, wr
 from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
+from .._rollout.pass_request import PassRequest
 from .._rule_checks.changes import changed_keys
 from .._rules.instructions import Instructions, parse
 from .._state.keys import Keys

@@ -13,7 +13,7 @@ from .._common import runtime
 from .._consul.settings import Settings
 from .._consul.watch import BlockingQueries, Watch
 from .._rollout.admission import MOST_SLOW
-from .._rollout.desired_ledger import PassRequest
+from .._rollout.pass_request import PassRequest
 from .._state.legacy_keys import LegacyKeys
 from .planner_pass import PassResult, make_pass
 

@@ -52,7 +52,7 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
     """
     known = {"role": set(members.values()), "host": set(members)}
     named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
-    # Nobody typed the name of a hold that was made of a gate, and its host may be gone.
+    # Planners make holds of closed gates, so the name of such a hold is no typo. The host may be gone.
     unknown = [
         (scope, name, hold)
         for scope, holds in named.items()

@@ -20,9 +20,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.desired_ledger import (
     DesiredLedger,
-    PassRequest,
     desired_ledger,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.pass_request import PassRequest
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from fleets import NEW, OLD, UNLIMITED, Fleet
 
