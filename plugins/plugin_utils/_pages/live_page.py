@@ -219,9 +219,7 @@ class LivePage:
             style=own_text("style.css", "live.css"),
             script=own_text("live.js"),
         )
-        if rollouts:
-            # Without its ledger, as after a loss of Consul's data, the reports are all that is left of the rollouts.
-            self._folder.keep_reports({self._report, *(report_name(one["version"], one["begun"]) for one in rollouts)})
+        self._folder.remove_reports(before=min((one["begun"] for one in rollouts), default=0))
         self._folder.write(DATA, _json(self._state))
         self._folder.write(INDEX, text)
         self._folder.publish(written, self._state["error"], ended=ended)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
@@ -25,7 +25,7 @@ _LOCK = ".convoy-page.lock"
 # Every page of this collection has this, and no other file is replaced.
 _MARK = '<meta name="generator" content="convoy.upgrade">'
 # The names of reports: of a rollout and when it began (unix seconds).
-_REPORT = re.compile(r"rollout-.+-[0-9]{9,}\.html")
+_REPORT = re.compile(r"rollout-.+-(?P<begun>[0-9]{9,})\.html")
 # The subfolder of hosts.
 HOSTS = "hosts"
 _OPTION = "page"
@@ -48,7 +48,7 @@ class PageFolder:
         self._dry = dry
         self.texts: dict[str, str] = {}
         self._changes: dict[str, str] = {}
-        self._reports: set[str] | None = None
+        self._oldest = 0
         self._lock: int | None = None
         before = read_text(str(self.path / INDEX), _OPTION)
         if before and _MARK not in before:
@@ -129,22 +129,25 @@ class PageFolder:
                 self.texts.pop(f"{HOSTS}/{file.name}", None)
                 self._changes.pop(f"{HOSTS}/{file.name}", None)
 
-    def keep_reports(self, names: Collection[str]) -> None:
-        """Remove the reports of rollouts that no page links to any more, also those of earlier processes.
+    def remove_reports(self, before: int) -> None:
+        """Remove the reports of rollouts that the page no longer lists, also those of earlier processes.
 
-        :param names: those of the reports that are kept.
+        Reports of later rollouts stay: after a restore of Consul, they are all that is left of these.
+
+        :param before: when the oldest listed rollout began (unix seconds).
         """
-        if self._dry or self._reports == {*names}:
+        if self._dry or self._oldest == before:
             return
         for file in self.path.glob("rollout-*.html"):
             # An operator may have written other reports here, whose names have no time.
-            if file.name not in names and _REPORT.fullmatch(file.name) and _MARK in self.read(file.name):
+            report = _REPORT.fullmatch(file.name)
+            if report and int(report["begun"]) < before and _MARK in self.read(file.name):
                 # One that stays does no harm.
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
                 self.texts.pop(file.name, None)
                 self._changes.pop(file.name, None)
-        self._reports = {*names}
+        self._oldest = before
 
     def _error(self, why: str) -> UpgradeError:
         return UpgradeError("bad_folder", f"{_OPTION}: {self.path} can't be written: {why}.", path=str(self.path))
