@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from agent_consul import AgentConsul
+from convoy_node.jobs import job_run
 from devkit.agent import ROOT
+from job_node import Node
 
 
 @pytest.fixture
@@ -46,3 +48,10 @@ def install(trusted: Path) -> Callable[..., Path]:
 @pytest.fixture
 def consul() -> AgentConsul:
     return AgentConsul()
+
+
+@pytest.fixture
+def node(trusted: Path, consul: AgentConsul, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(job_run, "Consul", lambda _connection: consul)
+    monkeypatch.setattr(job_run, "_REPORT_SECONDS", 0.0)
+    return Node(trusted, consul)
