@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 
 import yaml
 from devkit.agent import ROOT
@@ -20,7 +20,7 @@ def given(**variables: str) -> str:
     """Return the file that a task gets with these variables of an operator."""
     shared = yaml.safe_load((PLAYBOOKS / "group_vars/all.yml").read_text())
     environment = Environment(autoescape=True)
-    environment.filters["path_join"] = lambda parts: os.path.join(*parts)
+    environment.filters["path_join"] = lambda parts: str(Path(*parts))
     template = environment.from_string(shared["upgrade_instructions_file"])
     return template.render(lookup=lambda *_given: "/home/ann", omit=OMITTED, **variables).strip()
 
