@@ -27,6 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
 from integration.support.fleet import seed
 from integration.support.planner_service import until
@@ -217,6 +218,23 @@ def test_drained_services_are_undrained_after_a_failure_unless_something_may_be_
     for host in FLEET:
         assert step(service, host, "drain/proxy")
     assert (undrained(service, "web1"), undrained(service, "web2")) == (("proxy",), ())
+
+
+def test_nothing_is_undrained_while_it_is_unknown_whether_another_run_has_the_host(
+    services: PushServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"web": (RunTaskGroup("drain/proxy", "drain", "proxy", once=False), *GROUPS["web"])}
+    service = services.begin(groups, "2")
+    admit_apart(service, "web1")
+    assert step(service, "web1", "drain/proxy")
+
+    def unreachable(_session: RunSession, _host: str) -> None:
+        raise Unreachable("unreachable", "Consul can't be reached.")
+
+    with monkeypatch.context() as during:
+        during.setattr(RunSession, "confirm", unreachable)
+        assert service.begin_failure(BeginFailure("web1", "it failed")) == ()
+    assert service.begin_failure(BeginFailure("web1", "it failed")) == ("proxy",)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from .refusals import Refused
 # No job may last longer, so that nodes need not remember for longer which ones they have run.
 MOST_SECONDS = 31 * 86400
 # How far the clock of a node may be behind that of the controller that began the job (seconds).
-_CLOCK_SKEW = 3600
+CLOCK_SKEW = 3600
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}", re.ASCII)
 _MOST_BYTES = 65536
 
@@ -114,7 +114,7 @@ def check_time(job: NodeJob, now: float) -> None:
         raise Refused(
             f"The job expired {int(now - job.expires)} s ago by the clock of this node. Begin a new job, or correct the clock."
         )
-    if job.expires - now > MOST_SECONDS + _CLOCK_SKEW:
+    if job.expires - now > MOST_SECONDS + CLOCK_SKEW:
         raise Refused(
             f"The job expires in {int(job.expires - now)} s by the clock of this node, and at most {MOST_SECONDS} s are allowed. "
             "Begin a job with an earlier expiry, or correct the clock."

@@ -26,7 +26,7 @@ from ..machine.processes import start_ticks
 from ..settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import execute
-from .job import MOST_SECONDS, NodeJob, check_time, parse_job
+from .job import CLOCK_SKEW, MOST_SECONDS, NodeJob, check_time, parse_job
 from .job_need import is_by_ansible, never_ran
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
@@ -173,7 +173,7 @@ class JobRun:
         try:
             self._spool.save(entry)
         except Refused as error:
-            entry = replace(entry, state=FAILED, ended=int(time.time()), error=f"refused: {error}")
+            entry = replace(entry, state=FAILED, ended=int(time.time()), error=f"refused: {error}", has_run=False)
         else:
             self._say(f"{self._settings.host}: job {job.id} runs {command.program}")
             entry = self._execute(job, command, entry)
@@ -257,7 +257,7 @@ class JobRun:
         return JobEntry(
             identifier,
             str(record.get("command") or ""),
-            now + MOST_SECONDS,
+            now + MOST_SECONDS + CLOCK_SKEW,
             LOST,
             str(run),
             at=now,

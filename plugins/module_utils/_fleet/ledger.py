@@ -26,6 +26,8 @@ WAS = "was"
 BEGINNINGS = ("begin", "adopt")
 # The kinds of those that set the rules of a rollout.
 WITH_RULES = (*BEGINNINGS, "rules")
+# Within this time, planner services answer a handover: they wait for a quiet second, and try again after at most 15 s (seconds).
+SECONDS_TO_ANSWER = 20
 # The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 

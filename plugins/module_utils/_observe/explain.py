@@ -208,8 +208,12 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_left_behind(snapshot, host):
-            of = "the job" if snapshot.is_job else "its rollout"
-            return f"No rule keeps it waiting, but no Ansible run works on it now: run the command of {of} again."
+            again = "the command of its rollout again"
+            if snapshot.is_job and snapshot.ledger is not None:
+                again = (
+                    f"convoy.upgrade.command -e job={job_id(snapshot.ledger.version)} -e run_tasks=FILE, with its file"
+                )
+            return f"No rule keeps it waiting, but no Ansible run works on it now: run {again}."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
 

@@ -155,7 +155,9 @@ def pending_notifications(
     # A failed host that starts again by itself stays in the list.
     kept = tuple(host for host in sent.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
     sent = replace(sent, broken=(*kept, *updates))
-    if updates:
+    # After a job, the state is that of the rollout before it. If that was aborted, its failures were sent before the job began.
+    is_former = snapshot.job is not None and snapshot.ledger is not None and snapshot.ledger.state == ABORTED
+    if updates and not is_former:
         notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
     wanted = _wanted(plan)
     is_new = wanted not in ("", sent.approval)

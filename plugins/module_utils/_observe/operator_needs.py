@@ -12,7 +12,7 @@ from typing import Any
 from .._common.names import is_job, job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
-from .._fleet.ledger import COMPLETE, Ledger
+from .._fleet.ledger import COMPLETE, SECONDS_TO_ANSWER, Ledger
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
@@ -25,9 +25,7 @@ BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupt
 STUCK, POST_UPGRADE, NO_PLANNER = "stuck", "post_upgrade", "no_planner"
 MAY_START, EARLIER_JOB = "may_start", "earlier_job"
 # For how long hosts that may start an upgrade keep a job waiting before an operator is needed (seconds). Those that are there start at once.
-_PATIENCE = 300
-# Within this time, planner services answer a handover (seconds).
-_SECONDS_TO_ANSWER = 20
+_SECONDS_TO_START = 300
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
@@ -96,16 +94,21 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if unadmitted:
         found.append(_of_unadmitted(unadmitted))
     interrupted = [
-        one.host
+        one
         for one in fleet.hosts.values()
-        if one.state == UPGRADING and one.hold is None and not one.is_unadmitted and is_left_behind(snapshot, one.host)
+        if one.state == UPGRADING and not one.is_unadmitted and is_left_behind(snapshot, one.host)
     ]
-    if interrupted:
-        found.append(_of_interrupted(interrupted, ledger))
+    if free := [one.host for one in interrupted if one.hold is None]:
+        found.append(_of_interrupted(free, ledger))
+    held = [one.host for one in interrupted if one.hold is not None]
+    # An operator holds them, so they are a need only once nothing else goes on.
+    is_quiet = not plan.admissions and not plan.waits
+    if held and is_quiet and len(held) == sum(one.state == UPGRADING for one in fleet.hosts.values()):
+        found.append(_of_interrupted_held(held, snapshot, ledger))
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
-    if ledger.is_job and plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _PATIENCE:
+    if ledger.is_job and plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*_of_idle_hosts(busy), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
@@ -113,6 +116,17 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
         found.append(need)
     return tuple(found)
+
+
+def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
+    """Return when :func:`operator_needs` may have another result though nothing is written (unix seconds); None for never."""
+    ledger = snapshot.ledger
+    if ledger is None or plan.complete:
+        return None
+    times = [ledger.since + _SECONDS_TO_START] if ledger.is_job else []
+    if snapshot.handover is not None and snapshot.handover.is_of(ledger):
+        times.append(snapshot.handover.at + SECONDS_TO_ANSWER)
+    return min((float(at) for at in times if at >= snapshot.now), default=None)
 
 
 def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> OperatorNeed:
@@ -137,7 +151,7 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
     if handover is None or not handover.is_of(ledger) or "" in snapshot.answers.values():
         return None
     name = target_text(ledger.version) if ledger.is_job else f"rollout to {ledger.version}"
-    if not snapshot.answers and snapshot.now - handover.at < _SECONDS_TO_ANSWER:
+    if not snapshot.answers and snapshot.now - handover.at < SECONDS_TO_ANSWER:
         return None
     refusals = [f"{planner} refuses it: {why}" for planner, why in snapshot.answers.items()]
     # With a limit, a command without it would admit other hosts.
@@ -145,12 +159,18 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
         "" if handover.limit is None else f", with the limit of the handover ({listing(handover.limit, _MOST_IN_TEXT)})"
     )
     text = (
-        f"The {name} was handed over by {handover.by}, and no planner service carries it, so hosts are admitted only by runs. "
+        f"The {name} was handed over by {handover.by}, and no planner service carries it, so no host is admitted unless a run is under way. "
         f"{' '.join(refusals[:_MOST_IN_TEXT]) or 'None has answered.'} Start one with systemctl start convoy-planner, or let a run carry it{limit}."
     )
-    again = ("command", {"job": job_id(ledger.version)}) if ledger.is_job else ("upgrade", {"version": ledger.version})
-    playbook, variables = again if handover.limit is None else ("status", {})
+    playbook, variables = _same_again(ledger) if handover.limit is None else ("status", {})
     return OperatorNeed(NO_PLANNER, text, playbook, variables, since=float(handover.at))
+
+
+def _same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:
+    """Return the playbook that continues a rollout, and its variables."""
+    if ledger.is_job:
+        return "command", {"job": job_id(ledger.version)}
+    return "rollback" if ledger.rollback else "upgrade", {"version": ledger.version}
 
 
 def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
@@ -195,19 +215,31 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
 
 
 def _of_interrupted(names: Sequence[str], ledger: Ledger) -> OperatorNeed:
-    are = "is" if len(names) == 1 else "are"
-    what, again = "upgrade", "Continue the upgrade."
-    if ledger.is_job:
-        what, again = target_text(ledger.version), "Continue it with the same run_tasks."
-    text = (
-        f"{plural(len(names), 'host')} {are} in the middle of the {what}, and no Ansible run works there: "
-        f"{listing(names, _MOST_IN_TEXT)}. {again}"
-    )
+    text = _in_the_middle(names, ledger, "no Ansible run works there")
+    playbook, variables = _same_again(ledger)
     if ledger.is_job:
         # Only the operator knows the file.
-        variables = {"job": job_id(ledger.version), "run_tasks": "FILE"}
-        return OperatorNeed(INTERRUPTED, text, "command", variables, "abort")
-    return OperatorNeed(INTERRUPTED, text, "upgrade", {"version": ledger.version})
+        text += " Continue it with the same tasks: put their file in the place of FILE."
+        return OperatorNeed(INTERRUPTED, text, playbook, {**variables, "run_tasks": "FILE"}, "abort")
+    return OperatorNeed(INTERRUPTED, f"{text} Continue the upgrade.", playbook, variables)
+
+
+def _of_interrupted_held(names: Sequence[str], snapshot: Snapshot, ledger: Ledger) -> OperatorNeed:
+    """Return the need of hosts that no run continues while they are held."""
+    text = _in_the_middle(names, ledger, f"{'is' if len(names) == 1 else 'are'} held, so no run continues there")
+    text += " Nothing else goes on. End the hold, then continue."
+    if len(names) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in names):
+        return OperatorNeed(INTERRUPTED, text, "unhold", {"host": ",".join(names)})
+    # The hold may be on a role or on the whole fleet, or be set on the host itself.
+    return OperatorNeed(INTERRUPTED, text, "status", {"host": names[0]})
+
+
+def _in_the_middle(names: Sequence[str], ledger: Ledger, why: str) -> str:
+    what = target_text(ledger.version) if ledger.is_job else "upgrade"
+    are = "is" if len(names) == 1 else "are"
+    return (
+        f"{plural(len(names), 'host')} {are} in the middle of the {what}, and {why}: {listing(names, _MOST_IN_TEXT)}."
+    )
 
 
 def is_left_behind(snapshot: Snapshot, host: str) -> bool:

@@ -14,6 +14,7 @@ from .._common.errors import UpgradeError
 from .._consul.errors import Unreachable
 from .._consul.settings import Settings
 from .._consul.watch import BlockingQueries, Watch
+from .._observe.operator_needs import next_need_at
 from .._observe.progress import RolloutProgress, rollout_progress, watched_hosts
 from .._planner.plan import HostView
 from .._rules.instructions import parse
@@ -108,11 +109,13 @@ def _followed(
         if _is_over(updates, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
+        # The plan and the needs may change though nothing is written.
+        wakes = (view.plan.wake_at, next_need_at(view.snapshot, view.plan))
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
             if _is_over(updates, quiet_since, patience):
                 return
             yield None
-            if runtime.seconds_until(view.plan.wake_at, view.snapshot.now, began) < 0:
+            if any(runtime.seconds_until(at, view.snapshot.now, began) < 0 for at in wakes):
                 break
         # One read covers all changes during this pause.
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))

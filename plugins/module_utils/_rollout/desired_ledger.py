@@ -270,17 +270,23 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     if not left:
         return
     what = "job" if is_job(version) else f"rollout to {version}"
-    run = f"ansible-playbook convoy.upgrade.post_upgrade -e version={old.version}"
+    run = f"convoy.upgrade.post_upgrade -e version={old.version}"
     first = {
-        PAUSED: "ansible-playbook convoy.upgrade.resume, then ",
-        ABORTED: f"ansible-playbook convoy.upgrade.upgrade -e version={old.version} -e restart=true, then ",
+        PAUSED: "convoy.upgrade.resume, then ",
+        ABORTED: f"convoy.upgrade.upgrade -e version={old.version} -e restart=true, then ",
     }
-    without = "" if is_job(version) else ". To begin without them, give -e restart=true."
+    playbook, variables = {
+        PAUSED: ("resume", {}),
+        ABORTED: ("upgrade", {"version": old.version, "restart": "true"}),
+    }.get(old.state, ("post_upgrade", {"version": old.version}))
+    without = "" if is_job(version) else " To begin without them, give -e restart=true."
     raise UpgradeError(
         "post_upgrade_pending",
         f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-        f"to {old.version}, so no {what} begins. Next: {first.get(old.state, '')}{run}{without}",
+        f"to {old.version}, so no {what} begins. Run {first.get(old.state, '')}{run}.{without}",
         hosts=list(left),
+        playbook=playbook,
+        variables=variables,
     )
 
 
@@ -326,7 +332,7 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
     If something other than a planner has set ``current_version`` to the requested version, the request replaces the rollout of the
     ledger too. A paused rollout does not begin again, because it would lose its pause.
 
-    :raises UpgradeError: ``rollout_under_way``.
+    :raises UpgradeError: ``rollout_under_way``, ``foreign_version``.
     """
     old = snapshot.ledger
     if old is None or old.state not in (RUNNING, PAUSED) or request.rolls_back is not None:
@@ -352,12 +358,14 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
 
 def _paused_elsewhere(old: Ledger, current: str | None) -> UpgradeError:
     """Return the error for a paused rollout whose target is not the current one any more."""
+    target = "missing" if current is None else repr(current)
+    # Not rollout_under_way: no other rollout is there, whose end a run could wait for.
     return UpgradeError(
-        "rollout_under_way",
-        f"{rollout_title(old.version)} is paused{command_text(old)}, but the target is {current!r} now: something other than a planner has "
-        "set it. So it does not begin again, and nothing is changed. End the pause with convoy.upgrade.resume. Then run the same command again.",
-        under_way=old.version,
-        state=old.state,
+        "foreign_version",
+        f"{rollout_title(old.version)} is paused{command_text(old)}, but its target in Consul is {target} now: something other than a planner has "
+        "changed it. So it does not begin again, and nothing is changed. End the pause with convoy.upgrade.resume. Then run the same command again.",
+        playbook="resume",
+        variables={},
     )
 
 

@@ -22,12 +22,9 @@ from .._consul.client import KVEntry
 from .._consul.operations import Change, compare, compare_and_put, remove
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._consul.watch import BlockingQueries, Watch
-from .._fleet.ledger import Handover, Ledger
+from .._fleet.ledger import SECONDS_TO_ANSWER, Handover, Ledger
 from .._state.store import Store, current_user
 from .job_request import needs_tasks
-
-# A planner service answers within this time: it waits for a quiet second, and tries again after at most 15 s (seconds).
-_ANSWER_SECONDS = 20.0
 
 
 def require_planner(store: Store) -> tuple[str, ...]:
@@ -112,7 +109,7 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
     return HandedOver([Change(keys.handover, text, encode_handover(new))], new.id)
 
 
-def wait_for_planner(store: Store, handover: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, ...]:
+def wait_for_planner(store: Store, handover: str, seconds: float = SECONDS_TO_ANSWER) -> tuple[str, ...]:
     """Wait until a planner service carries a rollout that was handed over; return the names of the services that do.
 
     :param handover: the ID of the handover.

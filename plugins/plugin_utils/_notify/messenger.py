@@ -77,20 +77,33 @@ class Messenger:
         wanted = [target for target in self.targets if event["event"] in target.events]
         until = runtime.monotonic() + self.patience
         answers: dict[str, str | None] = {}
+        threads = {
+            target.name: runtime.start_thread(self._send_to, target, event, answers, until)
+            for target in wanted
+            if not self._is_sending(target)
+        }
+        _sending.update({(self.file, name): thread for name, thread in threads.items()})
         for target in wanted:
-            before = _sending.get((self.file, target.name))
-            if before is not None and before.is_alive():
-                answers[target.name] = "it is still at an earlier event"
-            else:
-                _sending[self.file, target.name] = runtime.start_thread(self._send_to, target, event, answers, until)
-        for target in wanted:
-            if target.name not in answers:
+            if target.name not in threads:
+                # It may be late only.
                 _sending[self.file, target.name].join(max(0.0, until - runtime.monotonic()))
+                if self._is_sending(target):
+                    answers[target.name] = "it is still at an earlier event"
+                    continue
+                thread = runtime.start_thread(self._send_to, target, event, answers, until)
+                threads[target.name] = _sending[self.file, target.name] = thread
+        for thread in threads.values():
+            thread.join(max(0.0, until - runtime.monotonic()))
         # Threads that are late may still answer.
         answers = dict(answers)
         late = f"not sent within {self.patience:.0f} s"
         found = {target.name: answers.get(target.name, late) for target in wanted}
         return "; ".join(f"{name}: {why}" for name, why in found.items() if why is not None) or None
+
+    def _is_sending(self, target: Target) -> bool:
+        """Return whether a thread is still at an earlier event for a target."""
+        before = _sending.get((self.file, target.name))
+        return before is not None and before.is_alive()
 
     def _send_to(self, target: Target, event: Mapping[str, Any], answers: dict[str, str | None], until: float) -> None:
         why = self._send(target, event, until)

@@ -103,7 +103,7 @@
       const age = changes.written ? 0 : 1000 * Math.max(0, now() - Number(found.written));
       if (found.written !== changes.written) wrote = performance.now() - age;
       changes = found;
-      if (!current) throw new Error('its hosts have moved to other pages; go to the overview');
+      if (!current) throw new Error(changes.error || 'its hosts have moved to other pages; go to the overview');
       if (current !== seen && take(await (await get(location.pathname, 'reload')).text())) seen = current;
       problem = '';
     } catch (error) {

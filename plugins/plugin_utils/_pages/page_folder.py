@@ -141,13 +141,20 @@ class PageFolder:
         for file in self.path.glob("rollout-*.html"):
             # An operator may have written other reports here, whose names have no time.
             report = _REPORT.fullmatch(file.name)
-            if report and int(report["begun"]) < before and _MARK in self.read(file.name):
+            if report and int(report["begun"]) < before and self._is_own(file.name):
                 # One that stays does no harm.
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
                 self.texts.pop(file.name, None)
                 self._changes.pop(file.name, None)
         self._oldest = before
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether a file is a page of this collection, which this user can read."""
+        try:
+            return _MARK in self.read(name)
+        except UpgradeError:
+            return False
 
     def _error(self, why: str) -> UpgradeError:
         return UpgradeError("bad_folder", f"{_OPTION}: {self.path} can't be written: {why}.", path=str(self.path))

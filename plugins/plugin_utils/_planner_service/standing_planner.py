@@ -201,7 +201,7 @@ class StandingPlanner:
         again = (
             f"convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job
-            else f"convoy.upgrade.upgrade -e version={ledger.version}"
+            else f"convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} -e version={ledger.version}"
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:

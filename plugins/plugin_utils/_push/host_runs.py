@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
 from ...module_utils._fleet.step_trail import StepStart
@@ -50,7 +51,7 @@ class HostRun:
     :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     :param failure: why it fails, while its drained services are undrained.
-    :param was_midway: whether it had begun an upgrade to another version and not ended it, so that its services may be stopped.
+    :param was_midway: whether it had begun an upgrade to another version and not ended it, so that it counts as one whose services may be stopped.
     """
 
     host: str
@@ -238,7 +239,7 @@ class HostRuns:
         """Note why a host fails; return the services to undrain before the failure is recorded.
 
         They are those whose ``drain`` has begun in this upgrade, in this run or an earlier one. There are none if any service of the host may be
-        stopped, or if another run has its lease. A task group that one host runs for all drains no host.
+        stopped, or if another run has its lease, or may have it because Consul can't be reached. A task group that one host runs for all drains no host.
         """
         host_run = self._host_runs.get(host)
         if host_run is None:
@@ -247,7 +248,8 @@ class HostRuns:
         try:
             self._session.confirm(host)
         except UpgradeError as lost:
-            if lost.code == "leased":
+            # Without Consul, it is unknown whether another run goes on with the host.
+            if lost.code == "leased" or isinstance(lost, Unreachable):
                 return ()
             raise
         if host_run.was_midway or _stopping_step(host_run.record):

@@ -58,7 +58,8 @@ class PlaybookRun:
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
         self._has_lost_host = False
         self._code = self._job = ""
-        self._fixes: Mapping[str, Any] = {}
+        # What the failure itself names.
+        self._fix: NextStep | None = None
         self._without: Sequence[str] = ()
         self._partial: dict[str, Sequence[str]] = {}
         self._info: Mapping[str, Any] = {}
@@ -85,7 +86,9 @@ class PlaybookRun:
             self._code = failure["code"]
             details = failure.get("details")
             details = details if isinstance(details, Mapping) else {}
-            self._fixes, self._without = details.get("variables") or {}, details.get("without") or ()
+            playbook, variables = details.get("playbook") or "", details.get("variables") or {}
+            self._fix = NextStep(playbook, variables, then_again=bool(playbook)) if playbook or variables else None
+            self._without = details.get("without") or ()
         self._is_handed_over = self._is_handed_over or bool(result.get("planners"))
         if isinstance(result.get("partial"), Mapping):
             self._partial |= result["partial"]
@@ -140,8 +143,8 @@ class PlaybookRun:
             names = dict.fromkeys(self._without, "")
             self._say(f"Next: {self._command.again(without=self._without, renamed=names)}")
             return
-        fixes = NextStep(variables=self._fixes) if code and self._fixes else None
-        step = fixes or after_failure(name, code, self._info, pushes=self._pushes, has_lost_host=self._has_lost_host)
+        fix = self._fix if code else None
+        step = fix or after_failure(name, code, self._info, pushes=self._pushes, has_lost_host=self._has_lost_host)
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")

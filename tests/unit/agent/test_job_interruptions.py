@@ -175,6 +175,27 @@ def test_a_disk_that_stays_full_is_reported_for_the_next_job(
     assert "The end of job j1 can't be noted" in node.record["error"]
 
 
+def test_a_job_that_a_full_disk_stopped_before_its_command_may_begin_after_a_retry(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"echo x >>{trusted}/ran", repeatable=False)
+    node.admit("j1")
+    save = node.spool.save
+
+    def full_at_first(one: JobEntry) -> None:
+        if one.state == STARTED:
+            raise Refused("the disk is full")
+        save(one)
+
+    with monkeypatch.context() as during:
+        during.setattr(node.spool, "save", full_at_first)
+        assert node.run() == 1
+    assert (node.record["state"], node.record["error"]) == ("failed", "refused: the disk is full")
+    node.retry()
+    assert node.run() == 0
+    assert (trusted / "ran").read_text() == "x\n"
+
+
 def refuse() -> None:
     raise ConsulError("Consul answered 500: no leader.")
 
@@ -310,6 +331,7 @@ def test_a_start_that_this_node_does_not_remember_is_lost_even_if_it_would_refus
     assert node.run() == 0
     (one,) = node.spool.entries()
     assert (one.state, one.is_reported) == (LOST, True)
+    assert one.expires >= int(time.time()) + 31 * 86400 + 3600 - 60
     if problem in ("not repeatable", "unreadable"):
         node.retry()
         assert node.run() == (1 if problem == "not repeatable" else 0)

@@ -187,6 +187,17 @@ def test_the_end_is_told_once_and_again_after_a_host_has_joined() -> None:
     assert [name for name, _found in told_of(site, joined)[0]] == ["end", "end"]
 
 
+def test_failures_of_an_aborted_rollout_are_not_sent_again_after_a_job() -> None:
+    site = rollout(ABORTED, compute=2).failed("compute2")
+    plan = site.plan()
+    job = Ledger(12, "job/j1", state=COMPLETE)
+    for after, events in ((None, ["failure"]), (job, [])):
+        snapshot = replace(site.snapshot(), job=after)
+        found, sent = pending_notifications(snapshot, plan, watched_hosts(snapshot, plan), [], SentNotifications(9))
+        assert [one.event for one in found] == events
+        assert sent.broken == ("compute2",)
+
+
 def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> None:
     former = [entry(1, "begin"), entry(2, "complete")]
     now = [entry(3, "begin"), entry(4, "pause")]

@@ -10,7 +10,11 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed, operator_needs
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
+    OperatorNeed,
+    next_need_at,
+    operator_needs,
+)
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
 COMMAND = {"by": "ann", "at": 9_000, "reason": "logins fail"}
@@ -85,11 +89,47 @@ def test_a_host_that_an_interrupted_run_left_behind_needs_the_same_command_again
         found.text
         == "1 host is in the middle of the upgrade, and no Ansible run works there: compute2. Continue the upgrade."
     )
-    site.records["compute2"] = replace(site.records["compute2"], held="its disk is being replaced")
-    assert needs(site) == []
-    site.records["compute2"] = replace(site.records["compute2"], held=None)
     site.leases.add("compute2")
     assert needs(site) == []
+
+
+def test_a_host_in_the_middle_of_the_upgrade_that_is_held_needs_an_operator_once_nothing_else_goes_on() -> None:
+    site = rollout().upgraded("compute1").opened("compute2", "compute3")
+    site.records["compute2"] = HostRecord(NEW, STARTED, done=("stop/nginx",), held="its disk is being replaced")
+    assert needs(site) == []
+    site.upgraded("compute3")
+    (own,) = needs(site)
+    assert (own.code, own.playbook, own.variables) == ("interrupted", "status", {"host": "compute2"})
+    assert own.text == (
+        "1 host is in the middle of the upgrade, and is held, so no run continues there: compute2. Nothing else goes on. End the hold, then continue."
+    )
+    site.records["compute2"] = replace(site.records["compute2"], held=None)
+    (ended,) = needs(site.held("host/compute2"))
+    assert (ended.code, ended.playbook, ended.variables) == ("interrupted", "unhold", {"host": "compute2"})
+
+
+def test_what_is_needed_of_a_rollback_is_the_same_playbook_again() -> None:
+    site = rollout(rollback=True).opened("compute2")
+    site.records["compute2"] = HostRecord(NEW, STARTED, done=("stop/nginx",))
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("interrupted", "rollback", {"version": NEW})
+    unanswered = Handover(NEW, 0, None, "h1", "ann@desk", 9_000)
+    (found,) = _needs_of(rollout(rollback=True), unanswered, {})
+    assert (found.code, found.playbook, found.variables) == ("no_planner", "rollback", {"version": NEW})
+
+
+def test_the_time_of_the_next_need_is_known_though_nothing_is_written() -> None:
+    site = rollout()
+    plan, snapshot = site.plan(UNLIMITED), site.snapshot()
+    assert next_need_at(snapshot, plan) is None
+    now = snapshot.now
+    fresh = replace(snapshot, handover=Handover(NEW, 0, None, "h1", "ann@desk", int(now) - 5))
+    at = next_need_at(fresh, plan)
+    assert at == int(now) + 15
+    assert operator_needs(fresh, plan) == ()
+    (found,) = operator_needs(replace(fresh, now=at), plan)
+    assert found.code == "no_planner"
+    assert next_need_at(replace(fresh, now=at + 1), plan) is None
 
 
 def test_hosts_that_soak_behind_a_hold_need_no_one() -> None:

@@ -443,7 +443,7 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
     told = refusal(begin, store)
     assert told.code == "post_upgrade_pending"
-    assert "so no job begins. Next: ansible-playbook convoy.upgrade.post_upgrade -e version=2.0" in told.message
+    assert "so no job begins. Run convoy.upgrade.post_upgrade -e version=2.0." in told.message
     consul.write("upgrade/hosts/db1", {"version": "2.0", "state": "upgraded", "post": "done"})
     begin(store)
     assert "upgrade/once/2.0/migrate" in consul.keys
@@ -453,13 +453,17 @@ def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after
     store: Store, consul: FlaggedConsul
 ) -> None:
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
-    run = "ansible-playbook convoy.upgrade.post_upgrade -e version=2.0"
-    commands = {control.pause: "convoy.upgrade.resume", control.abort: "upgrade -e version=2.0 -e restart=true"}
-    for act, first in commands.items():
+    run = "convoy.upgrade.post_upgrade -e version=2.0"
+    commands = {
+        control.pause: ("resume", {}, "convoy.upgrade.resume"),
+        control.abort: ("upgrade", {"version": "2.0", "restart": "true"}, "upgrade -e version=2.0 -e restart=true"),
+    }
+    for act, (playbook, variables, first) in commands.items():
         act(store, Command(fleet=FLEET))
         told = refusal(make_pass, store, PassRequest(version="2.1", fleet=FLEET, replace="2.0"))
         assert told.code == "post_upgrade_pending"
         assert f"{first}, then {run}" in told.message
+        assert (told.details["playbook"], told.details["variables"]) == (playbook, variables)
     assert refusal(begin, store).code == "post_upgrade_pending"
     assert make_pass(store, PassRequest(version="2.1", fleet=FLEET, restart=True), dry=True).begun
     # A rollout that was not complete has no such tasks yet.
@@ -491,10 +495,12 @@ def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, c
     (need,) = operator_needs(view.snapshot, view.plan)
     assert (need.code, need.playbook, need.variables) == ("interrupted", "command", {"job": "j1", "run_tasks": "FILE"})
     assert need.text == (
-        "1 host is in the middle of the job j1, and no Ansible run works there: web1. Continue it with the same run_tasks."
+        "1 host is in the middle of the job j1, and no Ansible run works there: web1. Continue it with the same tasks: put their file in the "
+        "place of FILE."
     )
-    assert "no Ansible run works on it now: run the command of the job again." in " ".join(
-        explain("web1", view.plan, view.snapshot, [])
+    assert (
+        "no Ansible run works on it now: run convoy.upgrade.command -e job=j1 -e run_tasks=FILE, with its file."
+        in " ".join(explain("web1", view.plan, view.snapshot, []))
     )
     consul.write("upgrade/drivers/web1", "{}")
     view = read_fleet(store, fleet=FLEET)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,9 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
     def read(*_given: Any, **_options: Any) -> Any:
         clock.now += seconds
         clock.busy += of_processor
-        return SimpleNamespace(plan=SimpleNamespace(wake_at=None), snapshot=SimpleNamespace(is_job=False))
+        return SimpleNamespace(
+            plan=SimpleNamespace(wake_at=None), snapshot=SimpleNamespace(is_job=False, ledger=None, now=0)
+        )
 
     update = SimpleNamespace(hosts={}, progress=SimpleNamespace(over=False, done=False))
     stand_in = SimpleNamespace(
@@ -41,3 +44,39 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
     next(updates)
     next(updates)
     assert slept == [pytest.approx(pause)]
+
+
+def test_what_an_operator_has_to_do_is_read_when_it_is_due_though_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    reads: list[float] = []
+    is_due_at = 20.0
+
+    def read(*_given: Any, **_options: Any) -> Any:
+        reads.append(clock.now)
+        return SimpleNamespace(
+            plan=SimpleNamespace(wake_at=None), snapshot=SimpleNamespace(is_job=False, ledger=None, now=clock.now)
+        )
+
+    def wait(_mark: int, seconds: float) -> bool:
+        clock.now += seconds
+        return False
+
+    stand_in = SimpleNamespace(
+        monotonic=lambda: clock.now,
+        processor_seconds=lambda: 0.0,
+        now=lambda: clock.now,
+        sleep=lambda _seconds: None,
+        seconds_until=lambda at, *_known: float("inf") if at is None else at - clock.now,
+    )
+    update = SimpleNamespace(hosts={}, progress=SimpleNamespace(over=False, done=False))
+    monkeypatch.setattr(follow, "runtime", stand_in)
+    monkeypatch.setattr(follow, "read_fleet", read)
+    monkeypatch.setattr(follow, "progress_update", lambda _view: update)
+    monkeypatch.setattr(follow, "next_need_at", lambda snapshot, _plan: is_due_at if snapshot.now < is_due_at else None)
+    watch: Any = SimpleNamespace(mark=lambda: 1, wait=wait)
+    store: Any = None
+    for _update in itertools.islice(follow._followed(store, watch, None, patience=15), 20):
+        pass
+    assert reads == [0.0, 25.0]

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email import message_from_string
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -183,6 +184,19 @@ def test_targets_that_hang_starve_no_other_and_get_no_second_thread(
         assert (len(server.requests), len(hanging.requests)) == (2, 2)
     finally:
         hanging.close()
+
+
+def test_a_target_that_is_only_late_gets_the_next_event_after_the_earlier_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_TIMEOUTS", (5, 5))
+    server.wait = 1.3
+    hook = {"name": "late", "webhook": f"http://{server.host}/hook"}
+    one = Messenger("late.yml", tuple(read_targets({"targets": [hook]})), "", 1)
+    assert one.call(EVENT) == "late: not sent within 1 s"
+    server.wait = 0
+    assert replace(one, patience=5).call(EVENT) is None
+    assert len(server.requests) == 2
 
 
 def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> None:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, RunScope
@@ -46,6 +47,23 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     run.end(has_succeeded=False)
     run._say_next(os.getpid())
     assert lines[0] == f"Next: {next_step}"
+
+
+def test_a_failure_that_names_a_playbook_is_followed_by_that_and_then_by_the_same_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", "convoy.upgrade.upgrade", "-e", "version=3"])
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/upgrade.yml", lines.append)
+    run.remember(
+        UpgradeError("post_upgrade_pending", "", playbook="post_upgrade", variables={"version": "2"}).as_result()
+    )
+    run.end(has_succeeded=False)
+    run._say_next(os.getpid())
+    assert lines == [
+        "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=2",
+        "Then: ansible-playbook convoy.upgrade.upgrade -e version=3",
+    ]
 
 
 @pytest.mark.parametrize(
