@@ -70,9 +70,9 @@ options:
   instructions_file:
     description:
       - JSON or YAML file with instructions, on the host where the module runs.
-      - Without it, a call that begins a rollout reads C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) if it exists, and O(instructions)
-        override it, key by key. If both files exist with different content, the call fails. A rollout that continues keeps its rules, and a rollback
-        has those of the rollout before.
+      - Without it, a call that begins a rollout, or that has O(instructions), reads C(/etc/jio-upgrade.json) or C(/etc/jiocloud-upgrade.json) if it
+        exists. O(instructions) override it, key by key. If both files exist with different content, the call fails. A rollout that continues without
+        O(instructions) keeps its rules, and a rollback has those of the rollout before.
       - An empty value means no file.
     type: path
   role_order:
@@ -871,7 +871,7 @@ def as_request(store: Store, options: Mapping[str, Any], sources: Sequence[RuleS
         version=job.target if job is not None else options["version"],
         job=job,
         rules=rules,
-        first_rules=all_rules,
+        rules_with_default=all_rules,
         role_order=options["role_order"],
         post_upgrade=options["roles_with_post_upgrade"],
         services=options["services"],
@@ -920,15 +920,16 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     outcome = make_pass(store, request, dry=call.check_mode, most_slow=1)
     if options["since"] is not None:
         outcome.index = max(outcome.index, seen)
-    if planners and outcome.ledger is not None:
+    # No one has to carry a rollout that is complete.
+    hands_over = bool(planners) and not outcome.plan.complete
+    if hands_over and outcome.ledger is not None:
         handed = hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
         outcome.changes += handed.changes
-        if not (call.check_mode or outcome.plan.complete):
+        if not call.check_mode:
             planners = list(wait_for_planner(store, handed.id))
     for warning in outcome.warnings:
         call.warn(warning)
-    # No one has to carry a rollout that is complete.
-    handed_over = {"planners": planners} if options["hand_over"] and not outcome.plan.complete else {}
+    handed_over = {"planners": planners} if hands_over else {}
     return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over}
 
 

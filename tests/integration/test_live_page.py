@@ -256,7 +256,7 @@ def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: Browser
 def test_a_page_of_hosts_says_that_its_state_is_old(site: Site, browser: BrowserSession) -> None:
     browser.open(f"{site.url}/hosts/1.html")
     # For readers without scripts.
-    assert "Written " in browser.run("document.querySelector('#top').innerText")
+    assert "Last written " in browser.run("document.querySelector('#top').innerText")
     stale = "document.querySelector('#stale')"
     browser.wait_until("performance.getEntriesByType('resource').some((one) => one.name.includes('changes.json'))")
     assert browser.run(f"{stale}.hidden")

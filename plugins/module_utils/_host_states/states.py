@@ -72,7 +72,7 @@ def read_states(
         if other is None:
             other = _of_earlier_job(snapshot, host, is_target=is_target)
         record = other or snapshot.records.get(host)
-        one = _Facts(host, reported_version(snapshot, host), gate, hold, record, host in were_broken)
+        one = _HostFacts(host, reported_version(snapshot, host), gate, hold, record, host in were_broken)
         found = _state_of(snapshot, one, rules, is_busy=other is not None, is_target=is_target)
         states[host] = HostState(
             host,
@@ -209,7 +209,7 @@ def reported_version(snapshot: Snapshot, host: str) -> str | None:
     return record.version if report is None or record.index > report.index else version
 
 
-class _Facts(NamedTuple):
+class _HostFacts(NamedTuple):
     """What the state of a host is read from, with the names and meanings of the fields of :class:`HostState`."""
 
     host: str
@@ -220,7 +220,7 @@ class _Facts(NamedTuple):
     was_broken: bool
 
 
-class _Found(NamedTuple):
+class _StateFound(NamedTuple):
     """The state of a host, and what belongs to it."""
 
     state: str
@@ -229,33 +229,35 @@ class _Found(NamedTuple):
     mark: HealthMark | None = None
 
 
-def _state_of(snapshot: Snapshot, one: _Facts, rules: HealthRules, *, is_busy: bool, is_target: bool) -> _Found:
+def _state_of(
+    snapshot: Snapshot, one: _HostFacts, rules: HealthRules, *, is_busy: bool, is_target: bool
+) -> _StateFound:
     current, record = snapshot.current_version, one.record
     waiting = HELD if one.hold else PENDING
     if current is None:
-        return _Found(waiting)
+        return _StateFound(waiting)
     if is_busy:
         return _upgrading_or_lost(snapshot, one, rules)
     if not is_target:
-        return _Found(UPGRADED)
+        return _StateFound(UPGRADED)
     if one.version == current and not _is_superseded(snapshot, one):
         if not rules.asks_more:
-            return _Found(UPGRADED)
+            return _StateFound(UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
         return _of_health(health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
-        return _Found(waiting)
+        return _StateFound(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
-        return _Found(FAILED)
+        return _StateFound(FAILED)
     if record is not None and record.state == REPORTED_LOST and record.version == current:
-        return _Found(LOST, (record.error or "").removeprefix("lost: "))
+        return _StateFound(LOST, (record.error or "").removeprefix("lost: "))
     if one.gate.is_open or (record is not None and record.state == STARTED):
         return _upgrading_or_lost(snapshot, one, rules)
-    return _Found(waiting)
+    return _StateFound(waiting)
 
 
-def _is_superseded(snapshot: Snapshot, one: _Facts) -> bool:
+def _is_superseded(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a newer record supersedes a host's report: the host has started or failed since then, or was retried.
 
     The version of that record does not matter: either way, the host is not known to run the reported version any more. A newer record
@@ -267,7 +269,7 @@ def _is_superseded(snapshot: Snapshot, one: _Facts) -> bool:
     return not record.readable or record.state != RECORDED_UPGRADED
 
 
-def _was_there(snapshot: Snapshot, one: _Facts) -> bool:
+def _was_there(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a host reported the version before the rollout began, and nothing since then."""
     report = snapshot.reports.get(one.host)
     newest = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
@@ -286,15 +288,15 @@ def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
     return None if snapshot.checks is None else snapshot.checks.get(host, {})
 
 
-def _of_health(found: HealthState) -> _Found:
+def _of_health(found: HealthState) -> _StateFound:
     state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
-    return _Found(state, found.reason, found.wake_at, found.mark)
+    return _StateFound(state, found.reason, found.wake_at, found.mark)
 
 
-def _upgrading_or_lost(snapshot: Snapshot, one: _Facts, rules: HealthRules) -> _Found:
+def _upgrading_or_lost(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) -> _StateFound:
     # A host that a push run has a lease on is not lost as long as the run lives.
     if rules.progress_deadline is None or one.host in snapshot.leases:
-        return _Found(UPGRADING)
+        return _StateFound(UPGRADING)
     record = one.record
     is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and is_current else None
@@ -303,9 +305,11 @@ def _upgrading_or_lost(snapshot: Snapshot, one: _Facts, rules: HealthRules) -> _
     since = silent_since(snapshot.now, admitted_at, times)
     if since is None:
         # A time in the future, by a clock that is ahead, counts once it has come.
-        return _Found(UPGRADING, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None))
+        return _StateFound(
+            UPGRADING, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None)
+        )
     lost_at = since + rules.progress_deadline
     if snapshot.now <= lost_at:
-        return _Found(UPGRADING, wake_at=lost_at)
+        return _StateFound(UPGRADING, wake_at=lost_at)
     silent = int(snapshot.now - since)
-    return _Found(LOST, f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s")
+    return _StateFound(LOST, f"silent for {silent} s, and health.progress_deadline is {rules.progress_deadline} s")

@@ -33,7 +33,7 @@ from .._rollout.desired_ledger import (
     other_rollout,
     other_under_way,
 )
-from .._rollout.host_health_notes import noted_at, noted_ledger, with_checks, write_health
+from .._rollout.host_health_notes import ledger_to_write, noted_at, with_checks, write_health
 from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
@@ -217,7 +217,7 @@ def _try_once(
     outcome.snapshot, outcome.rules = snapshot, desired.rules
     outcome.warnings += plan.warnings
     ledger = replace(desired.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
-    ledger = noted_ledger(writer.ledger, ledger, writer.clock)
+    ledger = ledger_to_write(writer.ledger, ledger, writer.clock)
     if (ledger.stage, ledger.stopped) != (plan.stage_mark, plan.exhausted_keys):
         outcome.plan = replace(
             plan, wake_at=min(noted_at(ledger), *([plan.wake_at] if plan.wake_at is not None else []))

@@ -49,7 +49,7 @@ def with_checks(store: Store, snapshot: Snapshot, rules: Instructions) -> Snapsh
     return replace(snapshot, checks=store.client.statuses(names)) if names else snapshot
 
 
-def noted_ledger(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
+def ledger_to_write(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
     """Return the ledger that a pass writes. Where many recoveries were noted in this rollout, a further one waits.
 
     Each of them adds an entry to the history. What stops a rollout is noted at once: an exhausted budget, or a stage that is not done any more.

@@ -20,7 +20,7 @@ class PassRequest:
 
     :param version: None to continue the rollout of the ledger.
     :param rules: instructions in their stored form, and keys that are empty on purpose; None for those of the ledger.
-    :param first_rules: the rules if the request begins a rollout and rolls none back: with those of the default file. None for ``rules``.
+    :param rules_with_default: those rules with the ones of the default file, for a request that begins a rollout or has rules. None for ``rules``.
     :param role_order: order added to the rules.
     :param fleet: host -> role; None if the caller has no fleet.
     :param role_pattern: gives hosts outside of the fleet their roles; None for that of the ledger.
@@ -44,7 +44,7 @@ class PassRequest:
 
     version: str | None = None
     rules: Mapping[str, Any] | None = None
-    first_rules: Mapping[str, Any] | None = None
+    rules_with_default: Mapping[str, Any] | None = None
     role_order: Mapping[str, Any] | None = None
     fleet: Mapping[str, str] | None = None
     role_pattern: str | None = None
@@ -74,5 +74,5 @@ class PassRequest:
 
         :param same: the rollout that it continues; None if it begins one.
         """
-        has_file = self.rolls_back is None and self.first_rules is not None
-        return self.first_rules if has_file and (same is None or self.rules is not None) else self.rules
+        has_file = self.rolls_back is None and self.rules_with_default is not None
+        return self.rules_with_default if has_file and (same is None or self.rules is not None) else self.rules

@@ -19,7 +19,7 @@ class RuleSource:
 
     :param name: the name of the source, such as ``instructions`` or a file.
     :param rules: the rules as they are stored, and keys with empty values.
-    :param is_default: whether it is the default file, which applies only when a rollout begins.
+    :param is_default: whether it is the default file, which applies when a rollout begins, and beside rules of the call.
     """
 
     name: str

@@ -78,15 +78,15 @@ def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_gi
 def test_rules_of_the_default_file_are_those_of_a_rollout_that_begins() -> None:
     adopted, first, next_one = fleet(None), fleet(None, OLD), fleet(replace(LEDGER, state=COMPLETE))
     for there, version in ((adopted, NEW), (first, NEW), (next_one, NEXT)):
-        assert wanted(there, version, first_rules=UNLIMITED).ledger.instructions == UNLIMITED
+        assert wanted(there, version, rules_with_default=UNLIMITED).ledger.instructions == UNLIMITED
     # Rules of the call belong to the same rules as the file. A call that begins a rollout reads its own ledger before it admits a host.
     both = {**UNLIMITED, "failure_rules": {"fleet": 3}}
     for there in (first, fleet(replace(LEDGER, instructions=both))):
-        assert wanted(there, NEW, {"failure_rules": {"fleet": 3}}, first_rules=both).ledger.instructions == both
+        assert wanted(there, NEW, {"failure_rules": {"fleet": 3}}, rules_with_default=both).ledger.instructions == both
     # One that continues keeps its rules, and a rollback has those of the rollout before.
     for state in (RUNNING, PAUSED, COMPLETE):
-        assert wanted(fleet(replace(LEDGER, state=state)), NEW, first_rules=UNLIMITED).ledger.instructions == ONE
-    assert wanted(fleet(LEDGER), OLD, ONE, first_rules=UNLIMITED, rolls_back=LEDGER).ledger.instructions == ONE
+        assert wanted(fleet(replace(LEDGER, state=state)), NEW, rules_with_default=UNLIMITED).ledger.instructions == ONE
+    assert wanted(fleet(LEDGER), OLD, ONE, rules_with_default=UNLIMITED, rolls_back=LEDGER).ledger.instructions == ONE
 
 
 # Replacing another rollout
@@ -149,7 +149,7 @@ def test_a_paused_rollout_keeps_its_pause_if_something_else_has_set_the_version(
     there = fleet(replace(LEDGER, state=PAUSED, command={"by": "ann", "reason": "logins fail"}), current)
     for more in ({}, {"restart": True}, {"replace": NEW}):
         error = refusal(there, NEW, **more)
-        assert error.code == "rollout_under_way"
+        assert error.code == "foreign_version"
         assert "is paused by ann: logins fail" in error.message
         assert "convoy.upgrade.resume" in error.message
     assert wanted(fleet(replace(LEDGER, state=PAUSED)), NEW).ledger.state == PAUSED

@@ -16,8 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.host_health_notes import (
+    ledger_to_write,
     noted_at,
-    noted_ledger,
     with_checks,
     write_health,
 )
@@ -142,25 +142,25 @@ def test_a_rollout_that_recovers_again_and_again_is_noted_at_once_at_first_and_s
 ) -> None:
     found = ledger = STOPPED
     for count in range(1, 21):
-        found = noted_ledger(ledger, replace(ledger, **change), 1_000 + count)
+        found = ledger_to_write(ledger, replace(ledger, **change), 1_000 + count)
         assert found == replace(STOPPED, **change)
         assert (found.recoveries, found.recovered_at) == (count, 1_000 + count)
         # What stops a rollout is noted at once, however often.
-        ledger = noted_ledger(found, replace(found, stopped=STOPPED.stopped, stage=STOPPED.stage), 1_000 + count)
+        ledger = ledger_to_write(found, replace(found, stopped=STOPPED.stopped, stage=STOPPED.stage), 1_000 + count)
         assert (ledger, ledger.recoveries) == (STOPPED, count)
-    waiting = noted_ledger(ledger, replace(ledger, **change), 1_619)
+    waiting = ledger_to_write(ledger, replace(ledger, **change), 1_619)
     assert (waiting, noted_at(waiting)) == (STOPPED, 1_620)
-    later = noted_ledger(ledger, replace(ledger, **change), 1_620)
+    later = ledger_to_write(ledger, replace(ledger, **change), 1_620)
     assert (later, later.recoveries, later.recovered_at) == (replace(STOPPED, **change), 21, 1_620)
     # A clock that went back makes nothing wait.
-    assert noted_ledger(ledger, replace(ledger, **change), 900) == replace(STOPPED, **change)
+    assert ledger_to_write(ledger, replace(ledger, **change), 900) == replace(STOPPED, **change)
 
 
 def test_a_rollout_that_begins_and_a_stage_that_begins_never_wait() -> None:
     often = replace(STOPPED, recoveries=99, recovered_at=1_000)
-    assert noted_ledger(often, Ledger(6, "3.0"), 1_001) == Ledger(6, "3.0")
+    assert ledger_to_write(often, Ledger(6, "3.0"), 1_001) == Ledger(6, "3.0")
     begun = replace(often, stage={"number": 2})
-    assert noted_ledger(often, begun, 1_001) == begun
+    assert ledger_to_write(often, begun, 1_001) == begun
 
 
 # Health
