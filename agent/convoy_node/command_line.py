@@ -21,8 +21,9 @@ from . import agent_run, releases
 from .decision import JOB, puppet_due
 from .errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
-from .jobs.node_commands import find_command
+from .jobs.node_commands import command_problems
 from .jobs.refusals import Refused
+from .jobs.signature import check_signers
 from .machine import puppet
 from .machine.lock_file import open_lock_file
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
@@ -41,7 +42,7 @@ commands:
   once             read the gate, make an agent run if there is something to do, and end; for cron
   run [ARGUMENT]   make an agent run now; ARGUMENTs are for ansible-playbook, such as --check --diff
   job              run the job that the node is admitted to, and report it
-  check            check the settings, the commands for jobs, and that Consul can be read
+  check            check the settings, the commands and signers of jobs, and that Consul can be read
   status           show release, version, gate, and when Puppet runs next
   leave            let in Puppet's own runs, which the agent keeps out, before this node is removed
   install FOLDER   install a release of convoy-node from a folder; with --stage, the next agent run tries it
@@ -244,10 +245,10 @@ def _check(settings: NodeSettings) -> int:
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr)
         return NO_CONSUL
-    problems = []
-    for schema in sorted(Path(settings.commands_dir).glob("*.json")):
+    problems = command_problems(settings.commands_dir)
+    if settings.require_signed_jobs or os.path.lexists(settings.allowed_signers):
         try:
-            find_command(schema.stem, settings.commands_dir)
+            check_signers(settings.allowed_signers)
         except Refused as error:
             problems.append(str(error))
     for problem in problems:

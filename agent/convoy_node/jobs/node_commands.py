@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,3 +51,23 @@ def find_command(name: str, folder: str = FOLDER) -> NodeCommand:
     refuse_untrusted_folder(Path(folder))
     refuse_untrusted_program(program)
     return NodeCommand(name, program, parse_schema(str(schema), read_trusted(schema, _MOST_BYTES)))
+
+
+def command_problems(folder: str = FOLDER) -> list[str]:
+    """Return what is wrong with the commands of this node, as sentences. Each schema and each program with the name of a command is one."""
+    try:
+        paths = sorted(Path(folder).iterdir())
+    except OSError:
+        # A node without the folder has no commands.
+        return []
+    names = {path.stem for path in paths if path.suffix == ".json"}
+    names |= {
+        path.name for path in paths if is_command_name(path.name) and os.access(path, os.X_OK) and not path.is_dir()
+    }
+    problems = []
+    for name in sorted(names):
+        try:
+            find_command(name, folder)
+        except Refused as error:
+            problems.append(str(error))
+    return problems

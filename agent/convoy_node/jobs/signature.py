@@ -66,6 +66,21 @@ def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> 
     )
 
 
+def check_signers(allowed_signers: str = FILE) -> None:
+    """Check that signatures of jobs can be verified on this node.
+
+    :raises Refused: if another user than root could have changed the file, it has no key, or ssh-keygen is missing.
+    """
+    refuse_untrusted_folder(Path(allowed_signers).parent)
+    lines = read_trusted(Path(allowed_signers), _MOST_BYTES).decode("utf-8", "replace").splitlines()
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in lines):
+        raise Refused(
+            f"{allowed_signers} has no key, so this node runs no signed job. Add a line to it: a name, and a public key."
+        )
+    if shutil.which("ssh-keygen", path=_FOLDERS) is None:
+        raise Refused(_no_keygen(f"it is not in {_FOLDERS}"))
+
+
 @contextmanager
 def _copies(signature: bytes, keys: bytes) -> Iterator[tuple[Path, Path]]:
     """Yield the paths of temporary files with a signature and with the allowed keys, which are those that were checked.
@@ -105,9 +120,13 @@ def _keygen(words: Sequence[str], text: bytes) -> subprocess.CompletedProcess[by
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or f"no answer in {_SECONDS} s"
-        raise Refused(
-            f"The signature can't be verified: ssh-keygen does not run ({reason}). Install OpenSSH 8.2 or later on this node."
-        ) from None
+        raise Refused(_no_keygen(reason)) from None
+
+
+def _no_keygen(reason: str) -> str:
+    return (
+        f"No signature can be verified: ssh-keygen does not run ({reason}). Install OpenSSH 8.2 or later on this node."
+    )
 
 
 def _last_line(result: subprocess.CompletedProcess[bytes]) -> str:

@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import job as collection
 from convoy_node.jobs.job import MOST_SECONDS, NodeJob, check_time, parse_job
 from convoy_node.jobs.refusals import Refused
-from convoy_node.jobs.signature import NAMESPACE, verify_signature
+from convoy_node.jobs.signature import NAMESPACE, check_signers, verify_signature
 from missing import missing
 
 
@@ -107,6 +107,22 @@ def test_a_file_of_signers_that_others_can_change_is_refused(keys: Path) -> None
     assert "can be written by other users" in refusal(job, keys)
     (keys / "allowed_signers").unlink()
     assert "allowed_signers can't be read: No such file" in refusal(job, keys)
+
+
+def test_the_check_of_a_node_names_what_keeps_signed_jobs_from_running(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signers = keys / "allowed_signers"
+    check_signers(str(signers))
+    monkeypatch.setattr("convoy_node.jobs.signature._FOLDERS", str(keys))
+    with pytest.raises(Refused, match=f"ssh-keygen does not run .it is not in {keys}"):
+        check_signers(str(signers))
+    signers.write_text("# ann will send hers\n\n")
+    with pytest.raises(Refused, match="has no key, so this node runs no signed job"):
+        check_signers(str(signers))
+    signers.unlink()
+    with pytest.raises(Refused, match="allowed_signers can't be read: No such file"):
+        check_signers(str(signers))
 
 
 def test_a_signer_whose_time_is_over_is_refused(keys: Path) -> None:

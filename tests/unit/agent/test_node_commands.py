@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from convoy_node.jobs.node_commands import find_command
+from convoy_node.jobs.node_commands import command_problems, find_command
 from convoy_node.jobs.refusals import Refused
 from convoy_node.machine import ownership
 
@@ -131,3 +131,20 @@ def test_a_missing_schema_refuses_the_command(install: Install) -> None:
     program = install("a", "true")
     program.with_name("a.json").unlink()
     assert "a.json can't be read: No such file" in refusal("a", program.parent)
+
+
+def test_all_that_is_wrong_with_the_commands_of_a_node_is_named(install: Install, trusted: Path) -> None:
+    folder = str(trusted / "commands.d")
+    assert command_problems(folder) == []
+    install("fine", "true")
+    assert command_problems(folder) == []
+    install("unschemed", "true").with_name("unschemed.json").unlink()
+    install("unprogrammed", "true").unlink()
+    install("Upper", "true")
+    # Neither is a command.
+    (trusted / "commands.d/README").write_text("See the wiki.")
+    (trusted / "commands.d/old").mkdir()
+    upper, unprogrammed, unschemed = command_problems(folder)
+    assert "'Upper' can't be the name of a command" in upper
+    assert "This node has no command unprogrammed" in unprogrammed
+    assert "unschemed.json can't be read: No such file" in unschemed
