@@ -126,6 +126,25 @@ def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None,
     assert node.runs == []
 
 
+@pytest.mark.usefixtures("consul")
+def test_the_check_names_all_that_would_keep_a_job_from_running(node: Node) -> None:
+    folder = node.folder / "commands.d"
+    folder.mkdir(mode=0o755)
+    (folder / "restart").write_text("#!/bin/sh\n")
+    (folder / "restart").chmod(0o755)
+    signers = node.folder / "signers"
+    node.write(
+        puppet_gate_commands_dir=str(folder),
+        puppet_gate_allowed_signers=str(signers),
+        puppet_gate_require_signed_jobs=True,
+    )
+    done = node.call("check")
+    without_schema, without_signers = done.stderr.splitlines()
+    assert done.returncode == 65
+    assert f"{folder}/restart.json can't be read: No such file" in without_schema
+    assert f"{signers} can't be read: No such file" in without_signers
+
+
 @pytest.mark.parametrize("fault", quick(1, ["link", "folder"]))
 def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: RawKV, node: Node) -> None:
     consul.put(GATE, "True")
