@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.connection import Connection
 from convoy_node.consul import Consul, WakeWatch
-from convoy_node.machine.signals import Signals
 from devkit.agent import Agent
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
@@ -29,6 +27,7 @@ from integration.support.push import WATCHED, push_run, stopped, without_service
 from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
 from integration.support.words import UNLIMITED
+from no_signals import NoSignals
 from written_services import Roles
 
 pytestmark = pytest.mark.one_release
@@ -164,14 +163,6 @@ def test_an_agent_of_a_node_waits_and_is_woken(secure: Secure) -> None:
         threading.Timer(0.5, secure.agent.kv.put, [key, "1700000000"]).start()
         assert watch.wait(20, 20, lambda: False)
         assert time.monotonic() - began < 10
-
-
-class NoSignals(Signals):
-    """Signals that never come. Those of an agent would take over the handlers of this process."""
-
-    def __init__(self) -> None:
-        self.pipe, self.other_end = socket.socketpair()
-        self.pipe.setblocking(False)
 
 
 def test_an_authority_that_signed_something_else(secure: Secure) -> None:

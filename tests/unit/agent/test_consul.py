@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +15,7 @@ import pytest
 from convoy_node.connection import Connection
 from convoy_node.consul import Consul, ConsulKey, WakeWatch
 from convoy_node.errors import ConsulError, Denied
-from convoy_node.machine.signals import Signals
+from no_signals import NoSignals
 
 INDEX = {"X-Consul-Index": "7"}
 PAIR = {"Key": "a", "Value": "eA==", "ModifyIndex": 7, "Flags": 0}
@@ -183,14 +182,6 @@ def test_a_conflict_has_to_say_what_failed(server: Server) -> None:
     errors[0]["What"] = "Permission denied"
     with pytest.raises(Denied):
         server.gives({"Errors": errors}, 409).write(WRITE)
-
-
-class NoSignals(Signals):
-    """Signals that never come. Those of the agent would take over the handlers of this process."""
-
-    def __init__(self) -> None:
-        self.pipe, self.other_end = socket.socketpair()
-        self.pipe.setblocking(False)
 
 
 @pytest.mark.parametrize("index", ["", "0", "x", "-1", "1e999", "9" * 400])

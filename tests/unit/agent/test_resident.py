@@ -16,15 +16,8 @@ import pytest
 from convoy_node import resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
-from convoy_node.machine.signals import Signals
 from convoy_node.resident import Look, Resident
-
-
-class NoSignals(Signals):
-    """Signals that tests give. Those of the agent would take over the handlers of this process."""
-
-    def __init__(self) -> None:
-        self.is_over = self.read_again = False
+from no_signals import NoSignals
 
 
 @pytest.fixture
