@@ -129,6 +129,12 @@ class HostRecord:
         """Whether the host itself has reported in it. A record that only planners or operators wrote has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
 
+    @property
+    def not_ended(self) -> tuple[HostRecord, ...]:
+        """Its upgrades to other versions, as far as they are kept, that had not ended when this one began; the oldest first."""
+        ended = next((at for at, one in enumerate(reversed(self.former)) if one.state == UPGRADED), len(self.former))
+        return self.former[len(self.former) - ended :]
+
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data."""
         # dataclasses.asdict() copies each value on its own, and takes six times as long.

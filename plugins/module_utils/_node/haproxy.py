@@ -229,6 +229,8 @@ def set_server(
             haproxy.order(command)
         else:
             _order_with_others(haproxy, backend, name, command, change, until)
+            # Its sessions have their full time, however long the others took.
+            until = runtime.monotonic() + change.seconds
     if change.state == READY:
         now = was if kept else _wait_until_up(haproxy, backend, name, change, until)
     else:

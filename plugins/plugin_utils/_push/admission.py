@@ -17,11 +17,13 @@ from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ...module_utils._planner.plan import Plan, blocked_hosts
+from ...module_utils._rollout._commands.command import Command
+from ...module_utils._rollout._commands.retry import retry
 from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from .connections import StorePool
-from .decision import LEASED_ELSEWHERE, Decision, PassView, decide, decide_finally
+from .decision import LEASED_ELSEWHERE, Decision, PassView, decide, decide_finally, needs_slot
 from .run import AFTER, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
@@ -147,6 +149,9 @@ class RunAdmission:
                 return later
             if view.state == state_names.PENDING and host in admissible:
                 return f"{view.reason}, but no run holds its lease; run the same command again"
+            is_left = view.state == state_names.UPGRADING and view.started and not (view.held or host in leases)
+            if is_left and self._run.is_pushed(view.role):
+                return f"{view.reason}; no run works on it, so run the same command again, without a limit that leaves it out"
             return view.reason
 
         explained = {host: replace(plan.hosts[host], reason=reason(host)) for host in hosts}
@@ -242,9 +247,9 @@ class RunAdmission:
     def _decide_wave(self, hosts: Collection[str], deadline: float) -> dict[str, Decision]:
         while True:
             try:
-                latest = self._make_pass(self._pulled)
-                # Their mates were in earlier waves.
-                refused = {host: why for host in hosts if (why := self._why_later(host))}
+                latest = self._put_back(self._make_pass(self._pulled), hosts)
+                # Their mates were in earlier waves. One whose connection failed before would end the run together with its wave.
+                refused = {host: why for host in hosts if (why := self._why_later(host) or self._why_unreachable(host))}
                 decisions = {host: decide(self._run, latest, host) for host in hosts if host not in refused}
                 waiting = [host for host, found in decisions.items() if found is None]
                 # A rollout that began after their start has closed their gates, and only a pass for them opens these again.
@@ -284,9 +289,9 @@ class RunAdmission:
         play = self._play(waiting)
         if not waiting or play not in self._gathered_plays:
             return
-        if any(host in self._run.last for host in waiting):
+        if any(host in self._run.last or self._may_need_slot(host) for host in waiting):
             # Whether they go last depends on hosts that may have failed since the last pass.
-            self._make_pass(self._pulled)
+            self._put_back(self._make_pass(self._pulled), waiting)
         later = {host: why for host in waiting if (why := self._why_later(host))}
         mates = [host for host in waiting if host not in later]
         latest = self._make_pass([*mates, *self._pulled])
@@ -329,6 +334,10 @@ class RunAdmission:
             self._waiting[host] = Decision(admitted=False, state=view.state, reason=view.reason, asks_again=True)
             self._gave_way[host] = None
 
+    def _why_unreachable(self, host: str) -> str:
+        is_unreachable = host in self._run.unreachable
+        return "it could not be reached when this run gathered its facts" if is_unreachable else ""
+
     def _why_later(self, host: str) -> str:
         """Return why a host has to let other hosts of its role go first, empty if it does not. If one of them failed, it waits for an operator."""
         latest = self._latest
@@ -357,13 +366,28 @@ class RunAdmission:
             mate
             for mate, view in mates.items()
             if (view.state in state_names.BROKEN and view.blocks)
-            # Another run may work on it, which has its lease.
-            or (view.state == state_names.UPGRADING and mate in leases)
+            # Another run may work on it, or has left it in the middle.
+            or (view.state == state_names.UPGRADING and (mate in leases or (view.blocks and not view.soaking)))
             or (
                 (mate in self._remaining or mate in self._dropped)
                 and view.state in (state_names.PENDING, state_names.UPGRADING)
             )
         ]
+
+    def _may_need_slot(self, host: str) -> bool:
+        latest = self._latest
+        return self._run.retry_failed and (latest is None or latest.hosts[host].state in state_names.BROKEN)
+
+    def _put_back(self, latest: PassView, hosts: Collection[str]) -> PassView:
+        """Let failed hosts that are retried wait for a slot like others if they have none; return the pass after that."""
+        run = self._run
+        failed = [host for host in hosts if run.retry_failed and not latest.hosts[host].held]
+        chosen = [host for host in failed if needs_slot(run, latest, host)]
+        if not chosen or latest.is_aborted:
+            return latest
+        command = Command("-e retry_failed=true", fleet=run.fleet)
+        self._pool.with_retries(lambda store: retry(store, command, chosen))
+        return self._make_pass(self._pulled)
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run

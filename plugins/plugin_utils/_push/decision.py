@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states import state_names
+from ...module_utils._host_states.host_state import HostState
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.blocker_codes import BUDGET, EXPIRED
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from .resume_point import interrupted_at
-from .run import PushRun
+from .run import AFTER, PushRun
 
 # The state of a host whose lease another run holds, in results of push_host.
 LEASED_ELSEWHERE = "leased"
@@ -100,13 +101,38 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
     if view.state == state_names.UPGRADING and not view.held and not view.unadmitted:
         if blocker is not None and blocker.code == EXPIRED and not view.started:
             return Decision(admitted=False, state=view.state, reason=blocker.reason)
+        if _waits_for_gate(run, latest, host):
+            return None
         return Decision(admitted=True, state=view.state, reason=view.reason)
     # A broken host still has its slot, so only a blocker of the whole rollout keeps it from a retry. It may have exhausted the failure
     # budget itself, so that one does not.
     if view.state in state_names.BROKEN and run.retry_failed and not view.held:
         is_blocked = blocker is not None and blocker.code != BUDGET
-        return None if is_blocked else Decision(admitted=True, state=view.state, reason=view.reason)
+        if is_blocked or needs_slot(run, latest, host):
+            return None
+        return Decision(admitted=True, state=view.state, reason=view.reason)
     if view.state == state_names.PENDING:
         return None
     hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state == state_names.FAILED else ""
     return Decision(admitted=False, state=view.state, reason=f"{view.reason}{hint}")
+
+
+def needs_slot(run: PushRun, latest: PassView, host: str) -> bool:
+    """Return whether a broken host that is retried has no slot, so that it has to be admitted again.
+
+    Its gate may have been closed since it failed, as by an abort. One that was broken before a rollback takes no slot.
+    """
+    one = _state_of(run, latest, host)
+    return one is not None and one.state in state_names.BROKEN and not (one.gate.is_open and one.takes_a_slot)
+
+
+def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:
+    """Return whether a host in the middle of its upgrade has a closed gate, which the last pass did not open again."""
+    one = _state_of(run, latest, host)
+    return one is not None and one.needs_its_gate and all(host != found.host for found in latest.outcome.admissions)
+
+
+def _state_of(run: PushRun, latest: PassView, host: str) -> HostState | None:
+    """Return the state that the last pass has read; None for post-upgrade tasks, and on pull hosts, because those depend on no gate here."""
+    fleet = latest.outcome.plan.fleet
+    return None if fleet is None or run.phase == AFTER or run.on_host else fleet.hosts.get(host)

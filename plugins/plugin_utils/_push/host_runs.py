@@ -83,6 +83,8 @@ class HostRuns:
         self._lock = runtime.lock()
         # Held while a host begins a task group for all hosts.
         self._once_lock = runtime.lock()
+        # The task groups for all hosts that failed in this run. None of its hosts tries them again.
+        self._failed_once: set[str] = set()
 
     def active_hosts(self) -> list[str]:
         """Return the hosts that have begun and neither ended nor failed."""
@@ -105,12 +107,10 @@ class HostRuns:
 
         def started(before: HostRecord | None) -> HostRecord:
             host_run.done = finished_groups(self._run, host, before)
-            host_run.was_midway = before is not None and (
-                not before.readable or (before.state in (STARTED, FAILED) and before.version != self._run.version)
-            )
-            if before is not None and (before.state, before.version) == (STARTED, self._run.version):
-                return before
-            return self._started(host_run, before)
+            is_same = before is not None and (before.state, before.version) == (STARTED, self._run.version)
+            after = before if before is not None and is_same else self._started(host_run, before)
+            host_run.was_midway = (before is not None and not before.readable) or bool(after.not_ended)
+            return after
 
         def start_upgrade(store: Store) -> None:
             found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
@@ -297,6 +297,7 @@ class HostRuns:
         if name is None:
             return
         session, version = self._session.name, self._run.version
+        self._failed_once.add(name)
         try:
             self._pool.with_retries(
                 lambda store: once_for_all.end_once(store, session, version, name, host_run.host, truncate_error(error))
@@ -363,12 +364,8 @@ class HostRuns:
                 or (found.state == once_for_all.RUNNING and found.host != host_run.host)
             ):
                 return False
-            if (
-                found is not None
-                and found.state == once_for_all.FAILED
-                and not self._run.retry_failed
-                and found.host != host_run.host
-            ):
+            retries = self._run.retry_failed and name not in self._failed_once
+            if found is not None and found.state == once_for_all.FAILED and not retries and found.host != host_run.host:
                 return False
             return once_for_all.begin_once(
                 store, self._session.name, version, name, host_run.host, found.index if found else 0

@@ -35,6 +35,8 @@ class Providers:
         # Host -> provider -> the task group that it runs, empty between two task groups.
         self._current: dict[str, dict[str, str]] = {}
         self._complete: set[str] = set()
+        # Those that failed in this run. None of its hosts tries them again.
+        self._failed: set[str] = set()
         self._partial: set[str] = set()
         # Held while a host begins, so that a holder that another thread reads from Consul is in _current too.
         self._lock = runtime.lock()
@@ -132,6 +134,7 @@ class Providers:
                 if name in self._complete:
                     continue
                 if task_group:
+                    self._failed.add(name)
                     why = truncate_error(error) or "it failed without a message"
                     stack.callback(self._fail, self._upgrade(host, name), why)
                 else:
@@ -206,7 +209,7 @@ class Providers:
         return all(one in done for one in self._task_groups(host, name))
 
     def _refuse_failed(self, host: str, name: str, holder: once_for_all.RunOnceState) -> None:
-        if holder.host != host and not self._run.retry_failed:
+        if holder.host != host and (not self._run.retry_failed or name in self._failed):
             raise _failed(name, holder)
 
 

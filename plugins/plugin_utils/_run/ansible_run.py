@@ -144,7 +144,14 @@ class PlaybookRun:
             self._say(f"Next: {self._command.again(without=self._without, renamed=names)}")
             return
         fix = self._fix if code else None
-        step = fix or after_failure(name, code, self._info, pushes=self._pushes, has_lost_host=self._has_lost_host)
+        step = fix or after_failure(
+            name,
+            code,
+            self._info,
+            pushes=self._pushes,
+            has_lost_host=self._has_lost_host,
+            is_limited=self._is_limited,
+        )
         self._say(f"Next: {self._line(step)}")
         if step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
@@ -211,6 +218,11 @@ class PlaybookRun:
         reached = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
         named = [host.name for host in inventory.get_hosts("all", ignore_restrictions=True)]
         left_out = [host.name for host in needed if host.name not in reached]
+        if self._name in (*MOVES, COMMAND):
+            # A later play may need any host, and then the first play has begun the rollout already.
+            everybody = [host.name for host in inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)]
+            kept = reached.union(named)
+            left_out = list(dict.fromkeys([*left_out, *(name for name in everybody if name not in kept)]))
         try:
             refuse_limit(self._command.playbook, limit, left_out, [name for name in named if name not in reached])
         except UpgradeError as error:

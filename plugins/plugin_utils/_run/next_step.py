@@ -11,7 +11,7 @@ from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._observe.operator_needs import UNADMITTED
+from ...module_utils._observe.operator_needs import INTERRUPTED, UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
@@ -51,7 +51,13 @@ class NextStep:
 
 
 def after_failure(
-    playbook: str, code: str, info: Mapping[str, Any], *, pushes: bool = False, has_lost_host: bool = False
+    playbook: str,
+    code: str,
+    info: Mapping[str, Any],
+    *,
+    pushes: bool = False,
+    has_lost_host: bool = False,
+    is_limited: bool = False,
 ) -> NextStep:
     """Return the next command after a run that did not succeed.
 
@@ -60,7 +66,9 @@ def after_failure(
     :param info: its last result of ``consul_upgrade_info`` or ``consul_upgrade_plan``, empty for none.
     :param pushes: whether Ansible upgrades hosts in this run.
     :param has_lost_host: whether an unreachable host was recorded as failed.
+    :param is_limited: whether it had ``upgrade_limit``. What stops it may be outside of that then.
     """
+    is_part = _is_part(playbook, is_limited=is_limited)
     if playbook == COMMAND:
         return _after_job(code, info)
     if code in _NOT_AGAIN:
@@ -89,7 +97,7 @@ def after_failure(
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     reasons: Sequence[Mapping[str, Any]] = info.get("reasons") or ()
     broken = [one for one in reasons if one["state"] in (FAILED, LOST)]
-    if broken and pushes:
+    if broken and pushes and not is_part:
         return NextStep(variables={"retry_failed": "true"})
     if broken:
         names = [host for one in broken for host in one["hosts"]]
@@ -99,6 +107,11 @@ def after_failure(
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
+    interrupted = [one for one in info.get("needs_operator") or () if one["code"] == INTERRUPTED]
+    if is_part and interrupted:
+        # Only a run for the whole fleet, or the end of a hold, lets these hosts go on.
+        need = interrupted[0]
+        return NextStep(need["playbook"], dict(need["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.
@@ -131,14 +144,18 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
     :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
     counts: Mapping[str, int] = info.get("counts") or {}
-    is_part = is_limited or playbook in ("controlplane", "dataplane", "role")
-    if playbook not in MOVES or not is_part or not info.get("version"):
+    if playbook not in MOVES or not _is_part(playbook, is_limited=is_limited) or not info.get("version"):
         return None
     if not any(count for state, count in counts.items() if state not in (UPGRADED, HELD)):
         return None
     return (
         NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})
     )
+
+
+def _is_part(playbook: str, *, is_limited: bool) -> bool:
+    """Return whether a run is for a part of the fleet."""
+    return is_limited or playbook in ("controlplane", "dataplane", "role")
 
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:

@@ -36,6 +36,13 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
                 "--tags selects steps.",
                 option=name,
             )
+    everything = sorted({"always", "tagged"}.intersection(options.get("skip_tags") or ()))
+    if playbook in MOVES and everything:
+        raise UpgradeError(
+            "refused_option",
+            f"--skip-tags {everything[0]}: it would skip the plan, the checks and the admission of hosts. Nothing was done. Leave it out, and name steps.",
+            option="--skip-tags",
+        )
     for name, key in _OF_JOBS.items():
         if playbook == COMMAND and options.get(key) not in (None, False, [], (), ["all"], ("all",)):
             raise UpgradeError(

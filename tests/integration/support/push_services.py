@@ -49,8 +49,9 @@ class PushServices:
         return self.start(task_groups, version, **more)
 
     def start(self, task_groups: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushService:
-        """Start a push service for the current rollout."""
-        run = PushRun(self._store.settings, version, "upgrade", self._fleet, task_groups, tuple(self._fleet), **more)
+        """Start a push service for the current rollout, for the whole fleet if no hosts are given."""
+        given = {"hosts": tuple(self._fleet), **more}
+        run = PushRun(self._store.settings, version, "upgrade", self._fleet, task_groups, **given)
         self._running.append(PushService(run))
         return self._running[-1]
 
