@@ -127,11 +127,26 @@ def test_a_limit_that_leaves_out_the_planner_is_refused_with_what_to_give_instea
     before = consul.tree()
     done = play(playbook, "--limit", "web1", "-e", "version=2", inventory=inventory(hosts))
     assert done.returncode == 5, done.stdout
-    assert f"--limit web1 leaves out localhost, where {playbook}.yml has to run" in done.stdout
+    left_out = "localhost, web2" if playbook == "upgrade" else "localhost"
+    assert f"--limit web1 leaves out {left_out}, where {playbook}.yml has to run" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert last.startswith("Next: ")
     assert last.endswith(f"-e {instead}")
     assert "--limit" not in last
+    assert consul.tree() == before
+
+
+@pytest.mark.parametrize("playbook", quick(1, ["rollback", "upgrade"]))
+def test_a_limit_that_leaves_out_a_host_is_refused_before_a_rollout_begins(
+    play: Shipped, consul: RawKV, playbook: str
+) -> None:
+    hosts = names(web=2)
+    seed(consul, hosts)
+    before = consul.tree()
+    done = play(playbook, "--limit", "localhost,web1", "-e", "version=2", inventory=inventory(hosts))
+    assert done.returncode == 5, done.stdout
+    assert "--limit localhost,web1 leaves out web2" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("-e upgrade_limit=web1")
     assert consul.tree() == before
 
 

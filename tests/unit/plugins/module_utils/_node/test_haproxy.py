@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.runtime import Runtime, use
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import haproxy
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.haproxy import (
     HaproxyApi,
@@ -140,6 +141,40 @@ def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
     runtime = Standing(4, web1=UP)
     assert set_server(runtime, "app", "web1", ServerChange("drained", 0, shut=True))["sessions"] == 0
     assert runtime.orders[-1] == "shutdown sessions server app/web1"
+
+
+class Clock(Runtime):
+    """A clock that only sleeping moves."""
+
+    seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def test_sessions_have_their_full_time_however_long_the_others_took() -> None:
+    clock = Clock()
+
+    class Returning(Standing):
+        def servers(self, backend: str) -> list[HaproxyServer]:
+            if clock.seconds > 1090:
+                self.found["web2"] = HaproxyServer("app", "web2", "UP", 0, 0)
+            if clock.seconds > 1150:
+                self.found["web1"] = HaproxyServer("app", "web1", "DRAIN", 0, 8)
+            return super().servers(backend)
+
+    before = use(clock)
+    try:
+        found = set_server(
+            Returning(4, web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 100, others=1)
+        )
+    finally:
+        use(before)
+    assert (found["changed"], found["sessions"]) == (True, 0)
+    assert 1150 < clock.seconds < 1200
 
 
 def test_the_error_for_an_unknown_server_names_the_others() -> None:

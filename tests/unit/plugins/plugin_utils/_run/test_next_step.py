@@ -86,6 +86,17 @@ def test_if_ansible_upgrades_hosts_the_same_command_retries_failed_ones() -> Non
     )
 
 
+@pytest.mark.parametrize(("playbook", "is_limited"), [("upgrade", True), ("role", False)])
+def test_what_stops_a_run_for_a_part_may_be_outside_of_it(playbook: str, is_limited: bool) -> None:
+    def step(**info: Any) -> NextStep:
+        return after_failure(playbook, "stuck", info, pushes=True, is_limited=is_limited)
+
+    assert step(reasons=FAILED) == NextStep("retry", {"host": "web1"}, True)
+    for need in (("upgrade", {"version": "2"}), ("unhold", {"host": "web3"})):
+        interrupted = {"code": "interrupted", "playbook": need[0], "variables": need[1]}
+        assert step(reasons=HELD, needs_operator=[interrupted]) == NextStep(*need, then_again=True)
+
+
 def test_other_playbooks_are_run_again() -> None:
     assert after_failure("hold", "stuck", {"reasons": FAILED}) == AGAIN
 

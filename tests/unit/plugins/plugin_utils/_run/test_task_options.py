@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of ansible-playbook that select tasks."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.task_options import refuse_task_options
+
+
+@pytest.mark.parametrize("tag", ["always", "tagged"])
+def test_tags_without_which_nothing_is_planned_are_not_skipped(tag: str) -> None:
+    refuse_task_options("upgrade", {"skip_tags": ["may_stop"], "tags": ["all"]})
+    with pytest.raises(UpgradeError, match=f"--skip-tags {tag}: it would skip the plan") as refused:
+        refuse_task_options("upgrade", {"skip_tags": ["may_stop", tag]})
+    assert (refused.value.code, refused.value.details["option"]) == ("refused_option", "--skip-tags")
+
+
+@pytest.mark.parametrize("option", ["step", "start_at_task", "tags", "skip_tags"])
+def test_a_job_is_run_as_a_whole(option: str) -> None:
+    refuse_task_options("command", {"tags": ["all"], "skip_tags": []})
+    with pytest.raises(UpgradeError, match="would count as done"):
+        refuse_task_options("command", {option: ["restart"]})
