@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from convoy_node.consul import ConsulKey
-from convoy_node.errors import ConsulError
+from convoy_node.machine.errors import ConsulError
+from convoy_node.node.consul import ConsulKey
 
 
 class AgentConsul:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_consul import AgentConsul
-from convoy_node.connection import Connection
-from convoy_node.gate import NodeKeys
 from convoy_node.jobs.job_need import needs_run
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import NodeSettings
+from convoy_node.node.connection import Connection
+from convoy_node.node.gate import NodeKeys
+from convoy_node.node.settings import NodeSettings
 
 Install = Callable[..., Path]
 RECORD, OUTPUT = "upgrade/job_records/web1", "upgrade/job_output/web1"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .machine.lock_file import open_lock_folder
-from .settings import NodeSettings
-from .state import FOLDER
+from .node.settings import NodeSettings
+from .node.state import FOLDER
 
 PLAYBOOK = "convoy.upgrade.node"
 UNIT = "convoy-node-run.service"

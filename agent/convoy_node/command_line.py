@@ -19,17 +19,17 @@ from typing import Optional
 
 from . import agent_run, releases
 from .decision import JOB, puppet_due
-from .errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .jobs.job_run import JobRun
 from .jobs.node_commands import command_problems
 from .jobs.refusals import Refused
 from .jobs.signature import check_signers
 from .machine import puppet
+from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .machine.lock_file import open_lock_file
+from .node.settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
+from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
 from .resident import Look, Resident, report_bad_settings
-from .settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
-from .state import node_version
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78

@@ -12,8 +12,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from .gate import Answer
-from .settings import NodeSettings
+from .node.gate import Answer
+from .node.settings import NodeSettings
 
 # Why an agent run is started.
 UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "hold", "doubt", "job"

@@ -24,14 +24,14 @@ from typing import Optional
 
 from . import agent_run
 from .agent_run import Release
-from .consul import Consul
-from .errors import ConsulError, InstallError, printable
-from .gate import NodeKeys, answer, read_keys
 from .machine import puppet
+from .machine.errors import ConsulError, InstallError, printable
 from .machine.lock_file import is_locked
 from .machine.processes import run_limited
-from .settings import NodeSettings
-from .state import is_rebooting
+from .node.consul import Consul
+from .node.gate import NodeKeys, answer, read_keys
+from .node.settings import NodeSettings
+from .node.state import is_rebooting
 
 HOME = Path("/opt/convoy")
 CURRENT, NEXT, PREVIOUS = "current", "next", "previous"

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run, releases
-from .consul import Consul, ConsulKey, WakeWatch
 from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
-from .errors import BadSettings, ConsulError, Denied, printable
-from .gate import Answer, NodeKeys, admitted_job, answer, read_keys
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
+from .machine.errors import BadSettings, ConsulError, Denied, printable
 from .machine.signals import Signals
 from .machine.systemd import SystemdNotifier
-from .settings import NodeSettings, keep_last_good, read_settings
-from .state import PuppetRuns, node_version
+from .node.consul import Consul, ConsulKey, WakeWatch
+from .node.gate import Answer, NodeKeys, admitted_job, answer, read_keys
+from .node.settings import NodeSettings, keep_last_good, read_settings
+from .node.state import PuppetRuns, node_version
 
 # How often the agent looks at files of the node while it waits, at most (seconds).
 _EVERY = 30.0

@@ -30,9 +30,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "agent"))
 
 from benchmarks.options import Options
 from benchmarks.tables import NOTHING, Report, percentile
-from convoy_node.connection import Connection
-from convoy_node.consul import Consul
-from convoy_node.gate import NodeKeys, answer
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul
+from convoy_node.node.gate import NodeKeys, answer
 from devkit.agent import Agent
 
 NAME = "waking"

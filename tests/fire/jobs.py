@@ -34,14 +34,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from convoy_node.connection import Connection
-from convoy_node.consul import ConsulKey
-from convoy_node.errors import ConsulError
-from convoy_node.gate import NodeKeys
 from convoy_node.jobs import job_run, spool
 from convoy_node.jobs.command_schema import CommandSchema
 from convoy_node.jobs.node_commands import NodeCommand
-from convoy_node.settings import NodeSettings
+from convoy_node.machine.errors import ConsulError
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.gate import NodeKeys
+from convoy_node.node.settings import NodeSettings
 
 from .actors import patience
 from .fleet import FLEET, OLD

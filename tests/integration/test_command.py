@@ -20,10 +20,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from convoy_node.connection import Connection
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import NodeSettings
+from convoy_node.node.connection import Connection
+from convoy_node.node.settings import NodeSettings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import names, seed

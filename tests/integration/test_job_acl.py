@@ -25,12 +25,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
-from convoy_node.connection import Connection
-from convoy_node.consul import Consul
-from convoy_node.errors import Denied
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import NodeSettings
+from convoy_node.machine.errors import Denied
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul
+from convoy_node.node.settings import NodeSettings
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe

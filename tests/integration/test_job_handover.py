@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, wait_for_planner
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from convoy_node.connection import Connection
+from convoy_node.node.connection import Connection
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed

@@ -26,7 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
-from convoy_node.connection import Connection
+from convoy_node.node.connection import Connection
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.browser_session import BrowserSession, browser_session

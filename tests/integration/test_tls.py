@@ -18,8 +18,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from convoy_node.connection import Connection
-from convoy_node.consul import Consul, WakeWatch
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul, WakeWatch
 from devkit.agent import Agent
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report

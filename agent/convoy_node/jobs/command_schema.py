@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import printable
+from ..machine.errors import printable
 from .refusals import Refused
 
 # Seconds that a command may take, if its schema does not say.

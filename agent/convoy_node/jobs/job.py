@@ -9,19 +9,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import printable
+from ..machine.errors import printable
 from .refusals import Refused
 
 # No job may last longer, so that nodes need not remember for longer which ones they have run.
 MOST_SECONDS = 31 * 86400
 # How far the clock of a node may be behind that of the controller that began the job (seconds).
 CLOCK_SKEW = 3600
-_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}", re.ASCII)
 _MOST_BYTES = 65536
 
 
@@ -65,11 +63,6 @@ class NodeJob:
     def is_for(self, host: str, role: str) -> bool:
         """Return whether the job is for a host."""
         return not (self.roles or self.hosts) or role in self.roles or host in self.hosts
-
-
-def is_job_id(text: str) -> bool:
-    """Return whether a text can be the ID of a job, which is part of keys and file names."""
-    return _ID.fullmatch(text) is not None
 
 
 def parse_job(key: str, identifier: str, value: bytes) -> NodeJob:

@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ..consul import Consul
-from ..gate import NodeKeys
-from .job import is_job_id, parse_job
+from ..node.consul import Consul
+from ..node.gate import NodeKeys, is_job_id
+from .job import parse_job
 from .refusals import Refused
 from .reports import is_over, parse_record
 from .spool import STARTED, STARTING, Spool

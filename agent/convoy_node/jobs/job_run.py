@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ..consul import Consul, ConsulKey
-from ..errors import ConsulError, LockError, printable
-from ..gate import NodeKeys, admitted_job, read_keys
 from ..machine import puppet
+from ..machine.errors import ConsulError, LockError, printable
 from ..machine.lock_file import open_lock_file
 from ..machine.processes import start_ticks
-from ..settings import NodeSettings
+from ..node.consul import Consul, ConsulKey
+from ..node.gate import NodeKeys, admitted_job, read_keys
+from ..node.settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import execute
 from .job import CLOCK_SKEW, MOST_SECONDS, NodeJob, check_time, parse_job

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import printable
+from ..machine.errors import printable
 from .command_schema import CommandSchema, parse_schema
 from .refusals import Refused
 from .trusted_files import read_trusted, refuse_untrusted_folder, refuse_untrusted_program

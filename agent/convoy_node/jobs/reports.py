@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ..errors import printable
-from ..gate import NodeKeys
+from ..machine.errors import printable
+from ..node.gate import NodeKeys
 from .spool import DONE, STARTED, JobEntry
 
 # An operator lets the host try again.

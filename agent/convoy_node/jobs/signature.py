@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import printable
+from ..machine.errors import printable
 from .job import NodeJob
 from .refusals import Refused
 from .trusted_files import read_trusted, refuse_untrusted_folder

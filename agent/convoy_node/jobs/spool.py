@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from .. import state
-from ..errors import printable
+from ..machine.errors import printable
 from ..machine.processes import kill_tree, start_ticks
-from .job import NodeJob, is_job_id
+from ..node import state
+from ..node.gate import is_job_id
+from .job import NodeJob
 from .refusals import Refused
 from .trusted_files import refuse_untrusted_folder
 

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from ..errors import printable
 from ..machine import ownership
+from ..machine.errors import printable
 from .refusals import Refused
 
 

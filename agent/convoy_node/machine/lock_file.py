@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from ..errors import LockError, printable
+from .errors import LockError, printable
 from .ownership import problem_of
 
 # The option that the places of the node's locks come from.

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from ..errors import printable
+from .errors import printable
 
 
 def owners() -> tuple[int, ...]:

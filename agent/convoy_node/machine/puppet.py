@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, Optional
 
-from ..errors import printable
+from .errors import printable
 
 # The directories of Debian's packages, of those of Puppet and OpenVox, and where OpenVox documents it.
 FOLDERS = (

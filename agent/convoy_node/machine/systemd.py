@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-from ..errors import printable
+from .errors import printable
 
 
 class SystemdNotifier:

@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from convoy_node.connection import Connection
-from convoy_node.errors import ConsulError
 from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
-from convoy_node.settings import NodeSettings
+from convoy_node.machine.errors import ConsulError
+from convoy_node.node.connection import Connection
+from convoy_node.node.settings import NodeSettings
 from devkit.agent import ROOT
 
 SCHEMA = {"timeout": 30, "repeatable": True, "properties": {"grace": {"type": "integer", "maximum": 60}}}

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from convoy_node.connection import Connection
-from convoy_node.consul import Consul, ConsulKey, WakeWatch
-from convoy_node.errors import ConsulError, Denied
+from convoy_node.machine.errors import ConsulError, Denied
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul, ConsulKey, WakeWatch
 from no_signals import NoSignals
 
 INDEX = {"X-Consul-Index": "7"}
@@ -136,7 +136,7 @@ def test_the_keys_of_hosts_whose_names_begin_like_that_of_the_node_may_be_many(s
 
 
 def test_an_answer_that_is_too_large_is_an_error_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convoy_node.consul._MOST_BYTES", 50)
+    monkeypatch.setattr("convoy_node.node.consul._MOST_BYTES", 50)
     server.gives({"Results": None})
     server.consul.read(["a"])
     with pytest.raises(ConsulError, match="the answer is larger than"):

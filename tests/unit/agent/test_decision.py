@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from convoy_node.connection import Connection
 from convoy_node.decision import DOUBT, HOLD, PUPPET, NextAction, NodeFacts, decide, own_share, puppet_due, unreachable
-from convoy_node.gate import Answer
-from convoy_node.settings import NodeSettings
+from convoy_node.node.connection import Connection
+from convoy_node.node.gate import Answer
+from convoy_node.node.settings import NodeSettings
 
 SETTINGS = NodeSettings("compute7", "compute", Connection(), {})
 OPEN = Answer(True, "open: gate is True", "v2")

@@ -16,8 +16,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import SCHEMA as NEWEST
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import refuse_newer
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
-from convoy_node.consul import ConsulKey
-from convoy_node.gate import SCHEMA, NodeKeys, answer
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.gate import SCHEMA, NodeKeys, answer
 from hypothesis import given
 from hypothesis import strategies as st
 

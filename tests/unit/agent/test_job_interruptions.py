@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from convoy_node import state
-from convoy_node.errors import ConsulError
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_need import needs_run
 from convoy_node.jobs.refusals import Refused
 from convoy_node.jobs.spool import DONE, FAILED, LOST, STARTED, STARTING, JobEntry, Spool
+from convoy_node.machine.errors import ConsulError
+from convoy_node.node import state
 from devkit.agent import ROOT
 from job_node import KEYS, OUTPUT, RECORD, Install, Node, needs_run_of
 from missing import missing
@@ -231,10 +231,10 @@ sys.path[:0] = [{agent!r}, {tests!r}, {unit!r}]
 from dataclasses import replace
 from pathlib import Path
 from agent_consul import AgentConsul
-from convoy_node.consul import ConsulKey
+from convoy_node.node.consul import ConsulKey
 from convoy_node.jobs import job_run
-from convoy_node.connection import Connection
-from convoy_node.settings import NodeSettings
+from convoy_node.node.connection import Connection
+from convoy_node.node.settings import NodeSettings
 from convoy_node.jobs.spool import Spool
 import json
 folder = Path({folder!r})

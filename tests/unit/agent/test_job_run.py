@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from convoy_node.consul import ConsulKey
-from convoy_node.errors import Denied
-from convoy_node.gate import admitted_job
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_need import needs_run
+from convoy_node.machine.errors import Denied
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.gate import admitted_job
 from job_node import KEYS, OUTPUT, RECORD, Install, Node
 
 

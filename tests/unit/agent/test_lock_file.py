@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from convoy_node.errors import InstallError, LockError
+from convoy_node.machine.errors import InstallError, LockError
 from convoy_node.machine.lock_file import open_lock_file
 from convoy_node.releases import alone
 from missing import missing

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from convoy_node.connection import Connection
-from convoy_node.consul import ConsulKey
 from convoy_node.decision import HOLD, PUPPET, own_share
-from convoy_node.errors import ConsulError, Denied
+from convoy_node.machine.errors import ConsulError, Denied
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.settings import NodeSettings
+from convoy_node.node.state import PuppetRuns
 from convoy_node.resident import Look
-from convoy_node.settings import NodeSettings
-from convoy_node.state import PuppetRuns
 
 WAKE, RECORD = "upgrade/wake/compute7", "upgrade/hosts/compute7"
 

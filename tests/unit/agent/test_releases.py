@@ -17,14 +17,14 @@ from typing import ClassVar
 import pytest
 from convoy_node import command_line, releases
 from convoy_node.agent_run import Release
-from convoy_node.connection import Connection
-from convoy_node.consul import ConsulKey
-from convoy_node.errors import ConsulError, InstallError
+from convoy_node.machine.errors import ConsulError, InstallError
 from convoy_node.machine.output import make_output_optional
 from convoy_node.machine.processes import run_limited
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.settings import NodeSettings
+from convoy_node.node.state import is_rebooting
 from convoy_node.releases import TrialResult
-from convoy_node.settings import NodeSettings
-from convoy_node.state import is_rebooting
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from convoy_node.errors import BadSettings
-from convoy_node.settings import FILE, KINDS, keep_last_good, last_good, read_settings
+from convoy_node.machine.errors import BadSettings
+from convoy_node.node.settings import FILE, KINDS, keep_last_good, last_good, read_settings
 from devkit.agent import ROOT
 
 ROLE = ROOT / "roles/puppet_gate"
@@ -155,7 +155,7 @@ def test_the_agent_with_the_checks_is_another_one_and_has_the_same_token(tmp_pat
 
 
 def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convoy_node.settings.FOLDER", str(tmp_path / "state"))
+    monkeypatch.setattr("convoy_node.node.settings.FOLDER", str(tmp_path / "state"))
     path = write(tmp_path, {**GOOD, "puppet_gate_interval": 60})
     keep_last_good(read_settings(path), path)
     kept = Path(last_good(path))

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from convoy_node import state
-from convoy_node.state import PuppetRuns, node_version
+from convoy_node.node import state
+from convoy_node.node.state import PuppetRuns, node_version
 
 
 def near(found: float | None, wanted: float) -> bool:

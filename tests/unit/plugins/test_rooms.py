@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The layout of plugins/: each room imports only rooms below it, holds few files, and pure rooms do no IO."""
+"""The layout of plugins/ and agent/: each room imports only rooms below it, holds few files, and pure rooms do no IO."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from devkit.agent import ROOT
 
 PLUGINS = ROOT / "plugins"
@@ -63,6 +64,9 @@ ROOMS = (
     "doc_fragments",
 )
 PURE = ROOMS[1:9]
+AGENT = ROOT / "agent"
+# Likewise. The highest floor has the commands and the loop.
+AGENT_ROOMS = ("convoy_node/machine", "convoy_node/node", "convoy_node/jobs", "convoy_node")
 CLOCKS = {
     ("time", "time"),
     ("time", "monotonic"),
@@ -106,24 +110,33 @@ def files() -> Iterator[tuple[str, Path]]:
         yield path.parent.relative_to(PLUGINS).as_posix(), path
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield what a file imports: files and folders of the collection by their path below plugins/, all else by its first name."""
-    here = path.relative_to(PLUGINS).parent.parts
+def agent_files() -> Iterator[tuple[str, Path]]:
+    """Yield each file of the agent's package with its room."""
+    for path in sorted((AGENT / "convoy_node").rglob("*.py")):
+        yield path.parent.relative_to(AGENT).as_posix(), path
+
+
+def imported(path: Path, top: Path = PLUGINS) -> Iterator[str]:
+    """Yield what a file imports, also in functions: its neighbors by their path below ``top``, all else by its first name.
+
+    :param top: plugins/, or the folder with the agent's package. The agent imports its own files by relative names only.
+    """
+    here = path.relative_to(top).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 base = [*here[: len(here) - node.level + 1], *(node.module or "").split(".")]
-            elif f"{node.module}.".startswith(PACKAGE):
+            elif top == PLUGINS and f"{node.module}.".startswith(PACKAGE):
                 base = str(node.module)[len(PACKAGE) :].split(".")
             else:
                 yield str(node.module).partition(".")[0]
                 continue
-            whole = PLUGINS.joinpath(*filter(None, base))
+            whole = top.joinpath(*filter(None, base))
             for alias in node.names:
                 found = whole / alias.name if whole.is_dir() else whole
-                yield found.relative_to(PLUGINS).as_posix()
+                yield found.relative_to(top).as_posix()
 
 
 def test_every_file_stands_in_a_room() -> None:
@@ -156,15 +169,59 @@ def test_a_room_has_three_to_twelve_files() -> None:
     assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
 
 
-def test_rooms_of_the_agent_have_three_to_twelve_files_and_that_of_the_machine_is_the_lowest() -> None:
-    files = (path for path in (ROOT / "agent/convoy_node").rglob("*.py") if path.name != "__init__.py")
-    count = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
-    assert len(count) == 3
-    machine = (ROOT / "agent/convoy_node/machine").glob("*.py")
-    assert not [
-        path.name for path in machine if re.search(r"^from \.\.(?!errors import)", path.read_text(), re.MULTILINE)
-    ]
+def test_every_file_of_the_agent_stands_in_a_room_of_three_to_twelve_files() -> None:
+    count = Counter(room for room, path in agent_files() if path.name != "__init__.py")
+    assert set(count) == {room for room, _path in agent_files()} == set(AGENT_ROOMS)
     assert {room: number for room, number in count.items() if not 3 <= number <= 12} == {}
+
+
+def test_contributing_lists_the_rooms_of_the_agent_in_their_order() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("\nagent/convoy_node/  ")[2].partition("\nplugins/\n")[0]
+    listed = re.findall(r"^  (\w+)/  ", text, re.MULTILINE)
+    assert [f"convoy_node/{room}" for room in listed] == list(reversed(AGENT_ROOMS[:-1]))
+
+
+def test_each_room_of_the_agent_imports_only_rooms_below_it_and_the_standard_library() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for room, path in agent_files()
+        for name in imported(path, AGENT)
+        if not is_allowed_in_agent(room, name)
+    ]
+    assert wrong == []
+
+
+def is_allowed_in_agent(room: str, name: str) -> bool:
+    """Return whether a room of the agent may import what :func:`imported` yielded."""
+    if "/" not in name:
+        return name in sys.stdlib_module_names
+    above = AGENT_ROOMS[AGENT_ROOMS.index(room) + 1 :]
+    return name.rpartition("/")[0] in set(AGENT_ROOMS) - set(above)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..jobs.job import NodeJob",
+        "from ..jobs import job",
+        "from .. import resident",
+        "from ..resident import Resident",
+        "from ... import convoy_node",
+        "import convoy_node.jobs.job",
+        "from convoy_node.jobs.job import NodeJob",
+        "import yaml",
+        "from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_name",
+        "def work() -> None:\n    from ..jobs.job import NodeJob",
+        "if TYPE_CHECKING:\n    from ..jobs.job import NodeJob",
+    ],
+)
+def test_an_import_of_a_room_above_is_found_wherever_it_stands(tmp_path: Path, source: str) -> None:
+    for room in AGENT_ROOMS:
+        (tmp_path / room).mkdir(parents=True, exist_ok=True)
+    file = tmp_path / "convoy_node/node/gate.py"
+    file.write_text(f"import json\nfrom ..machine import puppet\nfrom .consul import Consul\n{source}\n")
+    found = [name for name in imported(file, tmp_path) if not is_allowed_in_agent("convoy_node/node", name)]
+    assert len(found) == 1
 
 
 def test_pure_rooms_do_no_io_and_read_no_clock() -> None:

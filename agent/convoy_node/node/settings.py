@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from ..machine.errors import BadSettings, BadToken, printable
 from .connection import Connection
-from .errors import BadSettings, BadToken, printable
 from .state import FOLDER
 
 FILE = "/etc/convoy/node.json"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 from urllib.parse import urlencode
 
-from .errors import ConsulError, printable
+from ..machine.errors import ConsulError, printable
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 from urllib.parse import quote
 
+from ..machine.errors import ConsulError, Denied, printable
+from ..machine.signals import Signals
 from .connection import Connection
-from .errors import ConsulError, Denied, printable
-from .machine.signals import Signals
 
 # The largest answer that is read. A read of web1 also returns the keys of web10, web100 and so on: about 1 KiB for each such host.
 _MOST_BYTES = 64_000_000

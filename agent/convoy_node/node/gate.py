@@ -10,18 +10,19 @@ for nothing. It gives the same answer as ``plugins/module_utils/_host/gate_quest
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
+from ..machine.errors import printable
 from .consul import Consul, ConsulKey
-from .errors import printable
-from .jobs.job import is_job_id
 
 # The newest key layout that this release knows.
 SCHEMA = 1
 # How the target of a rollout begins that is a job.
 _JOB = "job/"
+_JOB_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -134,6 +135,11 @@ class Answer:
     is_pending: bool = False
     held: Optional[str] = None
     post_upgrade: Optional[str] = None
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text can be the ID of a job, which is part of keys and file names."""
+    return _JOB_ID.fullmatch(text) is not None
 
 
 def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token: bool) -> list[str]:
