@@ -10,7 +10,7 @@ from functools import cache
 from typing import NoReturn
 
 import pytest
-from lab.lab import obstacle
+from lab.lab import blocker
 
 STRICT = "CONVOY_TEST_STRICT"
 
@@ -29,8 +29,8 @@ def missing(what: str) -> NoReturn:
 
 def needs_lab() -> None:
     """Skip a test where there can be no lab."""
-    if reason := _lab_obstacle():
+    if reason := _lab_blocker():
         missing(reason)
 
 
-_lab_obstacle = cache(obstacle)
+_lab_blocker = cache(blocker)

@@ -29,7 +29,7 @@ from .machine.lock_file import open_lock_file
 from .node.settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
-from .resident import Look, Resident, report_bad_settings
+from .resident import GateReading, Resident, report_bad_settings
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(words)
-    # As a trial, the agent looks once, waits for a moment, and ends. A new release has to be able to do that.
+    # As a trial, the agent reads once, waits for a moment, and ends. A new release has to be able to do that.
     is_trial = options.command == "agent" and options.arguments == ["--trial"]
     if options.arguments and options.command not in ("run", "install", "once") and not is_trial:
         parser.error(f"{options.command} takes no arguments")
@@ -165,7 +165,7 @@ def _job(settings: NodeSettings) -> int:
 
 
 def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
-    """Look once, as cron does every minute or so.
+    """Read the gate once, as cron does every minute or so.
 
     :param arguments: ``--delay SECONDS`` for a random delay at most.
     """
@@ -179,25 +179,25 @@ def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
             # What the other one started may take longer than the checks of the node last.
-            Look(settings, say=say).renew_checks()
+            GateReading(settings, say=say).renew_checks()
             return 0
-        return _look_once(settings, path)
+        return _read_once(settings, path)
 
 
-def _look_once(settings: NodeSettings, path: str) -> int:
-    look = Look(settings, say=say, is_single=True)
-    code = _look_and_act(look, path, with_job=True)
+def _read_once(settings: NodeSettings, path: str) -> int:
+    reading = GateReading(settings, say=say, is_single=True)
+    code = _read_and_act(reading, path, with_job=True)
     with contextlib.suppress(ConsulError):
-        look.ensure_wake_key()
+        reading.ensure_wake_key()
     return code
 
 
-def _look_and_act(look: Look, path: str, with_job: bool) -> int:
-    """Look, and do what there is to do; return its exit code.
+def _read_and_act(reading: GateReading, path: str, with_job: bool) -> int:
+    """Read the gate, and do what there is to do; return its exit code.
 
-    :param with_job: whether it may be a job, after which comes another look. Puppet does not wait for a job that can't begin each time.
+    :param with_job: whether it may be a job, after which the gate is read again. Puppet does not wait for a job that can't begin each time.
     """
-    settings, decision = look.settings, look.look()
+    settings, decision = reading.settings, reading.read()
     is_job = decision.run is not None and decision.run.startswith(f"{JOB} ")
     if is_job and not with_job:
         return 0
@@ -205,8 +205,8 @@ def _look_and_act(look: Look, path: str, with_job: bool) -> int:
     if decision.run is None:
         return 0
     code = _job(settings) if is_job else _run(settings, path, [])
-    look.ended(decision.run)
-    return (_look_and_act(look, path, with_job=False) or code) if is_job else code
+    reading.ended(decision.run)
+    return (_read_and_act(reading, path, with_job=False) or code) if is_job else code
 
 
 @contextlib.contextmanager
@@ -239,9 +239,9 @@ def _leave() -> int:
 
 
 def _check(settings: NodeSettings) -> int:
-    look = Look(settings, say=lambda _text: None)
+    reading = GateReading(settings, say=lambda _text: None)
     try:
-        look.read_keys()
+        reading.read_keys()
     except ConsulError as error:
         print(f"convoy-node: {error}", file=sys.stderr)
         return NO_CONSUL
@@ -262,9 +262,9 @@ def _check(settings: NodeSettings) -> int:
 
 
 def _status(settings: NodeSettings) -> int:
-    look = Look(settings, say=lambda _text: None, is_single=True)
-    decision = look.look(only=True)
-    facts = look.facts
+    reading = GateReading(settings, say=lambda _text: None, is_single=True)
+    decision = reading.read(only=True)
+    facts = reading.facts
     release = agent_run.own_release()
     version = facts.version if facts.version else ("an upgrade has not ended" if facts.version == "" else "none yet")
     say(f"host:     {settings.host} (role {settings.role})")

@@ -25,7 +25,7 @@ from typing import Optional
 from . import agent_run
 from .agent_run import Release
 from .machine import puppet
-from .machine.errors import ConsulError, InstallError, printable
+from .machine.errors import ConsulError, InstallError, sanitize
 from .machine.lock_file import is_locked
 from .machine.processes import run_limited
 from .node.consul import Consul
@@ -69,7 +69,7 @@ def linked(home: Path, link: str) -> Optional[Path]:
         return None
 
 
-def staged(release: Release) -> Optional[Release]:
+def next_release(release: Release) -> Optional[Release]:
     """Return the release that has to be tried; None if there is none, or if it was tried and could not report."""
     home = release.home
     folder = linked(home, NEXT) if home is not None else None
@@ -134,7 +134,7 @@ def take_trial(release: Release) -> Optional[Release]:
         file.unlink()
     except (OSError, ValueError):
         return None
-    new = staged(release)
+    new = next_release(release)
     return new if new is not None and new.folder.name == name else None
 
 
@@ -144,9 +144,9 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
     release wrote at the end of its run. A release is refused only if the old one could have reported at that time.
     """
-    obstacle = _obstacle(settings)
-    if obstacle:
-        return TrialResult.POSTPONED, obstacle
+    blocker = _blocker(settings)
+    if blocker:
+        return TrialResult.POSTPONED, blocker
     try:
         problem = _trial(new, settings, path)
     except ConsulError as error:
@@ -158,9 +158,9 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
         return TrialResult.ACTIVE, ""
     if is_rebooting(settings.version_file):
         return TrialResult.REBOOTS, ""
-    obstacle = _obstacle(settings)
-    if obstacle:
-        return TrialResult.POSTPONED, obstacle
+    blocker = _blocker(settings)
+    if blocker:
+        return TrialResult.POSTPONED, blocker
     with contextlib.suppress(OSError):
         (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
     return TrialResult.REFUSED, problem
@@ -180,8 +180,8 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
         try:
             code = run_limited(command, seconds)
             if words[0] == "check" and code == NO_CONSUL:
-                if obstacle := _obstacle(settings):
-                    raise ConsulError(obstacle)
+                if blocker := _blocker(settings):
+                    raise ConsulError(blocker)
                 # Consul was away for a moment, or only this release can't read it.
                 code = run_limited(command, seconds)
         except subprocess.TimeoutExpired:
@@ -194,7 +194,7 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     return _not_reported(new, settings)
 
 
-def _obstacle(settings: NodeSettings) -> str:
+def _blocker(settings: NodeSettings) -> str:
     """Return why no release could make an agent run and report it now; empty if one could."""
     disabled = puppet.disabled_by_operator()
     if disabled is not None:
@@ -222,7 +222,7 @@ def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
         text, outage = _read_record(settings)
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return f"it is not known whether it has reported: {printable(str(error))}"
+        return f"it is not known whether it has reported: {sanitize(str(error))}"
     reporter, state = (record.get(name) for name in ("release", "state")) if isinstance(record, dict) else (None, None)
     if reporter == new.name and state in ("upgraded", "failed"):
         return None
@@ -303,9 +303,9 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
     try:
         name = str(json.loads((source / "release.json").read_text(encoding="utf-8"))["name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InstallError(f"{source} is not a release of convoy-node: {printable(str(error))}.") from error
+        raise InstallError(f"{source} is not a release of convoy-node: {sanitize(str(error))}.") from error
     if not name or "/" in name or name.startswith("."):
-        raise InstallError(f"{source}: {printable(name, 100)!r} can't be the name of a release.")
+        raise InstallError(f"{source}: {sanitize(name, 100)!r} can't be the name of a release.")
     folder = home / "releases" / name
     with alone(home):
         if not (folder / "release.json").exists() or (folder / REFUSED).exists():
@@ -315,7 +315,7 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
                 shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(REFUSED))
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(new, ignore_errors=True)
-                raise InstallError(f"{source} can't be copied to {folder}: {printable(str(error))}.") from error
+                raise InstallError(f"{source} can't be copied to {folder}: {sanitize(str(error))}.") from error
             # A power cut after the rename must not leave empty files.
             os.sync()
             shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
-from .machine.errors import BadSettings, ConsulError, Denied, printable
+from .machine.errors import BadSettings, ConsulError, Denied, sanitize
 from .machine.signals import Signals
 from .machine.systemd import SystemdNotifier
 from .node.consul import Consul, ConsulKey, WakeWatch
@@ -42,8 +42,8 @@ _CHECKS = ("puppet", "validation")
 _OWN_WAKE = b"enrolled"
 
 
-class Look:
-    """Reads the gate and the node, and decides. One look of ``convoy-node once``, or many of the resident agent."""
+class GateReading:
+    """Reads the gate and the node, and decides: once for ``convoy-node once``, repeatedly for the resident agent."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Look:
     ) -> None:
         """Prepare; nothing is read yet.
 
-        :param is_single: whether there is no other look after this one.
+        :param is_single: whether this process ends after it, as those of ``once`` and ``status`` do.
         """
         self.settings = settings
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
@@ -67,14 +67,14 @@ class Look:
         self._spool = Spool()
         self._say = say
         self.is_answered = False
-        # Whether Puppet's own lock could not be set or removed in the last look.
+        # Whether Puppet's own lock could not be set or removed at the last read.
         self.has_lock_failed = False
-        # A single look has none after it that could find out whether Consul was only starting again.
+        # In a process that ends, no later read finds out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
         # How long the last job that was tried waits for its next try.
         self._job_pause = 0.0
         self._is_single = is_single
-        self._has_record = self._has_told = False
+        self._has_record = self._is_warned = False
         self._wakes: dict[str, int] = {}
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
@@ -87,7 +87,7 @@ class Look:
         """What is known of the node."""
         return self._facts
 
-    def look(self, only: bool = False) -> NextAction:
+    def read(self, only: bool = False) -> NextAction:
         """Read, and return what to do.
 
         :param only: change nothing: neither Puppet's lock nor the checks of the node.
@@ -141,14 +141,14 @@ class Look:
 
     @property
     def wake_keys(self) -> tuple[str, ...]:
-        """The keys whose change is a reason to look at once, and to try again what failed lately."""
+        """The keys whose change is a reason to read at once, and to try again what failed lately."""
         # What else runs Puppet has to be kept out as soon as a rollout begins.
         return (self.keys.wake, self.keys.global_gate) if self.settings.is_external else (self.keys.wake,)
 
     def _note_wakes(self, found: Mapping[str, ConsulKey]) -> NodeFacts:
-        """Note whether the keys that wake this node have changed since the last look; return what is known of the node now.
+        """Note whether the keys that wake this node have changed since the last read; return what is known of the node now.
 
-        The indexes of both looks are compared, because a planner may also write during an agent run, when no query waits.
+        The indexes of both reads are compared, because a planner may also write during an agent run, when no query waits.
         """
         wakes = {key: found[key].index for key in self.wake_keys if key in found and found[key].value != _OWN_WAKE}
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
@@ -186,16 +186,16 @@ class Look:
         try:
             self.consul.create(self.keys.wake, _OWN_WAKE.decode())
         except Denied as error:
-            if not self._has_told:
+            if not self._is_warned:
                 self._say(
                     f"{self.settings.host}: it can't be woken, and looks every {self.settings.interval:g} s: {error}"
                 )
-            self._has_told = True
+            self._is_warned = True
             return False
         return True
 
     def _spread_first_run(self) -> None:
-        """Let the first run of Puppet be due after the node's share of the splay, for looks that do not know of each other."""
+        """Let the first run of Puppet be due after the node's share of the splay, for processes that do not know of each other."""
         settings = self.settings
         if settings.puppet_interval is not None and self._runs.last() is None:
             self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
@@ -205,8 +205,8 @@ class Look:
 
         The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to the tasks after the upgrade, and wake it.
         """
-        has_news = self.answer is None or self.answer.held is not None or self.answer.post_upgrade is not None
-        if self._has_record and not has_news and facts.disabled is None:
+        has_changed = self.answer is None or self.answer.held is not None or self.answer.post_upgrade is not None
+        if self._has_record and not has_changed and facts.disabled is None:
             return {}
         entry = self.consul.get(self.keys.record)
         self._has_record = True
@@ -271,7 +271,7 @@ class Resident:
         self._settings = read_settings(path)
         keep_last_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
-        self._look = Look(self._settings, say=say)
+        self._reading = GateReading(self._settings, say=say)
         self._release = agent_run.own_release()
         self._watch: Optional[WakeWatch] = None
         self._watched: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ class Resident:
         )
         while not self._signals.is_over:
             decision = self._next_action()
-            if self._look.has_lock_failed and self._notifier.is_started_by_systemd and puppet.is_outside_service():
+            if self._reading.has_lock_failed and self._notifier.is_started_by_systemd and puppet.is_outside_service():
                 self._say(
                     f"{self._settings.host}: a folder of Puppet was created after this service started, and is read-only in it. The service ends, "
                     "so that systemd starts it again with that folder"
@@ -296,8 +296,8 @@ class Resident:
         return 0
 
     def try_once(self) -> int:
-        """Look once, start nothing, and wait for a moment; return the exit code. So a new release shows that its loop works."""
-        self._look.look(only=True)
+        """Read once, start nothing, and wait for a moment; return the exit code. So a new release shows that its loop works."""
+        self._reading.read(only=True)
         self._wait(_TRIAL_WAIT)
         self._close_watch()
         return 0
@@ -305,7 +305,7 @@ class Resident:
     def _next_action(self) -> NextAction:
         self._signals.read_again = False
         self._reload()
-        decision = self._look.look()
+        decision = self._reading.read()
         self._notifier.alive()
         if not decision.is_same(self._said):
             self._say(
@@ -336,22 +336,22 @@ class Resident:
         else:
             process = agent_run.start_program(self._path, "job" if is_job else "run")
         while (code := process.poll()) is None:
-            self._signals.wait(min(self._notifier.every, self._look.renew_every))
+            self._signals.wait(min(self._notifier.every, self._reading.renew_every))
             self._notifier.alive()
-            self._look.renew_checks()
+            self._reading.renew_checks()
             if self._signals.is_over:
                 # The unit goes on without the agent. Without one, the run is a child, which a supervisor may end too.
                 return
         if code:
             self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
-        self._look.ended(what)
+        self._reading.ended(what)
 
     def _wait(self, seconds: float) -> None:
         """Wait for a change in Consul or on the node, at most for so long."""
         # So that the nodes of a fleet do not read at the same time.
         seconds *= random.uniform(0.9, 1.1)
         disabled = puppet.disabled_by_operator()
-        if not self._look.is_answered:
+        if not self._reading.is_answered:
             # Blocking queries would fail too, and at once.
             self._close_watch()
             self._pause(seconds, disabled)
@@ -361,34 +361,36 @@ class Resident:
             if self._watch is None or keys != self._watched:
                 self._close_watch()
                 self._watch, self._watched = WakeWatch(self._settings.connection, keys, self._signals), keys
-            self._watch.note(self._look.entries)
-            # The next look finds out what has changed.
+            self._watch.note(self._reading.entries)
+            # The next read finds out what has changed.
             self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))
         except ConsulError:
             # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
             self._signals.wait(random.uniform(0.2, 2.0))
 
     def _pause(self, seconds: float, disabled: Optional[str]) -> None:
-        """Wait for so long, or until something on the node is a reason to look again."""
+        """Wait for so long, or until something on the node is a reason to read again."""
         until = time.monotonic() + seconds
         while not self._has_reason(disabled) and (left := until - time.monotonic()) > 0:
             self._signals.wait(min(left, self._every))
 
     def _keys_to_watch(self) -> tuple[str, ...]:
         # A query on a missing key would end whenever a key near it is written.
-        look = self._look
-        is_there = bool(look.entries) and look.ensure_wake_key()
-        return tuple(key for key in look.wake_keys if key in look.entries or (key == look.keys.wake and is_there))
+        reading = self._reading
+        is_there = bool(reading.entries) and reading.ensure_wake_key()
+        return tuple(
+            key for key in reading.wake_keys if key in reading.entries or (key == reading.keys.wake and is_there)
+        )
 
     @property
     def _every(self) -> float:
         """How often something else than Consul's answers needs the agent while it waits (seconds)."""
-        return min(self._notifier.every, self._look.renew_every, _EVERY)
+        return min(self._notifier.every, self._reading.renew_every, _EVERY)
 
     def _has_reason(self, disabled: Optional[str]) -> bool:
-        """Tell systemd that the agent works, and renew its checks; return whether something on the node is a reason to look again."""
+        """Tell systemd that the agent works, and renew its checks; return whether something on the node is a reason to read again."""
         self._notifier.alive()
-        self._look.renew_checks()
+        self._reading.renew_checks()
         return (
             self._signals.is_over
             or self._signals.read_again
@@ -413,7 +415,7 @@ class Resident:
         keep_last_good(self._settings, self._path)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")
-        self._look = Look(self._settings, say=self._say)
+        self._reading = GateReading(self._settings, say=self._say)
         self._close_watch()
 
     def _replace_release(self) -> None:
@@ -458,5 +460,5 @@ def report_bad_settings(error: BadSettings, last_good: str) -> bool:
     except BadSettings:
         # The token may be what can't be read. Then nothing can be reported.
         return False
-    more = ["-e", agent_run.as_variables(puppet_gate_unusable=printable(str(error), 2000))]
+    more = ["-e", agent_run.as_variables(puppet_gate_unusable=sanitize(str(error), 2000))]
     return agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0

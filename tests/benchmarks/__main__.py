@@ -25,7 +25,7 @@ sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "tests")]
 from benchmarks import agent_run, growth, outage, planners, playbooks, push, rollout, waking
 from benchmarks.options import Options
 from benchmarks.tables import Report
-from lab.lab import obstacle
+from lab.lab import blocker
 
 PARTS: Mapping[str, ModuleType] = {
     one.NAME: one for one in (growth, rollout, waking, planners, playbooks, push, outage, agent_run)
@@ -70,7 +70,7 @@ def _why_not(part: ModuleType, options: Options, *, is_asked_for: bool) -> str |
         return None
     if options.quick and not is_asked_for:
         return "it needs the lab of nodes, which --quick leaves out"
-    return obstacle() or None
+    return blocker() or None
 
 
 if __name__ == "__main__":

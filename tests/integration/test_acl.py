@@ -37,7 +37,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page im
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import Look
+from convoy_node.resident import GateReading
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
@@ -389,23 +389,23 @@ def test_a_node_whose_policy_is_cut_while_its_agent_runs_lets_no_puppet_in(
     policy = grant(store_with(guarded, MASTER), TokenKind("node", "compute1"))
     connection = Connection(port=guarded.http_port, token=policy.secret)
     settings = NodeSettings("compute1", "compute", connection, {}, health=False, puppet_interval=None)
-    look = Look(settings, PuppetRuns(str(tmp_path / "agent.json")), say=lambda _text: None)
-    assert look.look().reason.startswith("closed: ")
-    assert look.is_answered
+    reading = GateReading(settings, PuppetRuns(str(tmp_path / "agent.json")), say=lambda _text: None)
+    assert reading.read().reason.startswith("closed: ")
+    assert reading.is_answered
     code, _headers, body = kv.call("GET", f"acl/policy/name/{policy.policy}")
     assert code == 200, body
     facts = json.loads(body)
     assert kv.call("PUT", f"acl/policy/{facts['ID']}", {**facts, "Rules": left})[0] == 200
     for _time in range(2):
-        decision = look.look()
+        decision = reading.read()
         assert "refused the node's token: Permission denied" in decision.reason
         assert decision.keeps_puppet_out
-        assert not look.is_answered
+        assert not reading.is_answered
     assert len(kept_out) == 3
     # It goes on by itself when the policy is back.
     grant(store_with(guarded, MASTER), TokenKind("node", "compute1"))
-    look.look()
-    assert look.is_answered
+    reading.read()
+    assert reading.is_answered
 
 
 def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds(guarded: Agent, kv: RawKV) -> None:

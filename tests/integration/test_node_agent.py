@@ -41,7 +41,7 @@ def agent_of_node() -> Iterator[Agent]:
 
 
 def test_an_admission_starts_an_agent_run_and_nothing_else_does(consul: RawKV, node: Node) -> None:
-    # By its own clock, it would look again in an hour. How soon it wakes is measured by the benchmark `waking`.
+    # By its own clock, it would read its gate again in an hour. How soon it wakes is measured by the benchmark `waking`.
     node.write(puppet_gate_interval=3600)
     node.start()
     wait_for(node.says(f"closed: {EVERYWHERE} is False"), "it waits")
@@ -71,7 +71,7 @@ def test_a_gate_of_the_role_or_of_all_is_found_at_the_interval(consul: RawKV, no
 
 
 def test_what_an_operator_opens_by_hand_wakes_the_node(consul: RawKV, node: Node, store: Store) -> None:
-    # By its own clock, it would look again in an hour. How soon it wakes is measured by the benchmark `waking`.
+    # By its own clock, it would read its gate again in an hour. How soon it wakes is measured by the benchmark `waking`.
     node.write(puppet_gate_interval=3600, puppet_gate_puppet_interval=7200)
     node.start()
     wait_for(lambda: consul.get(WAKE), "it has its key")
@@ -219,7 +219,7 @@ def test_a_wake_during_an_agent_run_is_not_lost(end: str, next_run: str, consul:
 def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, node: Node, agent_of_node: Agent) -> None:
     # The checks are those of the Consul agent of the node, which need not be the one that it asks for its gate.
     checks = agent_of_node.kv
-    # The node only waits if it is not admitted. By its own clock, it looks again in an hour.
+    # The node only waits if it is not admitted. By its own clock, it reads its gate again in an hour.
     node.write(
         puppet_gate_agent={"port": agent_of_node.http_port},
         puppet_gate_health=True,
@@ -327,7 +327,7 @@ def test_a_job_that_can_t_begin_keeps_neither_puppet_nor_an_upgrade_from_running
 
 
 @pytest.mark.thorough
-def test_cron_makes_one_look_and_not_two_at_once(consul: RawKV, node: Node) -> None:
+def test_cron_reads_the_gate_once_and_not_twice_at_once(consul: RawKV, node: Node) -> None:
     assert node.call("once").stdout == f"{HOST}: closed: {EVERYWHERE} is False\n"
     assert consul.get(WAKE) == b"enrolled"
     consul.put(GATE, "True")

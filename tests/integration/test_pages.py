@@ -11,7 +11,7 @@ import pytest
 from devkit.agent import ROOT
 from missing import missing
 from pages.page import rewritten
-from pages.shell import obstacle
+from pages.shell import blocker
 from pages.shown import comparable
 from pages.walk import walk
 
@@ -21,7 +21,7 @@ from pages.walk import walk
 @pytest.mark.one_release
 @pytest.mark.parametrize("name", ["first_upgrade", "writing_a_service"])
 def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
-    if reason := obstacle():
+    if reason := blocker():
         missing(reason)
     page = (ROOT / "docs" / f"{name}.md").read_text()
     typed = 0

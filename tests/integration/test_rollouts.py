@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import Look
+from convoy_node.resident import GateReading
 from devkit.kv import RawKV
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.watcher import View, Watcher, read
@@ -315,12 +315,12 @@ def test_a_host_that_comes_late_makes_the_rollout_go_on(store: Store, consul: Ra
 
 
 def reaction(store: Store, folder: Path, host: str, version: str) -> str | None:
-    """Return what the agent of a host starts, which looks for the first time after it was off."""
+    """Return what the agent of a host starts, which reads its gate for the first time after it was off."""
     (folder / host).write_text(version)
     connection = Connection(port=store.settings.port)
     settings = NodeSettings(host, "compute", connection, {}, version_file=str(folder / host), health=False)
-    look = Look(settings, PuppetRuns(str(folder / "agent.json")), say=lambda _text: None)
-    return look.look().run
+    reading = GateReading(settings, PuppetRuns(str(folder / "agent.json")), say=lambda _text: None)
+    return reading.read().run
 
 
 def test_a_host_that_joins_in_mid_rollout_waits_for_its_slot_and_is_upgraded_with_the_others(

@@ -61,7 +61,7 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
     put_old(consul, {"host/compute2": "False", "role/web": "False", "host/compute1": "True", "global": "True"})
     consul.put("config_state/host/compute2/enable_consul", "true")
     consul.load([(f"{GATES}/host/compute2", "true"), (f"{GATES}/role/web", "true"), (f"{GATES}/global", "false")])
-    for _turn in range(2):
+    for _round in range(2):
         hosts = {**names(compute=3), **names(web=1)}
         found = ask_gate(store, hosts)
         assert [one.value for one in found.values()] == [False, False, False, False]

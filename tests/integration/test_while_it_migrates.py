@@ -167,7 +167,7 @@ def test_a_rollout_goes_on_after_it_with_nodes_of_both_kinds(store: Store, consu
     migrate(store.settings)
     held = {"compute1", "compute12"}
     rules = {"rolling_rules": {"global": 5}}
-    for _turn in range(20):
+    for _round in range(20):
         outcome = make_pass(store, PassRequest("v674", rules))
         waiting = [host for host, one in outcome.hosts().items() if one.state == "upgrading"]
         for host in waiting:

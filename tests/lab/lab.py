@@ -59,7 +59,7 @@ mount -t cgroup2 cgroup "$1/root/sys/fs/cgroup"
 _PRIVATE = ("/tmp", "/var/tmp")
 
 
-def obstacle() -> str | None:
+def blocker() -> str | None:
     """Return why there can be no lab here, None where there can: what it does with this machine is tried."""
     if os.geteuid() != 0:
         return "the lab of nodes needs root, as it makes network namespaces and mounts"
@@ -152,7 +152,7 @@ class Lab:
         :param packages: Debian packages to have on all nodes, beside those that every lab has.
         :raises RuntimeError: if something does not come up. What was made is removed then.
         """
-        if reason := obstacle():
+        if reason := blocker():
             raise RuntimeError(f"No lab: {reason}.")
         plans = [Plan(f"consul{n + 1}", SERVER, _FIRST_SERVER + n, SERVER) for n in range(servers)]
         plans += [

@@ -22,7 +22,7 @@ _LOOPBACK = "import fcntl, socket, struct; fcntl.ioctl(socket.socket(), 0x8914, 
 _USER, _MACHINE = "ann", "laptop"
 
 
-def obstacle() -> str | None:
+def blocker() -> str | None:
     """Return why there can be no such shell here, None where there can."""
     if shutil.which("unshare") is None:
         return "a page is walked in a network namespace, and there is no unshare"

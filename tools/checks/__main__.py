@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 from devkit.guard import run_guarded
-from lab.lab import obstacle
+from lab.lab import blocker
 from missing import is_strict
 
 from checks.catalog import LAB, OTHERS, Check, named
@@ -71,7 +71,7 @@ class Checks:
         return None
 
     def _run(self, check: Check) -> Outcome:
-        if check.lab and (reason := _lab_obstacle()) and not is_strict():
+        if check.lab and (reason := _lab_blocker()) and not is_strict():
             self._say(f"== {check.name}: skipped, as {reason}")
             return Outcome(check.name, ok=True, skipped=reason)
         self._say(f"== {check.name} ...")
@@ -109,7 +109,7 @@ class Checks:
             print("\n".join(lines), flush=True)
 
 
-_lab_obstacle = cache(obstacle)
+_lab_blocker = cache(blocker)
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float, target: str) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .refusals import Refused
 
 # Seconds that a command may take, if its schema does not say.
@@ -71,7 +71,7 @@ def parse_schema(name: str, content: bytes) -> CommandSchema:
     try:
         data = json.loads(content, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{name} can't be used: it is not JSON ({printable(str(error), 200)}). Correct it.") from None
+        raise Refused(f"{name} can't be used: it is not JSON ({sanitize(str(error), 200)}). Correct it.") from None
     if not isinstance(data, dict):
         raise _bad(name, "it is not an object")
     _refuse_unknown(name, "", data, _TOP)
@@ -79,18 +79,18 @@ def parse_schema(name: str, content: bytes) -> CommandSchema:
         raise _bad(name, "type has to be object, and additionalProperties false")
     timeout, repeatable = data.get("timeout", TIMEOUT), data.get("repeatable", False)
     if not _is_number(timeout) or not 0 < timeout <= _MOST_SECONDS:
-        raise _bad(name, f"timeout is {_shown(timeout)}; give seconds above 0, up to {_MOST_SECONDS}")
+        raise _bad(name, f"timeout is {_sanitized(timeout)}; give seconds above 0, up to {_MOST_SECONDS}")
     if not isinstance(repeatable, bool):
-        raise _bad(name, f"repeatable is {_shown(repeatable)}; give true or false")
+        raise _bad(name, f"repeatable is {_sanitized(repeatable)}; give true or false")
     found, required = data.get("properties", {}), data.get("required", [])
     if not isinstance(found, dict):
         raise _bad(name, "properties is not an object")
     for argument, schema in found.items():
         if not _NAME.fullmatch(argument):
-            raise _bad(name, f"{_shown(argument)} can't be an argument; give lowercase letters, digits and _")
+            raise _bad(name, f"{_sanitized(argument)} can't be an argument; give lowercase letters, digits and _")
         _check_schema(name, f"properties.{argument}", schema)
     if not isinstance(required, list) or any(one not in found for one in required):
-        raise _bad(name, f"required is {_shown(required)}; give a list of names in properties")
+        raise _bad(name, f"required is {_sanitized(required)}; give a list of names in properties")
     return CommandSchema(found, tuple(required), float(timeout), repeatable, str(data.get("description", "")))
 
 
@@ -103,14 +103,14 @@ def check_arguments(schema: CommandSchema, arguments: Mapping[str, Any]) -> None
         if name not in schema.arguments:
             close = difflib.get_close_matches(name, schema.arguments, n=1)
             known = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(schema.arguments) or 'none'}."
-            raise Refused(f"The argument {_shown(name)} is not one of this command{known} Begin a job without it.")
+            raise Refused(f"The argument {_sanitized(name)} is not one of this command{known} Begin a job without it.")
     for name in schema.required:
         if name not in arguments:
             raise Refused(f"The argument {name} is missing. Begin a job with it.")
     for name, value in arguments.items():
         problem = _misfit(schema.arguments[name], value)
         if problem:
-            raise Refused(f"The argument {name} is {_shown(value)}; {problem}. Begin a job with a value that fits.")
+            raise Refused(f"The argument {name} is {_sanitized(value)}; {problem}. Begin a job with a value that fits.")
 
 
 def _check_schema(file: str, place: str, schema: Any, is_item: bool = False) -> None:
@@ -119,14 +119,14 @@ def _check_schema(file: str, place: str, schema: Any, is_item: bool = False) -> 
     kind = schema.get("type")
     kinds = [one for one in _KINDS if not (is_item and one == "array")]
     if kind not in kinds:
-        raise _bad(file, f"{place}.type is {_shown(kind)}; give one of {', '.join(kinds)}")
+        raise _bad(file, f"{place}.type is {_sanitized(kind)}; give one of {', '.join(kinds)}")
     _refuse_unknown(file, place, schema, _KEYWORDS[kind])
     for name in _COUNTS:
         if name in schema and not (_is_whole(schema[name]) and schema[name] >= 0):
-            raise _bad(file, f"{place}.{name} is {_shown(schema[name])}; give a whole number from 0")
+            raise _bad(file, f"{place}.{name} is {_sanitized(schema[name])}; give a whole number from 0")
     for name in ("minimum", "maximum"):
         if name in schema and not _is_number(schema[name]):
-            raise _bad(file, f"{place}.{name} is {_shown(schema[name])}; give a number")
+            raise _bad(file, f"{place}.{name} is {_sanitized(schema[name])}; give a number")
     if "pattern" in schema:
         _check_pattern(file, place, schema["pattern"])
     if "items" in schema:
@@ -134,18 +134,18 @@ def _check_schema(file: str, place: str, schema: Any, is_item: bool = False) -> 
     elif kind == "array":
         raise _bad(file, f"{place}.items is missing; give the schema of an item")
     if "enum" in schema and not (isinstance(schema["enum"], list) and schema["enum"]):
-        raise _bad(file, f"{place}.enum is {_shown(schema['enum'])}; give a list of values")
+        raise _bad(file, f"{place}.enum is {_sanitized(schema['enum'])}; give a list of values")
 
 
 def _check_pattern(file: str, place: str, pattern: Any) -> None:
     if not (isinstance(pattern, str) and pattern.startswith("^") and pattern.endswith("$")):
         raise _bad(
-            file, f"{place}.pattern is {_shown(pattern)}; give one from ^ to $, so that it holds for the whole text"
+            file, f"{place}.pattern is {_sanitized(pattern)}; give one from ^ to $, so that it holds for the whole text"
         )
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise _bad(file, f"{place}.pattern is {_shown(pattern)}: {printable(str(error), 100)}") from None
+        raise _bad(file, f"{place}.pattern is {_sanitized(pattern)}: {sanitize(str(error), 100)}") from None
 
 
 def _misfit(schema: Mapping[str, Any], value: Any) -> str:
@@ -155,7 +155,7 @@ def _misfit(schema: Mapping[str, Any], value: Any) -> str:
     if not fits:
         return f"give {'an' if kind[0] in 'ai' else 'a'} {kind}"
     if "enum" in schema and not any(type(one) is type(value) and one == value for one in schema["enum"]):
-        return f"give one of {_shown(schema['enum'])}"
+        return f"give one of {_sanitized(schema['enum'])}"
     if kind == "string":
         return _misfit_text(schema, value)
     if kind in ("integer", "number"):
@@ -202,7 +202,7 @@ def _refuse_unknown(file: str, place: str, data: Mapping[str, Any], known: tuple
     for name in data:
         if name not in known:
             where = f"{place}.{name}" if place else name
-            raise _bad(file, f"{_shown(where)} is not known here; {', '.join(known)} are")
+            raise _bad(file, f"{_sanitized(where)} is not known here; {', '.join(known)} are")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -212,8 +212,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _shown(value: Any) -> str:
-    return printable(json.dumps(value), 100)
+def _sanitized(value: Any) -> str:
+    return sanitize(json.dumps(value), 100)
 
 
 def _bad(file: str, problem: str) -> Refused:

@@ -167,7 +167,7 @@ def _follow(process: subprocess.Popen[bytes], reading: int, output: Output, unti
 def _drain(reading: int, output: Output) -> bool:
     """Take what can be read now; return False at the end of the output. A program may write faster than this reads."""
     with contextlib.suppress(BlockingIOError):
-        for _turn in range(_MOST_READS):
+        for _try in range(_MOST_READS):
             piece = os.read(reading, 65536)
             if not piece:
                 return False

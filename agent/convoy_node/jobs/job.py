@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .refusals import Refused
 
 # No job may last longer, so that nodes need not remember for longer which ones they have run.
@@ -120,4 +120,4 @@ def _no_constant(name: str) -> None:
 
 
 def _bad(key: str, problem: str) -> Refused:
-    return Refused(f"{printable(key, 200)} can't be used: {problem}. Begin a new job.")
+    return Refused(f"{sanitize(key, 200)} can't be used: {problem}. Begin a new job.")

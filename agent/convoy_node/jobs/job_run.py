@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ..machine import puppet
-from ..machine.errors import ConsulError, LockError, printable
+from ..machine.errors import ConsulError, LockError, sanitize
 from ..machine.lock_file import open_lock_file
 from ..machine.processes import start_ticks
 from ..node.consul import Consul, ConsulKey
@@ -115,7 +115,7 @@ class JobRun:
             # Whatever it is, the operator has to learn of it. The start of a run stays as it is, and the next run reports its end.
             traceback.print_exc()
             return self._refuse_without_entry(
-                f"The agent failed with {type(error).__name__}: {printable(str(error), 300)}. Correct what this names, if you can. "
+                f"The agent failed with {type(error).__name__}: {sanitize(str(error), 300)}. Correct what this names, if you can. "
                 "journalctl -u convoy-node-job on this node shows where it failed."
             )
 
@@ -125,7 +125,7 @@ class JobRun:
         key = self._consul.get(self._keys.job_record)
         record = parse_record(key.value if key else None)
         if key is not None and never_ran(record, self._spool, identifier):
-            # If the record has changed meanwhile, the next look removes it.
+            # If the record has changed meanwhile, the next run removes it.
             self._consul.write([_delete(self._keys.job_record, key.index)])
             record = {}
         if identifier is None or is_over(record, identifier) or is_by_ansible(self._keys, self._consul, identifier):
@@ -248,7 +248,7 @@ class JobRun:
         machine = record.get("machine")
         if machine and self._facts["machine"] and machine != self._facts["machine"]:
             raise OtherMachine(
-                f"The machine {printable(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
+                f"The machine {sanitize(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
                 f"convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
         now = int(time.time())
@@ -271,7 +271,7 @@ class JobRun:
         :raises NotAdmitted: if it is not.
         """
         keys = self._keys
-        for _turn in range(_TRIES):
+        for _try in range(_TRIES):
             found = self._read_keys()
             if admitted_job(keys, found) != entry.id:
                 raise NotAdmitted("the node is not admitted to it any more")

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .command_schema import CommandSchema, parse_schema
 from .refusals import Refused
 from .trusted_files import read_trusted, refuse_untrusted_folder, refuse_untrusted_program
@@ -41,7 +41,7 @@ def find_command(name: str, folder: str = FOLDER) -> NodeCommand:
     """
     if not is_command_name(name):
         raise Refused(
-            f"{printable(repr(name), 100)} can't be the name of a command. Give lowercase letters, digits, - and _."
+            f"{sanitize(repr(name), 100)} can't be the name of a command. Give lowercase letters, digits, - and _."
         )
     program, schema = Path(folder, name), Path(folder, f"{name}.json")
     if not Path(folder).is_dir() or not (program.is_symlink() or program.exists()):

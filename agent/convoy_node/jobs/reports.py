@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from ..node.gate import NodeKeys
 from .spool import DONE, STARTED, JobEntry
 
@@ -92,7 +92,7 @@ def next_outputs(before: Optional[bytes], entry: JobEntry) -> bytes:
 def last_lines(output: str) -> str:
     """Return the last lines of an output as one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return printable(" | ".join(lines[-_LINES:])[-_MOST_ERROR // 2 :], _MOST_ERROR // 2)
+    return sanitize(" | ".join(lines[-_LINES:])[-_MOST_ERROR // 2 :], _MOST_ERROR // 2)
 
 
 def start_operations(

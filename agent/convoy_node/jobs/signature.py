@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .job import NodeJob
 from .refusals import Refused
 from .trusted_files import read_trusted, refuse_untrusted_folder
@@ -59,9 +59,9 @@ def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> 
             words = ["verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)]
             verified = _keygen(words, text)
             if verified.returncode == 0:
-                return printable(name, 200)
+                return sanitize(name, 200)
     raise Refused(
-        f"The signature by {printable(names[0], 200)} does not fit the job: {_last_line(verified)}. The command, its arguments, its hosts, "
+        f"The signature by {sanitize(names[0], 200)} does not fit the job: {_last_line(verified)}. The command, its arguments, its hosts, "
         "its expiry or the key prefix differ from what was signed. Begin a new job, and find out who changed this one."
     )
 
@@ -97,7 +97,7 @@ def _copies(signature: bytes, keys: bytes) -> Iterator[tuple[Path, Path]]:
                 file.write_bytes(content)
         except OSError as error:
             raise Refused(
-                f"The signature can't be verified: no temporary files can be written ({printable(error.strerror or str(error), 200)}). "
+                f"The signature can't be verified: no temporary files can be written ({sanitize(error.strerror or str(error), 200)}). "
                 "Make room in /tmp of this node, or create it."
             ) from None
         yield files
@@ -131,4 +131,4 @@ def _no_keygen(reason: str) -> str:
 
 def _last_line(result: subprocess.CompletedProcess[bytes]) -> str:
     lines = (result.stderr or result.stdout).decode("utf-8", "replace").strip().splitlines()
-    return printable(lines[-1], 200).rstrip(".") if lines else f"ssh-keygen ended with {result.returncode}"
+    return sanitize(lines[-1], 200).rstrip(".") if lines else f"ssh-keygen ended with {result.returncode}"

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from ..machine.processes import kill_tree, start_ticks
 from ..node import state
 from ..node.gate import is_job_id
@@ -121,7 +121,7 @@ class Spool:
             return None
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise Refused(
-                f"{path} can't be read ({printable(str(error), 200)}), so the job may have run here already. Begin a new job for this host."
+                f"{path} can't be read ({sanitize(str(error), 200)}), so the job may have run here already. Begin a new job for this host."
             ) from None
         return entry
 
@@ -234,7 +234,7 @@ class Spool:
 
     def _path(self, identifier: str) -> Path:
         if not is_job_id(identifier):
-            raise Refused(f"{printable(repr(identifier), 100)} can't be the ID of a job. Begin a new job.")
+            raise Refused(f"{sanitize(repr(identifier), 100)} can't be the ID of a job. Begin a new job.")
         return self.folder / f"{identifier}.json"
 
     def _write(self, path: Path, entry: JobEntry) -> None:

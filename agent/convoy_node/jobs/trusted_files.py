@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from ..machine import ownership
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .refusals import Refused
 
 
@@ -26,7 +26,7 @@ def refuse_untrusted_folder(folder: Path) -> None:
         for one in (*reversed(path.parents), path):
             problem = _problem(one, is_link_well=True)
             if problem is not None and not (one != path and _is_shared(one)):
-                raise Refused(f"{printable(str(folder))} can't be trusted: {problem}")
+                raise Refused(f"{sanitize(str(folder))} can't be trusted: {problem}")
 
 
 def read_trusted(path: Path, most: int) -> bytes:
@@ -38,12 +38,12 @@ def read_trusted(path: Path, most: int) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(_problem(path) or f"{printable(str(path))} can't be read: {error.strerror}.") from None
+        raise Refused(_problem(path) or f"{sanitize(str(path))} can't be read: {error.strerror}.") from None
     try:
         facts = os.fstat(file)
         problem = ownership.problem_of(path, facts) or (None if stat.S_ISREG(facts.st_mode) else _not_regular(path))
         if problem is None and facts.st_size > most:
-            problem = f"{printable(str(path))} has more than {most} bytes. Make it shorter."
+            problem = f"{sanitize(str(path))} has more than {most} bytes. Make it shorter."
         if problem is not None:
             raise Refused(problem)
         content = b""
@@ -51,7 +51,7 @@ def read_trusted(path: Path, most: int) -> bytes:
             content += piece
         return content[:most]
     except OSError as error:
-        raise Refused(f"{printable(str(path))} can't be read: {error.strerror}.") from None
+        raise Refused(f"{sanitize(str(path))} can't be read: {error.strerror}.") from None
     finally:
         os.close(file)
 
@@ -68,7 +68,7 @@ def refuse_untrusted_program(path: Path) -> None:
         if not stat.S_ISREG(mode):
             problem = _not_regular(path)
         elif not mode & stat.S_IXUSR:
-            problem = f"{printable(str(path))} is not executable. Run chmod 755 {printable(str(path))}"
+            problem = f"{sanitize(str(path))} is not executable. Run chmod 755 {sanitize(str(path))}"
     if problem is not None:
         raise Refused(problem)
 
@@ -81,10 +81,10 @@ def _problem(path: Path, is_link_well: bool = False) -> Optional[str]:
     try:
         facts = path.lstat()
     except OSError as error:
-        return f"{printable(str(path))} can't be read: {error.strerror}."
+        return f"{sanitize(str(path))} can't be read: {error.strerror}."
     if stat.S_ISLNK(facts.st_mode):
         if not is_link_well:
-            return f"{printable(str(path))} is a symbolic link. Put the file itself there."
+            return f"{sanitize(str(path))} is a symbolic link. Put the file itself there."
         if facts.st_uid in ownership.owners():
             return None
     return ownership.problem_of(path, facts)
@@ -100,4 +100,4 @@ def _is_shared(path: Path) -> bool:
 
 
 def _not_regular(path: Path) -> str:
-    return f"{printable(str(path))} is not a regular file. Put the file itself there."
+    return f"{sanitize(str(path))} is not a regular file. Put the file itself there."

@@ -30,7 +30,7 @@ class InstallError(Exception):
     """A release can't be installed or activated."""
 
 
-def printable(text: str, most: int = 500) -> str:
+def sanitize(text: str, most: int = 500) -> str:
     """Return a text as one printable line of at most ``most`` characters, whatever its source is."""
     line = "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
     return line if len(line) <= most else line[: most - 4] + " ..."

@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from .errors import LockError, printable
+from .errors import LockError, sanitize
 from .ownership import problem_of
 
 # The option that the places of the node's locks come from.
@@ -29,7 +29,7 @@ def open_lock_file(path: Path) -> int:
 
     :raises LockError: if it can't be opened, or if another user could write or replace it.
     """
-    name = printable(str(path))
+    name = sanitize(str(path))
     folder = open_lock_folder(path.absolute().parent)
     try:
         # Relative to the folder that was checked, even if the path has been replaced since. Not inherited by what runs meanwhile.
@@ -78,7 +78,7 @@ def open_lock_folder(folder: Path) -> int:
     problem = _problem_of_folder(folder, os.fstat(found))
     if problem is not None:
         os.close(found)
-        raise LockError(f"Locks in {printable(str(folder))} can't be trusted: {problem}")
+        raise LockError(f"Locks in {sanitize(str(folder))} can't be trusted: {problem}")
     return found
 
 
@@ -94,7 +94,7 @@ def _problem_of_folder(folder: Path, facts: os.stat_result) -> Optional[str]:
 
 
 def _unusable(path: Path, error: OSError) -> LockError:
-    name = printable(str(path))
+    name = sanitize(str(path))
     if path.is_symlink():
         return LockError(f"The lock can't be opened: {name} is a symbolic link. Run rm {name}")
     return LockError(

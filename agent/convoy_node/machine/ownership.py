@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from .errors import printable
+from .errors import sanitize
 
 
 def owners() -> tuple[int, ...]:
@@ -23,7 +23,7 @@ def problem_of(path: Path, facts: os.stat_result) -> Optional[str]:
 
     :param facts: what stat() says about it.
     """
-    name = printable(str(path))
+    name = sanitize(str(path))
     if facts.st_uid not in owners():
         return f"{name} belongs to user {facts.st_uid} and not to root. Run chown root {name}"
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, Optional
 
-from .errors import printable
+from .errors import sanitize
 
 # The directories of Debian's packages, of those of Puppet and OpenVox, and where OpenVox documents it.
 FOLDERS = (
@@ -60,7 +60,7 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
         except FileExistsError:
             return False
         with os.fdopen(file, "w", encoding="utf-8") as out:
-            out.write(_lock_text(f"{OWN}{printable(reason)}"))
+            out.write(_lock_text(f"{OWN}{sanitize(reason)}"))
         return True
 
     return _in_each(folders, lock)
@@ -145,4 +145,4 @@ def _reason(path: Path) -> Optional[str]:
     except (ValueError, RecursionError):
         found = text
     reason = found.get("disabled_message") if isinstance(found, dict) else found
-    return printable(str(reason or "").strip()) or "reason not specified"
+    return sanitize(str(reason or "").strip()) or "reason not specified"

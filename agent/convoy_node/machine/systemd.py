@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-from .errors import printable
+from .errors import sanitize
 
 
 class SystemdNotifier:
@@ -39,7 +39,7 @@ class SystemdNotifier:
 
     def status(self, text: str) -> None:
         """Say what the service does, for ``systemctl status``."""
-        self._send(f"STATUS={printable(text, 300)}")
+        self._send(f"STATUS={sanitize(text, 300)}")
 
     def environ(self) -> dict[str, str]:
         """Return what a process needs that goes on in the place of this one."""

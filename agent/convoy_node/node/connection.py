@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 from urllib.parse import urlencode
 
-from ..machine.errors import ConsulError, printable
+from ..machine.errors import ConsulError, sanitize
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Connection:
             paths = ", ".join(one for one in (self.verify, *(self.cert or ())) if isinstance(one, str))
             # While certificates are renewed, the key may be that of the former one for a moment. So this is no reason to end.
             raise ConsulError(
-                f"Consul at {self.url} can't be reached: a certificate can't be read ({printable(paths)}): {printable(str(error))}. Correct its path."
+                f"Consul at {self.url} can't be reached: a certificate can't be read ({sanitize(paths)}): {sanitize(str(error))}. Correct its path."
             ) from error
         return context
 

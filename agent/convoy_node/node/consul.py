@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 from urllib.parse import quote
 
-from ..machine.errors import ConsulError, Denied, printable
+from ..machine.errors import ConsulError, Denied, sanitize
 from ..machine.signals import Signals
 from .connection import Connection
 
@@ -180,7 +180,7 @@ class Consul:
             return HTTPReply(response.status, int(index) if index.isdecimal() and len(index) <= 20 else 0, body)
         if response.status == 409 and conflict_is_well:
             return HTTPReply(response.status, 0, body)
-        text = printable(body[:300].decode("utf-8", "replace").strip(), 300)
+        text = sanitize(body[:300].decode("utf-8", "replace").strip(), 300)
         if self._to.token:
             text = text.replace(self._to.token, "********")
         if response.status == 403 or "Permission denied" in text or "ACL not found" in text:
@@ -194,11 +194,11 @@ class Consul:
             if isinstance(error, (TimeoutError, socket.timeout))
             else str(error) or type(error).__name__
         )
-        return ConsulError(f"Consul at {self._to.url} can't be reached: {printable(reason, 200)}.")
+        return ConsulError(f"Consul at {self._to.url} can't be reached: {sanitize(reason, 200)}.")
 
     def _denied(self, text: str) -> Denied:
         return Denied(
-            f"Consul at {self._to.url} refused the node's token: {printable(text, 300)}. Give the node a token that works: run "
+            f"Consul at {self._to.url} refused the node's token: {sanitize(text, 300)}. Give the node a token that works: run "
             "consul_upgrade_acl with kind=node, and enroll the node again."
         )
 

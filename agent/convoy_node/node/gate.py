@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from ..machine.errors import printable
+from ..machine.errors import sanitize
 from .consul import Consul, ConsulKey
 
 # The newest key layout that this release knows.
@@ -112,7 +112,7 @@ class NodeKeys:
 
     @property
     def all(self) -> list[str]:
-        """All that are read at each look, sorted. Records are large, and such a read also returns keys that only begin like these."""
+        """All that are read each time, sorted. Records are large, and such a read also returns keys that only begin like these."""
         single = (self.current_version, self.schema, self.wake, self.current_job)
         return sorted({*single, *self.gates, *self.legacy_gates, *self.holds, *self.job_gates})
 
@@ -199,7 +199,7 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> A
         opened = _is_open(entry, version)
         if opened is None:
             return replace(facts, reason=f"the gate {key} is neither True, False nor a version")
-        text = printable(entry.value.decode("utf-8", "replace").strip(), 200)
+        text = sanitize(entry.value.decode("utf-8", "replace").strip(), 200)
         state = "open" if opened else "closed"
         pending = not opened and key == keys.global_gate and entry.flags != 0
         return replace(facts, is_open=opened, reason=f"{state}: {key} is {text}", is_pending=pending)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ..machine.errors import BadSettings, BadToken, printable
+from ..machine.errors import BadSettings, BadToken, sanitize
 from .connection import Connection
 from .state import FOLDER
 
@@ -170,7 +170,7 @@ def read_settings(path: str = FILE) -> NodeSettings:
         _check(path, name, value)
     host = str(data.get("puppet_gate_host") or socket.gethostname().partition(".")[0])
     if not host or "/" in host or not host.isprintable() or host != host.strip():
-        raise BadSettings(f"{path}: puppet_gate_host {printable(repr(host))} can't be the name of a host. Correct it.")
+        raise BadSettings(f"{path}: puppet_gate_host {sanitize(repr(host))} can't be the name of a host. Correct it.")
     role = str(data.get("puppet_gate_role") or "")
     if not role:
         found = _ROLE.search(host)
@@ -180,7 +180,7 @@ def read_settings(path: str = FILE) -> NodeSettings:
             )
         role = found[1]
     if "/" in role or not role.isprintable() or role != role.strip():
-        raise BadSettings(f"{path}: puppet_gate_role {printable(repr(role))} can't be the name of a role. Correct it.")
+        raise BadSettings(f"{path}: puppet_gate_role {sanitize(repr(role))} can't be the name of a role. Correct it.")
     token, token_file = _token(path, data)
     interval = data.get("puppet_gate_puppet_interval", 1800)
     connection = _connection(data, token)
@@ -257,7 +257,7 @@ def _parsed(path: str) -> dict[str, Any]:
         raise BadSettings(f"{path} is nested too deeply. Correct it, or enroll the node again.") from None
     except ValueError as error:
         raise BadSettings(
-            f"{path} is not JSON: {printable(str(error))}. Correct it, or enroll the node again."
+            f"{path} is not JSON: {sanitize(str(error))}. Correct it, or enroll the node again."
         ) from None
     if not isinstance(data, dict) or len(text) > _MOST_BYTES:
         raise BadSettings(f"{path} is not an object with the settings of a node. Correct it, or enroll the node again.")
@@ -269,9 +269,9 @@ def _check(path: str, name: str, value: Any) -> None:
     if kind is None:
         close = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
-        raise BadSettings(f"{path}: {printable(name, 100)} is not a setting{hint} Correct or remove it.")
+        raise BadSettings(f"{path}: {sanitize(name, 100)} is not a setting{hint} Correct or remove it.")
     if not _fits(name, kind, value):
-        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
+        raise BadSettings(f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
     if name == "puppet_gate_environment":
         _check_environment(path, value)
     if (
@@ -280,22 +280,22 @@ def _check(path: str, name: str, value: Any) -> None:
         and not (value.startswith("/") and "{version}" in value)
     ):
         raise BadSettings(
-            f"{path}: puppet_gate_sources is {printable(json.dumps(value), 100)}; give consul, or the path of a folder with {{version}} in it, such "
+            f"{path}: puppet_gate_sources is {sanitize(json.dumps(value), 100)}; give consul, or the path of a folder with {{version}} in it, such "
             "as /srv/fleet/{version}/sources."
         )
     if name == "upgrade_consul_port" and value > _LAST_PORT:
         raise BadSettings(f"{path}: {name} is {value}; give a port from 1 to {_LAST_PORT}.")
     if name in _PATHS and value and not value.startswith("/"):
-        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give a path that begins with /.")
+        raise BadSettings(f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give a path that begins with /.")
     choices = _CHOICES.get(name, ())
     if choices and value not in choices:
-        raise BadSettings(f"{path}: {name} is {printable(json.dumps(value), 100)}; give one of {', '.join(choices)}.")
+        raise BadSettings(f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give one of {', '.join(choices)}.")
 
 
 def _check_environment(path: str, value: str) -> None:
     if value in _NO_ENVIRONMENTS or not _ENVIRONMENT.fullmatch(value.replace("{version}", "")):
         raise BadSettings(
-            f"{path}: puppet_gate_environment is {printable(json.dumps(value), 100)}; give the name of an environment, with letters, digits "
+            f"{path}: puppet_gate_environment is {sanitize(json.dumps(value), 100)}; give the name of an environment, with letters, digits "
             "and _, in which {version} may stand for the version, such as release_{version}."
         )
 
@@ -366,7 +366,7 @@ def _consul_agent(path: str, given: Mapping[str, Any], connection: Connection) -
         or scheme not in _CHOICES["upgrade_consul_scheme"]
     ):
         raise BadSettings(
-            f"{path}: puppet_gate_agent is {printable(json.dumps(given), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "
+            f"{path}: puppet_gate_agent is {sanitize(json.dumps(given), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "
             'such as {"port": 8501, "scheme": "https"}.'
         )
     return replace(connection, host=host.strip("[]"), port=int(port), scheme=scheme)

@@ -111,7 +111,7 @@ def test_a_doubt_starts_no_upgrade_and_is_reported_if_it_lasts() -> None:
     assert (at_once.run, at_once.seconds) == (None, 10.0)
     assert run(DOUBTFUL, replace(behind, doubt_since=1971.0)) is None
     assert run(DOUBTFUL, replace(behind, doubt_since=1970.0)) == DOUBT
-    # There is no later look of `convoy-node once`.
+    # `convoy-node once` reads only once.
     assert run(DOUBTFUL, replace(behind, patience=0.0)) == DOUBT
     again = replace(behind, doubt_since=1.0, tried=DOUBT, not_before=3000.0)
     assert run(DOUBTFUL, again) is None

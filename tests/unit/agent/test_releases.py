@@ -56,7 +56,7 @@ def test_the_first_release_is_active_even_if_it_is_only_staged(home: Path, tmp_p
     release = Release.at(folder)
     assert (release.name, release.home) == ("r1", home)
     assert release.python == str(folder / "venv/bin/python")
-    assert releases.staged(release) is None
+    assert releases.next_release(release) is None
 
 
 def test_a_staged_release_waits_until_it_is_tried(home: Path, tmp_path: Path) -> None:
@@ -64,15 +64,15 @@ def test_a_staged_release_waits_until_it_is_tried(home: Path, tmp_path: Path) ->
     _folder, is_active = releases.install(source(tmp_path, "r2"), home, stage=True)
     assert not is_active
     assert current(home) == "r1"
-    staged = releases.staged(Release.at(home / "releases/r1"))
-    assert staged is not None
-    assert staged.name == "r2"
-    (staged.folder / releases.REFUSED).write_text("it can't report")
-    assert releases.staged(Release.at(home / "releases/r1")) is None
+    new = releases.next_release(Release.at(home / "releases/r1"))
+    assert new is not None
+    assert new.name == "r2"
+    (new.folder / releases.REFUSED).write_text("it can't report")
+    assert releases.next_release(Release.at(home / "releases/r1")) is None
     # Installed again, it gets another chance.
     again = source(tmp_path / "again", "r2")
     releases.install(again, home, stage=True)
-    assert releases.staged(Release.at(home / "releases/r1")) is not None
+    assert releases.next_release(Release.at(home / "releases/r1")) is not None
 
 
 def test_the_release_before_stays_and_older_ones_go(home: Path, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def node(home: Path, tmp_path: Path) -> NodeSettings:
 
 
 def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
-    old, staged = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
-    return releases.try_release(old, staged, node, "/nonexistent")
+    old, new = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
+    return releases.try_release(old, new, node, "/nonexistent")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     assert current(home) == ("r2" if result is TrialResult.ACTIVE else "r1")
     assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
     # After a reboot, it is tried again.
-    assert (releases.staged(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
+    assert (releases.next_release(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
@@ -282,7 +282,7 @@ def test_a_release_is_not_refused_while_no_release_could_report(
     assert (outcome, told[why] in reason) == (TrialResult.POSTPONED, True), reason
     assert ran.exists() == (when == "meanwhile")
     assert not (home / "releases/r2" / releases.REFUSED).exists()
-    assert releases.staged(Release.at(home / "releases/r1")) is not None
+    assert releases.next_release(Release.at(home / "releases/r1")) is not None
 
 
 def test_consul_that_is_away_for_a_moment_refuses_no_release(

@@ -16,7 +16,7 @@ import pytest
 from convoy_node import resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
-from convoy_node.resident import Look, Resident
+from convoy_node.resident import GateReading, Resident
 from no_signals import NoSignals
 
 
@@ -29,7 +29,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resident:
     return Resident(str(file), lambda _text: None)
 
 
-@pytest.mark.parametrize("when", ["look", "run", "never"])
+@pytest.mark.parametrize("when", ["read", "run", "never"])
 def test_a_signal_that_ends_the_service_starts_no_run_and_no_other_release(
     when: str, agent: Resident, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,31 +39,31 @@ def test_a_signal_that_ends_the_service_starts_no_run_and_no_other_release(
         done.append(what)
         agent._signals.is_over = agent._signals.is_over or what == when
 
-    def look() -> NextAction:
-        note("look")
+    def read() -> NextAction:
+        note("read")
         return NextAction("upgrade to v2", "open", 1.0)
 
-    monkeypatch.setattr(agent._look, "look", look)
+    monkeypatch.setattr(agent._reading, "read", read)
     monkeypatch.setattr(agent, "_make_run", lambda _what: note("run"))
     monkeypatch.setattr(agent, "_replace_release", lambda: note("release"))
     agent._act(agent._next_action())
-    assert done == {"look": ["look"], "run": ["look", "run"], "never": ["look", "run", "release"]}[when]
+    assert done == {"read": ["read"], "run": ["read", "run"], "never": ["read", "run", "release"]}[when]
 
 
-def test_the_trial_of_an_agent_looks_and_waits_and_starts_nothing(
+def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
     agent: Resident, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
 
-    def look(only: bool = False) -> NextAction:
-        done.append("look and change nothing" if only else "look")
+    def read(only: bool = False) -> NextAction:
+        done.append("read and change nothing" if only else "read")
         return NextAction("upgrade to v2", "open", 1.0)
 
-    monkeypatch.setattr(agent._look, "look", look)
+    monkeypatch.setattr(agent._reading, "read", read)
     monkeypatch.setattr(agent, "_wait", lambda _seconds: done.append("wait"))
     monkeypatch.setattr(agent, "_make_run", lambda _what: done.append("run"))
     assert agent.try_once() == 0
-    assert done == ["look and change nothing", "wait"]
+    assert done == ["read and change nothing", "wait"]
 
 
 @pytest.fixture
@@ -98,18 +98,18 @@ def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
     settings.write_text(json.dumps(facts))
     said: list[str] = []
     agent = Resident(str(settings), said.append)
-    looks: list[None] = []
-    look = Look.look
+    reads: list[None] = []
+    read = GateReading.read
 
-    def count(one: Look, only: bool = False) -> object:
-        looks.append(None)
-        if len(looks) == 2:
+    def count(one: GateReading, only: bool = False) -> object:
+        reads.append(None)
+        if len(reads) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return look(one, only)
+        return read(one, only)
 
-    monkeypatch.setattr(Look, "look", count)
+    monkeypatch.setattr(GateReading, "read", count)
     monkeypatch.setattr(Resident, "_wait", lambda _resident, _seconds: None)
     ends = is_outside and has_systemd
     assert agent.run() == int(ends)
-    assert len(looks) == (1 if ends else 2)
+    assert len(reads) == (1 if ends else 2)
     assert any("is read-only in it. The service ends" in line for line in said) == ends

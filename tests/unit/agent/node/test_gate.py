@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's own look gives the same answer as the code that an agent run asks."""
+"""The agent's own check of the gate gives the same answer as the code that an agent run asks."""
 
 from __future__ import annotations
 

@@ -491,7 +491,7 @@ def test_the_status_has_all_six_states_in_natural_order() -> None:
     }
 
 
-def test_obstacles_are_told_once_for_each_reason() -> None:
+def test_blockers_are_reported_once_for_each_reason() -> None:
     plan = fleet(compute=8).failed("compute8").plan(caps(compute=1))
 
     assert blocked_hosts(plan, plan.hosts) == [

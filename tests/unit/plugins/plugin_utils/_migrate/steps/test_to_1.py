@@ -218,7 +218,7 @@ def test_whatever_it_finds_it_comes_to_an_end_that_has_no_work_left(
     now = found(keys, begun=begun)
     if STEP.problems(now):
         return
-    for _turn in range(5):
+    for _round in range(5):
         moves = STEP.moves(now)
         for chunk in chunks(moves):
             assert sum(len(move.operations) for move in chunk) <= MOST_MOVED

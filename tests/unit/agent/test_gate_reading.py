@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A look: what it makes of Consul's answers, without a server."""
+"""A reading of the gate: what it makes of Consul's answers, without a server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from convoy_node.node.connection import Connection
 from convoy_node.node.consul import ConsulKey
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import Look
+from convoy_node.resident import GateReading
 
 WAKE, RECORD = "upgrade/wake/compute7", "upgrade/hosts/compute7"
 
 
 class Answers:
-    """Consul, as far as a look asks it."""
+    """Consul, as far as a reading asks it."""
 
     def __init__(self) -> None:
         self.found: dict[str, bytes] = {"current_version": b"v2", "config_state/enable_puppet/global": b"True"}
@@ -65,7 +65,7 @@ def answers() -> Answers:
     return Answers()
 
 
-def look(
+def gate_reading(
     folder: Path,
     answers: Answers,
     *,
@@ -76,7 +76,7 @@ def look(
     bootstrap: bool = False,
     is_external: bool = False,
     say: Callable[[str], None] = lambda _text: None,
-) -> Look:
+) -> GateReading:
     (folder / "version").write_text("v2\n")
     settings = NodeSettings(
         "compute7",
@@ -90,41 +90,41 @@ def look(
         bootstrap=bootstrap,
         services=services,
     )
-    found = Look(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
-    found.consul = answers  # type: ignore[assignment]  # it has the methods that a look calls
+    found = GateReading(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
+    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
     return found
 
 
-def test_looks_of_cron_spread_the_first_run_of_puppet_and_make_it(tmp_path: Path, answers: Answers) -> None:
-    assert look(tmp_path, answers, single=True).look().run is None
-    # The next look, of another process, when the node's share of the splay is over.
+def test_runs_of_cron_spread_the_first_run_of_puppet_and_make_it(tmp_path: Path, answers: Answers) -> None:
+    assert gate_reading(tmp_path, answers, single=True).read().run is None
+    # The next read, of another process, when the node's share of the splay is over.
     PuppetRuns(str(tmp_path / "agent.json")).note(ago=1799)
-    assert look(tmp_path, answers, single=True).look().run is None
+    assert gate_reading(tmp_path, answers, single=True).read().run is None
     PuppetRuns(str(tmp_path / "agent.json")).note(ago=1800)
-    assert look(tmp_path, answers, single=True).look().run == PUPPET
+    assert gate_reading(tmp_path, answers, single=True).read().run == PUPPET
     assert own_share("compute7") * 1800 > 1
 
 
-def test_without_a_splay_the_first_look_of_cron_runs_puppet(tmp_path: Path, answers: Answers) -> None:
-    assert look(tmp_path, answers, single=True, splay=0).look().run == PUPPET
+def test_without_a_splay_the_first_run_of_cron_runs_puppet(tmp_path: Path, answers: Answers) -> None:
+    assert gate_reading(tmp_path, answers, single=True, splay=0).read().run == PUPPET
 
 
 def test_status_changes_nothing(tmp_path: Path, answers: Answers) -> None:
-    look(tmp_path, answers, single=True).look(only=True)
+    gate_reading(tmp_path, answers, single=True).read(only=True)
     assert not (tmp_path / "agent.json").exists()
     assert answers.created == []
 
 
 def test_an_agent_without_an_answer_does_not_wait_with_queries(tmp_path: Path, answers: Answers) -> None:
-    found = look(tmp_path, answers)
-    found.look()
+    found = gate_reading(tmp_path, answers)
+    found.read()
     assert found.is_answered
     for error in (ConsulError("Consul can't be reached."), Denied("Consul refused the node's token.")):
         answers.error = error
-        assert found.look().run is None
+        assert found.read().run is None
         assert not found.is_answered
     answers.error = None
-    found.look()
+    found.read()
     assert found.is_answered
     assert found.ensure_wake_key()
     assert answers.created == ["upgrade/wake/compute7"]
@@ -132,8 +132,8 @@ def test_an_agent_without_an_answer_does_not_wait_with_queries(tmp_path: Path, a
 
 def test_a_wake_key_that_consul_did_not_take_is_tried_again_soon(tmp_path: Path, answers: Answers) -> None:
     answers.found["current_version"] = b"v2"
-    found = look(tmp_path, answers)
-    found.look()
+    found = gate_reading(tmp_path, answers)
+    found.read()
     answers.error = ConsulError("Consul can't be reached.")
     with pytest.raises(ConsulError, match="can't be reached"):
         found.ensure_wake_key()
@@ -141,23 +141,23 @@ def test_a_wake_key_that_consul_did_not_take_is_tried_again_soon(tmp_path: Path,
 
 def test_a_token_that_may_not_create_the_wake_key_is_told_once(tmp_path: Path, answers: Answers) -> None:
     said: list[str] = []
-    found = look(tmp_path, answers, say=said.append)
-    found.look()
+    found = gate_reading(tmp_path, answers, say=said.append)
+    found.read()
     answers.error = Denied("Consul refused the node's token.")
     assert [found.ensure_wake_key() for _each in range(3)] == [False] * 3
     assert said == ["compute7: it can't be woken, and looks every 300 s: Consul refused the node's token."]
 
 
 def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answers: Answers) -> None:
-    found = look(tmp_path, answers)
+    found = gate_reading(tmp_path, answers)
     answers.error = ConsulError("Consul can't be reached.")
-    found.look()
+    found.read()
     assert found.facts.doubt_since is None
     answers.error = Denied("Consul refused the node's token.")
-    found.look()
+    found.read()
     assert found.facts.doubt_since is not None
     answers.error = None
-    found.look()
+    found.read()
     assert found.facts.doubt_since is None
 
 
@@ -166,44 +166,44 @@ def test_the_record_is_read_only_when_it_matters(
 ) -> None:
     disabled: list[str | None] = [None]
     monkeypatch.setattr("convoy_node.machine.puppet.disabled_by_operator", lambda: disabled[0])
-    found = look(tmp_path, answers)
+    found = gate_reading(tmp_path, answers)
     for _time in range(3):
-        found.look()
+        found.read()
     assert answers.records == 1
     disabled[0] = "its disk"
-    assert found.look().run == HOLD
+    assert found.read().run == HOLD
     # The agent run has reported it.
     answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
-    assert found.look().run is None
+    assert found.read().run is None
     disabled[0] = None
-    assert found.look().run == HOLD
+    assert found.read().run == HOLD
     answers.found["upgrade/hosts/compute7"] = b"{}"
-    found.look()
+    found.read()
     before = answers.records
-    found.look()
+    found.read()
     assert answers.records == before
     # A new agent finds a hold that has ended meanwhile.
     answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
-    assert look(tmp_path, answers).look().run == HOLD
+    assert gate_reading(tmp_path, answers).read().run == HOLD
 
 
 def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_after_it(
     tmp_path: Path, answers: Answers
 ) -> None:
     answers.put(WAKE, b"1700000000")
-    found = look(tmp_path, answers, services="/etc/convoy/services", splay=0)
-    assert found.look().run == PUPPET
+    found = gate_reading(tmp_path, answers, services="/etc/convoy/services", splay=0)
+    assert found.read().run == PUPPET
     # A planner writes both in one transaction. No query waits during the run.
     answers.put(RECORD, b'{"version": "v2", "post": "open"}')
     answers.put(WAKE, b"1700000100")
     found.ended(PUPPET)
-    assert found.look().run == "post-upgrade of v2"
+    assert found.read().run == "post-upgrade of v2"
     found.ended("post-upgrade of v2")
     answers.put(RECORD, b'{"version": "v2", "post": "done"}')
-    assert found.look().run is None
-    found.look()
+    assert found.read().run is None
+    found.read()
     before = answers.records
-    found.look()
+    found.read()
     assert answers.records == before
 
 
@@ -217,44 +217,44 @@ def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_pat
             return super().get(key)
 
     answers = Half()
-    found = look(tmp_path, answers, services="/etc/convoy/services", splay=0)
-    found.look()
+    found = gate_reading(tmp_path, answers, services="/etc/convoy/services", splay=0)
+    found.read()
     answers.put(RECORD, b'{"version": "v2", "post": "open"}')
     answers.put(WAKE, b"1700000100")
     answers.is_half = True
-    assert found.look().run is None
+    assert found.read().run is None
     answers.is_half = False
-    assert found.look().run == "post-upgrade of v2"
+    assert found.read().run == "post-upgrade of v2"
 
 
 def test_what_failed_is_tried_again_at_once_if_the_node_was_woken_in_that_run(tmp_path: Path, answers: Answers) -> None:
     answers.found["current_version"] = b"v3"
-    found = look(tmp_path, answers)
-    assert found.look().run == "upgrade to v3"
+    found = gate_reading(tmp_path, answers)
+    assert found.read().run == "upgrade to v3"
     found.ended("upgrade to v3")
-    assert found.look().run is None
+    assert found.read().run is None
     # What the agent itself writes wakes no one.
     answers.put(WAKE, b"enrolled")
-    assert found.look().run is None
+    assert found.read().run is None
     answers.put(WAKE, b"1700000000")
-    assert found.look().run == "upgrade to v3"
+    assert found.read().run == "upgrade to v3"
     answers.put(WAKE, b"1700000100")
     found.ended("upgrade to v3")
-    assert found.look().run == "upgrade to v3"
+    assert found.read().run == "upgrade to v3"
     found.ended("upgrade to v3")
-    assert found.look().run is None
+    assert found.read().run is None
 
 
 def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) -> None:
     answers = Admitting()
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
     answers.found["current_version"] = b"v3"
-    found = look(tmp_path, answers)
-    assert found.look().run == "job j1"
+    found = gate_reading(tmp_path, answers)
+    assert found.read().run == "job j1"
     found.ended("job j1")
-    assert found.look().run == "upgrade to v3"
+    assert found.read().run == "upgrade to v3"
     found.ended("upgrade to v3")
-    assert found.look().run is None
+    assert found.read().run is None
     facts = found.facts
     assert 0 < facts.job_not_before - facts.now <= 10 < 200 < facts.not_before - facts.now
 
@@ -262,17 +262,17 @@ def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) 
 def test_a_job_that_can_t_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
     answers = Admitting()
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
-    found = look(tmp_path, answers)
+    found = gate_reading(tmp_path, answers)
 
     def pause(job: str) -> float:
         found.ended(f"job {job}")
-        found.look()
+        found.read()
         return round(found.facts.job_not_before - found.facts.now)
 
     assert [pause("j1") for _try in range(7)] == [10, 20, 40, 80, 160, 300, 300]
     # A planner that wakes the node, or another job, is a new reason to try soon.
     answers.put(WAKE, b"1700000000")
-    assert found.look().run == "job j1"
+    assert found.read().run == "job j1"
     assert [pause("j1"), pause("j1"), pause("j2")] == [10, 20, 10]
 
 
@@ -287,18 +287,18 @@ def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
     answers = Admitting()
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
     answers.found["config_state/enable_puppet/global"] = b"False"
-    found = look(tmp_path, answers)
-    assert found.look().run == "job j1"
+    found = gate_reading(tmp_path, answers)
+    assert found.read().run == "job j1"
     found.ended("job j1")
     # A job is no run of Puppet.
     assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
-    assert found.look().run is None
+    assert found.read().run is None
     answers.put(WAKE, b"1700000000")
-    assert found.look().run == "job j1"
+    assert found.read().run == "job j1"
     answers.found["upgrade/job_records/compute7"] = b'{"job": "j1", "state": "done"}'
-    assert found.look().run is None
+    assert found.read().run is None
     answers.found["upgrade/current_job"] = b"job/j2"
-    assert found.look().run == "job j2"
+    assert found.read().run == "job j2"
 
 
 @pytest.mark.parametrize("token", ["the token of the node", None])
@@ -309,10 +309,10 @@ def test_keys_that_the_token_may_not_read_any_more_are_a_doubt_and_let_no_puppet
     monkeypatch.setattr("convoy_node.machine.puppet.keep_out", kept_out.append)
     monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: pytest.fail("Puppet is let in"))
     answers.found["config_state/enable_puppet/global"] = b"False"
-    found = look(tmp_path, answers, token=token, is_external=True)
-    assert found.look().keeps_puppet_out
+    found = gate_reading(tmp_path, answers, token=token, is_external=True)
+    assert found.read().keeps_puppet_out
     answers.is_hidden = True
-    decision = found.look()
+    decision = found.read()
     assert decision.keeps_puppet_out
     assert decision.reason.startswith("closed: Consul refused the node's token: lacks permission")
     assert found.facts.doubt_since is not None
@@ -321,14 +321,14 @@ def test_keys_that_the_token_may_not_read_any_more_are_a_doubt_and_let_no_puppet
 
 def test_gates_or_holds_that_are_missing_are_read_singly_only_with_a_token(tmp_path: Path, answers: Answers) -> None:
     answers.found["upgrade/schema"] = b"1"
-    assert look(tmp_path, answers).look().reason == "open: config_state/enable_puppet/global is True"
+    assert gate_reading(tmp_path, answers).read().reason == "open: config_state/enable_puppet/global is True"
     assert answers.confirmed == []
-    guarded = look(tmp_path, answers, token="the token of the node")
-    guarded.look()
+    guarded = gate_reading(tmp_path, answers, token="the token of the node")
+    guarded.read()
     assert answers.confirmed == ["upgrade/hold/global"]
     # In the layout of python-jiocloud, an operator's pause could be hidden too.
     del answers.found["upgrade/schema"], answers.found["config_state/enable_puppet/global"]
-    assert guarded.look().reason == "open: no gate is set for compute7"
+    assert guarded.read().reason == "open: no gate is set for compute7"
     assert answers.confirmed[1:] == [
         "config_state/enable_puppet/global",
         "upgrade/hold/global",
@@ -343,15 +343,15 @@ def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path) -> N
 
     late = Late()
     late.found["upgrade/hold/global"] = b"{}"
-    guarded = look(tmp_path, late, token="the token of the node")
-    assert guarded.look().reason == "closed: held by upgrade/hold/global"
+    guarded = gate_reading(tmp_path, late, token="the token of the node")
+    assert guarded.read().reason == "closed: held by upgrade/hold/global"
 
 
 def test_cron_too_runs_puppet_on_a_node_that_may_do_so_without_consul(tmp_path: Path, answers: Answers) -> None:
     def reaction(*, single: bool, bootstrap: bool = True) -> str | None:
-        found = look(tmp_path, answers, single=single, bootstrap=bootstrap, splay=0)
+        found = gate_reading(tmp_path, answers, single=single, bootstrap=bootstrap, splay=0)
         (tmp_path / "version").unlink()
-        return found.look().run
+        return found.read().run
 
     answers.error = ConsulError("Consul can't be reached.")
     assert reaction(single=True) == PUPPET
