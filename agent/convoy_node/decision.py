@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a node does next. No IO and no clock: the same facts give the same decision.
 
-There are two clocks. How often the gate is read has nothing to do with how often Puppet runs.
+Reading the gate and running Puppet have separate intervals.
 """
 
 from __future__ import annotations

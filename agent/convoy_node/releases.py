@@ -185,12 +185,12 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
                 # Consul was away for a moment, or only this release can't read it.
                 code = run_limited(command, seconds)
         except subprocess.TimeoutExpired:
-            return f"convoy-node {words[0]} of it did not end within {seconds:.0f} s"
+            return f"its convoy-node {words[0]} did not end within {seconds:.0f} s"
         except OSError as error:
             return f"{program} can't be run: {error.strerror}"
         # An upgrade may fail. A command for jobs that has a mistake is the operator's.
         if code and words[0] != "run" and (words[0], code) != ("check", BAD_COMMANDS):
-            return f"convoy-node {words[0]} of it ended with {code}"
+            return f"its convoy-node {words[0]} ended with {code}"
     return _not_reported(new, settings)
 
 
@@ -228,7 +228,8 @@ def _not_reported(new: Release, settings: NodeSettings) -> Optional[str]:
         return None
     if outage is not None:
         raise outage
-    return f"its agent run left the record of {settings.host} {'started' if state == 'started' else 'without a report of it'}"
+    problem = f"its agent run wrote no report for {settings.host}"
+    return f"{problem}, whose record still says started" if state == "started" else problem
 
 
 def _read_record(settings: NodeSettings) -> tuple[bytes, Optional[ConsulError]]:

@@ -141,7 +141,7 @@ class GateReading:
 
     @property
     def wake_keys(self) -> tuple[str, ...]:
-        """The keys whose change is a reason to read at once, and to try again what failed lately."""
+        """The keys that wake the agent: it reads at once, and retries recent failures."""
         # What else runs Puppet has to be kept out as soon as a rollout begins.
         return (self.keys.wake, self.keys.global_gate) if self.settings.is_external else (self.keys.wake,)
 
@@ -188,7 +188,7 @@ class GateReading:
         except Denied as error:
             if not self._is_warned:
                 self._say(
-                    f"{self.settings.host}: it can't be woken, and looks every {self.settings.interval:g} s: {error}"
+                    f"{self.settings.host}: no key can wake it, so it reads its gate every {self.settings.interval:g} s: {error}"
                 )
             self._is_warned = True
             return False

@@ -37,7 +37,7 @@ def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     if fault == "no program":
         (node.home / "releases/broken/bin/convoy-node").write_text("#!/bin/sh\nexit 3\n")
     if fault == "no loop":
-        # It could report, but no agent would look for the gate after that.
+        # It could report, but no agent would read the gate after that.
         module = node.home / "releases/broken/agent/convoy_node/resident.py"
         module.write_text(
             module.read_text().replace("def _wait(self, seconds: float) -> None:", "def _waits(self) -> None:")
@@ -51,9 +51,9 @@ def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     assert node.active == "r1"
     refused = (node.home / "releases/broken/refused").read_text()
     told = {
-        "no report": "without a report",
-        "no loop": "agent of it ended with 1",
-        "no program": "check of it ended with 3",
+        "no report": "wrote no report for",
+        "no loop": "its convoy-node agent ended with 1",
+        "no program": "its convoy-node check ended with 3",
     }
     assert told[fault] in refused
     # The next upgrade brings a release that works.

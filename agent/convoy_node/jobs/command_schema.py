@@ -52,7 +52,7 @@ class CommandSchema:
 
     :param arguments: name -> its schema.
     :param timeout: how long it may take (seconds).
-    :param is_repeatable: whether it may run again on a node where it failed, or where no one knows how it ended.
+    :param is_repeatable: whether it may run again on a node where it failed, or where its result is unknown.
     """
 
     arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -252,7 +252,7 @@ class JobRun:
                 f"convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
         now = int(time.time())
-        error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so no one knows how it ended"
+        error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so its result is unknown"
         # It began before now, so it expires before this. The job itself may be unreadable.
         return JobEntry(
             identifier,

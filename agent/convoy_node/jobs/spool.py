@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The jobs that this node has begun, on its own disk: what ran does not run again, whatever Consul says.
 
-An entry is written before the command starts. One that says so after its process is gone belongs to a run that no one saw the end of.
+An entry is written before the command starts. If its process is gone and it still says so, the result of that run is unknown.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Spool:
     def recover(self, now: int) -> None:
         """Note what has become of jobs whose process is gone. What is left of their commands is killed.
 
-        A job that had not started may still start. One that had is lost: no one saw how it ended.
+        A job that had not started may still start. One that had is lost: its result is unknown.
 
         :param now: unix seconds.
         """
@@ -198,7 +198,7 @@ class Spool:
             reason = "the node restarted" if entry.boot != state.boot_id() else "the process that ran it ended"
             if entry.kill_command():
                 reason += ", and its command was killed"
-            error = f"lost: {reason}, so no one knows whether it has done its work"
+            error = f"lost: {reason}, so its result is unknown"
             with contextlib.suppress(Refused):
                 self.save(replace(entry, state=LOST, ended=now, error=error))
 

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's own look at the gate: is there something to do for an agent run? Only ``read_keys`` does IO.
+"""Decide from the keys in Consul whether an agent run is needed. Only ``read_keys`` does IO.
 
-An agent run asks again, in the code of the collection, and starts an upgrade in one transaction. This look only avoids to start Ansible
-for nothing. It gives the same answer as ``plugins/module_utils/_host/gate_question.py``, which a test compares.
+This check avoids needless Ansible runs. An agent run asks again, in the code of the collection, and starts an upgrade in one transaction.
+``plugins/module_utils/_host/gate_question.py`` gives the same answer; a test compares both.
 """
 
 from __future__ import annotations

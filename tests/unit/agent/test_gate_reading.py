@@ -145,7 +145,7 @@ def test_a_token_that_may_not_create_the_wake_key_is_told_once(tmp_path: Path, a
     found.read()
     answers.error = Denied("Consul refused the node's token.")
     assert [found.ensure_wake_key() for _each in range(3)] == [False] * 3
-    assert said == ["compute7: it can't be woken, and looks every 300 s: Consul refused the node's token."]
+    assert said == ["compute7: no key can wake it, so it reads its gate every 300 s: Consul refused the node's token."]
 
 
 def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answers: Answers) -> None:

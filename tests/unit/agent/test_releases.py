@@ -196,10 +196,22 @@ def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
         ({"release": "r2", "state": "upgraded"}, "", False, TrialResult.ACTIVE, ""),
         # Whether the upgrade succeeds does not count, only that the release can tell.
         ({"release": "r2", "state": "failed"}, "", False, TrialResult.ACTIVE, ""),
-        ({"release": "r2", "state": "started"}, "", False, TrialResult.REFUSED, "left the record of compute7 started"),
-        ({"release": "r1", "state": "upgraded"}, "", False, TrialResult.REFUSED, "without a report of it"),
-        (None, "", False, TrialResult.REFUSED, "without a report of it"),
-        ({"release": "r2", "state": "upgraded"}, "exit 3", False, TrialResult.REFUSED, "check of it ended with 3"),
+        (
+            {"release": "r2", "state": "started"},
+            "",
+            False,
+            TrialResult.REFUSED,
+            "wrote no report for compute7, whose record still says started",
+        ),
+        ({"release": "r1", "state": "upgraded"}, "", False, TrialResult.REFUSED, "wrote no report for compute7"),
+        (None, "", False, TrialResult.REFUSED, "wrote no report for compute7"),
+        (
+            {"release": "r2", "state": "upgraded"},
+            "exit 3",
+            False,
+            TrialResult.REFUSED,
+            "its convoy-node check ended with 3",
+        ),
         ({"release": "r2", "state": "started"}, "", True, TrialResult.REBOOTS, ""),
         # The command for jobs that has a mistake is not the release's.
         ({"release": "r2", "state": "upgraded"}, '[ "$3" != check ] || exit 65', False, TrialResult.ACTIVE, ""),
@@ -209,10 +221,16 @@ def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
             '[ "$3" != agent ] || exit 1',
             False,
             TrialResult.REFUSED,
-            "convoy-node agent of it ended with 1",
+            "its convoy-node agent ended with 1",
         ),
         # The old release can read Consul, and the new one can't.
-        ({"release": "r2", "state": "upgraded"}, "exit 75", False, TrialResult.REFUSED, "check of it ended with 75"),
+        (
+            {"release": "r2", "state": "upgraded"},
+            "exit 75",
+            False,
+            TrialResult.REFUSED,
+            "its convoy-node check ended with 75",
+        ),
     ],
 )
 def test_a_release_becomes_active_only_if_it_has_reported(

@@ -101,10 +101,10 @@ def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store,
 
 def test_a_lost_host_is_lost_and_never_done(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
-    reports(consul, "web1", "lost", error="lost: the node restarted, so no one knows whether it has done its work")
+    reports(consul, "web1", "lost", error="lost: the node restarted, so its result is unknown")
     found = go_on(store)
     assert found.hosts()["web1"].state == "lost"
-    assert found.hosts()["web1"].reason == "the node restarted, so no one knows whether it has done its work"
+    assert found.hosts()["web1"].reason == "the node restarted, so its result is unknown"
     assert not found.admissions
 
 

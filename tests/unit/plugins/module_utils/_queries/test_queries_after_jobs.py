@@ -140,12 +140,12 @@ def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:
 def test_a_host_whose_job_is_lost_is_a_failure_in_the_report(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
     at = int(time.time())
-    reports(consul, "web1", "lost", error="lost: no one knows how it ended", times={"started": at, "lost": at + 1})
+    reports(consul, "web1", "lost", error="lost: its result is unknown", times={"started": at, "lost": at + 1})
     report = read_rollout_report(store, fleet=FLEET)
     (lost,) = (one for one in report["hosts"] if one["host"] == "web1")
     assert lost["phase"] == "failed"
-    assert [(one["at"], one["error"]) for one in lost["failures"]] == [(at + 1, "lost: no one knows how it ended")]
-    assert "no one knows how it ended" in html_page(report)
+    assert [(one["at"], one["error"]) for one in lost["failures"]] == [(at + 1, "lost: its result is unknown")]
+    assert "its result is unknown" in html_page(report)
     view = read_fleet(store, fleet=FLEET)
     (need,) = operator_needs(view.snapshot, view.plan)
     assert (need.text, need.since) == ("1 host is lost: web1. Fix it, then retry.", at + 1)
