@@ -64,6 +64,11 @@ options:
       - How many other servers of the backend must be UP before this one is taken out. The module waits for them.
     type: int
     default: 0
+  others_timeout:
+    description:
+      - Longest time in seconds to wait for O(others_up), such as for another host that is being upgraded.
+      - The default is O(timeout), which begins anew once they are UP.
+    type: float
   keep_maintenance:
     description:
       - Whether a server in maintenance stays there with O(state=ready), for example because another operator put it there.
@@ -78,6 +83,7 @@ EXAMPLES = r"""
     server: "{{ inventory_hostname }}"
     state: drained
     others_up: 1
+    others_timeout: 1800
     timeout: 120
   delegate_to: balancer1
 
@@ -147,6 +153,7 @@ def main() -> None:
             "timeout": {"type": "float", "default": 60},
             "shutdown_sessions": {"type": "bool", "default": False},
             "others_up": {"type": "int", "default": 0},
+            "others_timeout": {"type": "float"},
             "keep_maintenance": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -159,6 +166,7 @@ def main() -> None:
             seconds=options["timeout"],
             shut=options["shutdown_sessions"],
             others=options["others_up"],
+            others_seconds=options["others_timeout"],
             keep_maintenance=options["keep_maintenance"],
         )
         return set_server(

@@ -104,7 +104,7 @@ def test_sessions_are_waited_for_and_then_cut_off_if_that_is_wanted(balancer: No
 
 @pytest.mark.thorough
 def test_nothing_is_taken_out_where_too_few_would_serve(balancer: Node, server: ModuleCalls) -> None:
-    told = server(**APP, state="drained", others_up=2, timeout=0.5)
+    told = server(**APP, state="drained", others_up=2, timeout=60, others_timeout=0.5)
     assert (told["failed"], told["failure"]["code"]) == (True, "too_few_servers")
     assert status(balancer, "web1") == "UP"
 

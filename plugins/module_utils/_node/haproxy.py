@@ -77,6 +77,7 @@ class ServerChange:
     :param seconds: how long to wait until its sessions have ended, or until it serves.
     :param shut: whether to cut off the sessions that are left after that.
     :param others: how many other servers of the backend have to serve before this one is taken out.
+    :param others_seconds: how long to wait for them; None for ``seconds``.
     :param keep_maintenance: whether a server in maintenance stays there when the state is ``ready``.
     """
 
@@ -84,6 +85,7 @@ class ServerChange:
     seconds: float
     shut: bool = False
     others: int = 0
+    others_seconds: float | None = None
     keep_maintenance: bool = False
 
 
@@ -228,7 +230,8 @@ def set_server(
         if change.state == READY or change.others == 0 or not was.serves:
             haproxy.order(command)
         else:
-            _order_with_others(haproxy, backend, name, command, change, until)
+            longest = change.seconds if change.others_seconds is None else change.others_seconds
+            _order_with_others(haproxy, backend, name, command, change, runtime.monotonic() + longest)
             # Its sessions have their full time, however long the others took.
             until = runtime.monotonic() + change.seconds
     if change.state == READY:

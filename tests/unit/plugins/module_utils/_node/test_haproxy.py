@@ -167,10 +167,12 @@ def test_sessions_have_their_full_time_however_long_the_others_took() -> None:
             return super().servers(backend)
 
     before = use(clock)
+    servers = {"web1": UP, "web2": ("DOWN", 0)}
     try:
-        found = set_server(
-            Returning(4, web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 100, others=1)
-        )
+        with pytest.raises(UpgradeError, match="1 other server of the backend must serve"):
+            set_server(Returning(4, **servers), "app", "web1", ServerChange("drained", 100, others=1, others_seconds=5))
+        assert 1005 < clock.seconds < 1010
+        found = set_server(Returning(4, **servers), "app", "web1", ServerChange("drained", 100, others=1))
     finally:
         use(before)
     assert (found["changed"], found["sessions"]) == (True, 0)
