@@ -163,6 +163,31 @@ def test_the_next_version_brings_an_agent_that_works(fleet: Fleet, package: Path
         assert fleet.version_of(name) == "v4"
 
 
+UNITS = ["convoy-node.service", "convoy-node.path"]
+
+
+def unit_states(node: Node) -> tuple[set[str], set[str]]:
+    """Return whether the units of the agent are enabled, and whether they run."""
+    enabled = node.run("systemctl", "is-enabled", *UNITS, check=False).stdout.split()
+    return set(enabled), set(node.run("systemctl", "is-active", *UNITS, check=False).stdout.split())
+
+
+def test_another_version_does_not_start_an_agent_that_an_operator_disabled(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute4"]
+    node.run("systemctl", "disable", "--now", *UNITS)
+    node.run("dpkg", "-i", "/srv/lab/agent.deb", seconds=300)
+    assert unit_states(node) == ({"disabled"}, {"inactive"})
+
+
+def test_an_image_gets_an_agent_that_starts_at_the_boot(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute4"]
+    node.run("dpkg", "--remove", "convoy-node")
+    # Without this directory, systemd does not run.
+    script = "mount -t tmpfs tmpfs /run/systemd && exec dpkg -i /srv/lab/agent.deb"
+    node.run("unshare", "--mount", "sh", "-c", script, seconds=300)
+    assert unit_states(node) == ({"enabled"}, {"inactive"})
+
+
 def test_the_package_can_be_removed(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute4"]
     node.run("dpkg", "--purge", "convoy-node")

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The maintainer scripts of the agent's package: what they enable and start, with and without a running systemd."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from devkit.agent import ROOT
+
+ENABLE = "--quiet enable convoy-node.service convoy-node.path"
+
+
+class Host:
+    """A root directory, and programs that note how they are called."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.programs = root / "programs"
+        self.programs.mkdir()
+        self.calls = root / "calls"
+        for name in ("systemctl", "deb-systemd-helper", "rm"):
+            self.add(self.programs / name)
+        self.home = root / "opt/convoy"
+        self.home.mkdir(parents=True)
+        self.add(root / "usr/share/convoy-node/release/bin/convoy-node", f': >>"{self.home}/current"\n')
+
+    def add(self, program: Path, more: str = "") -> None:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>"{self.calls}"\n{more}')
+        program.chmod(0o755)
+
+    def boot(self) -> None:
+        (self.root / "run/systemd/system").mkdir(parents=True)
+
+    def configure(self) -> None:
+        """Write the settings of the node."""
+        (self.root / "etc/convoy").mkdir(parents=True)
+        (self.root / "etc/convoy/node.json").touch()
+
+    def run(self, script: str, *arguments: str) -> list[str]:
+        """Run a script of the package with this root; return the calls of programs."""
+        text = (ROOT / "tools/deb" / script).read_text()
+        changed = self.root / script
+        changed.write_text(re.sub(r"(?<![\w.])/(usr|opt|etc|run|var)/", rf"{self.root}/\1/", text))
+        self.calls.write_text("")
+        environ = {"PATH": str(self.programs)}
+        subprocess.run(["/bin/sh", changed, *arguments], check=True, env=environ, capture_output=True, text=True)
+        return [call.replace(f"{self.root}/", "/") for call in self.calls.read_text().splitlines()]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+INSTALL = "convoy-node install --stage /usr/share/convoy-node/release"
+
+
+def test_the_first_version_enables_and_starts_the_agent(host: Host) -> None:
+    host.boot()
+    host.configure()
+    assert host.run("postinst", "configure", "") == [
+        INSTALL,
+        f"deb-systemd-helper {ENABLE}",
+        "systemctl daemon-reload",
+        "systemctl start convoy-node.path",
+        "systemctl start --no-block convoy-node.service",
+    ]
+
+
+@pytest.mark.parametrize("program", ["deb-systemd-helper", "systemctl", None])
+def test_in_an_image_it_is_enabled_and_not_started(program: str | None, host: Host) -> None:
+    host.configure()
+    for other in {"deb-systemd-helper", "systemctl"} - {program, "systemctl" if program else None}:
+        (host.programs / str(other)).unlink()
+    assert host.run("postinst", "configure", "") == [INSTALL, *([f"{program} {ENABLE}"] if program else [])]
+
+
+def test_a_later_version_neither_enables_nor_starts_what_an_operator_disabled_or_stopped(host: Host) -> None:
+    host.boot()
+    host.configure()
+    host.run("postinst", "configure", "")
+    assert host.run("prerm", "upgrade", "2.0") == host.run("postrm", "upgrade", "2.0") == []
+    assert host.run("postinst", "configure", "1.0") == [
+        INSTALL,
+        "systemctl daemon-reload",
+        "systemctl try-restart --no-block convoy-node.path convoy-node.service",
+    ]
+
+
+def test_a_later_version_in_an_image_changes_no_unit(host: Host) -> None:
+    host.run("postinst", "configure", "")
+    assert host.run("postinst", "configure", "1.0") == [INSTALL]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_removal_leaves_no_unit_enabled_and_the_next_installation_enables_them_again(runs: bool, host: Host) -> None:
+    if runs:
+        host.boot()
+    host.run("postinst", "configure", "")
+    units = "convoy-node.path convoy-node.service"
+    stopped, reloaded = [f"systemctl stop {units}"] * runs, ["systemctl daemon-reload"] * runs
+    assert host.run("prerm", "remove") == [*stopped, f"systemctl --quiet disable {units}"]
+    assert host.run("postrm", "remove") == ["rm -rf /opt/convoy", f"deb-systemd-helper purge {units}", *reloaded]
+    (host.home / "current").unlink()
+    # dpkg names the version that was removed.
+    assert f"deb-systemd-helper {ENABLE}" in host.run("postinst", "configure", "1.0")
