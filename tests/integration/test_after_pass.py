@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes import post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
@@ -63,6 +64,18 @@ def go(store: Store) -> PassResult:
 
 def opened(outcome: PassResult) -> list[str]:
     return [one.host for one in outcome.admissions]
+
+
+def test_if_memory_runs_out_the_cause_is_named(done: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_arguments: object) -> None:
+        raise MemoryError
+
+    before = consul.tree()
+    monkeypatch.setattr(post_upgrade_pass, "make_plan", fill)
+    with pytest.raises(UpgradeError, match="Memory ran out while the tasks after the upgrade were planned") as raised:
+        go(done)
+    assert raised.value.code == "out_of_memory"
+    assert consul.tree() == before
 
 
 def test_a_budget_exhausted_by_lost_health_admits_no_host(done: Store, consul: RawKV) -> None:

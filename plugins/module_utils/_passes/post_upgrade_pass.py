@@ -11,7 +11,7 @@ from dataclasses import replace
 from .._codecs.record import decode_record, encode_record
 from .._codecs.values import text_of
 from .._common import runtime
-from .._common.errors import UpgradeError
+from .._common.errors import UpgradeError, needs_memory
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
@@ -38,7 +38,7 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
 
     :param request: needs a version and a fleet.
     :param roles: the roles that have such tasks; hosts of other roles count as done.
-    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``, ``out_of_memory``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
     repeated = RepeatedRead(request.epoch, request.commit)
@@ -52,7 +52,11 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
             slow.add(error.seconds, got_on=len(admissions) > before)
             raise
 
-    return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
+    def written() -> str:
+        return "What was written before it obeys the rules." if admissions else "Nothing was written."
+
+    with needs_memory("the tasks after the upgrade were planned", written):
+        return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
 def _try_once(
