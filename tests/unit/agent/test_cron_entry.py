@@ -18,7 +18,9 @@ LOG = "/var/log/convoy-node.log"
 
 
 @pytest.mark.parametrize("has_logger", [True, False])
-def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file(has_logger: bool, tmp_path: Path) -> None:
+def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file_that_does_not_grow_without_end(
+    has_logger: bool, tmp_path: Path
+) -> None:
     values = {
         "ansible_managed": "test",
         "puppet_gate_home": str(tmp_path),
@@ -38,7 +40,7 @@ def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file(has_logger
     program = tmp_path / "current/bin/convoy-node"
     for one in (folder, program.parent):
         one.mkdir(parents=True)
-    for name in ("sh", "cat"):
+    for name in ("sh", "cat", "find", "mv"):
         (folder / name).symlink_to(str(shutil.which(name)))
     program.write_text('#!/bin/sh\necho "$@"\necho an error >&2\n')
     logger = folder / "logger"
@@ -59,3 +61,11 @@ def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file(has_logger
         # A run that is under way keeps what it has written.
         assert not has_logger or not log.exists()
         assert has_logger or log.read_text() == shown * turn
+        assert done.stderr == ""
+    if not has_logger:
+        full = "x" * ((1 << 20) + 1)
+        for _turn in (1, 2):
+            log.write_text(full)
+            subprocess.run(["/bin/sh", "-c", command.replace(LOG, str(log))], env={"PATH": str(folder)}, check=True)
+            assert log.read_text() == shown
+            assert (tmp_path / "log.1").read_text() == full
