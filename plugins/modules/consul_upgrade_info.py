@@ -466,6 +466,9 @@ host:
     holds_itself:
       description: Whether the host is held only because it reported so, for example because its Puppet is disabled.
       type: bool
+    services:
+      description: ID of the tasks of services that a pull host has, or null.
+      type: str
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str

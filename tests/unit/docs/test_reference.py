@@ -13,12 +13,15 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet import fleet, ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states import state_names
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import Keys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
+from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_info, consul_upgrade_plan
 from devkit.agent import ROOT
 from devkit.sources import entry, trees, words
 
@@ -112,3 +115,16 @@ def test_every_entry_of_the_history_is_named_and_no_other() -> None:
         for word in words(entry(one, "what"))
     }
     assert named("The history") - {"what"} == written
+
+
+@pytest.mark.parametrize(
+    ("documentation", "name"),
+    [
+        (consul_upgrade_info.RETURN, "hosts"),
+        (consul_upgrade_info.RETURN, "host"),
+        (consul_upgrade_plan.RETURN, "hosts"),
+    ],
+)
+def test_results_document_every_field_of_a_host(documentation: str, name: str) -> None:
+    documented = yaml.safe_load(documentation)[name]["contains"]
+    assert {one.name for one in fields(HostView)} - documented.keys() == set()
