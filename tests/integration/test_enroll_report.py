@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.one_release, pytest.mark.thorough]
 
 HOST = "web1"
 RECORD = f"upgrade/hosts/{HOST}"
+RELEASE = "0.1.0-0123456789"
 CHANGES = {
     "Write the version file",
     "Create the folder of the facts",
@@ -47,6 +48,7 @@ class Node:
             "puppet_gate_repositories": [
                 {"src": str(self.run.folder / "fleet.list.j2"), "dest": str(self.sources)},
             ],
+            "puppet_gate_new_release": RELEASE,
             **variables,
         }
         role = {"name": "convoy.upgrade.puppet_gate", "tasks_from": "install/first_report"}
@@ -69,17 +71,20 @@ def changes(played: Played) -> set[str]:
     return {task.partition("]")[0] for task in tasks if "\nchanged: " in task}
 
 
-def test_it_reports_the_version_and_check_mode_says_the_same(node: Node) -> None:
+def test_it_reports_version_and_release_and_check_mode_says_the_same(node: Node) -> None:
     assert changes(node.enroll(check=True, puppet_gate_version="v1")) == CHANGES
     assert not list(node.folder.iterdir())
     assert node.record() == {}
     assert changes(node.enroll(puppet_gate_version="v1")) == CHANGES
     record = node.record()
-    assert (record["version"], record["state"]) == ("v1", "upgraded")
+    assert (record["version"], record["state"], record["release"]) == ("v1", "upgraded", RELEASE)
     assert node.fact.read_text() == "convoy_version=v1\n"
     assert node.sources.read_text() == "deb http://packages/v1 ./\n"
     assert changes(node.enroll(check=True, puppet_gate_version="v1")) == set()
     assert changes(node.enroll(puppet_gate_version="v1")) == set()
+    # It has another release of the agent now, as `status` shows.
+    assert changes(node.enroll(puppet_gate_new_release="0.2.0-0123456789")) == {"Report the version"}
+    assert node.record()["release"] == "0.2.0-0123456789"
 
 
 @pytest.mark.parametrize("check", [False, True])

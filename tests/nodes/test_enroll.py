@@ -64,6 +64,8 @@ def test_enrolling_gives_the_node_all_it_needs_and_its_token_to_no_one_else(flee
         assert "{{ version }}" in (node.read("/etc/convoy/repositories/fleet.list.j2") or "")
         assert fleet.version_of(name) == "v1"
         assert node.read("/etc/facter/facts.d/convoy.txt") == "convoy_version=v1\n"
+        release = node.run("readlink", "/opt/convoy/current").stdout.strip().rpartition("/")[2]
+        assert fleet.record(name)["release"] == release
         assert node.read("/etc/apt/sources.list.d/fleet.list") == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
     again = fleet.enroll(**settings)
     assert [changed(again, name) for name in ROLES] == [0, 0, 0]
