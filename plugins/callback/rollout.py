@@ -64,7 +64,7 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "convoy.upgrade.rollout"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create the view without drawing."""
+        """Create the view."""
         super().__init__(*args, **kwargs)
         self._view = RunView(self._display, sys.stdout)
         self._items: dict[tuple[str, str], list[dict[str, Any]]] = {}

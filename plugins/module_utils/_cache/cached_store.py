@@ -24,7 +24,7 @@ class FleetCache:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Read nothing yet."""
+        """Create a store and an empty cache."""
         self._lock = runtime.lock()
         self._store = Store(settings)
         self._cache = KeyCache(self._store.client, self._store.prefixes)
@@ -66,7 +66,7 @@ class CachedStore(Store):
     """
 
     def __init__(self, settings: Settings, cache: FleetCache | None = None) -> None:
-        """Read nothing yet."""
+        """Keep the cache."""
         super().__init__(settings)
         self._cache = cache or FleetCache(settings)
 

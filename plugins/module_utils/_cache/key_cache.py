@@ -64,7 +64,7 @@ class _Folder:
         return next(iter(self.parts)) != Partition(self.prefix)
 
     def divide(self) -> None:
-        """Choose partitions that fit the keys of now."""
+        """Choose partitions for the current keys."""
         found = {key: index for keys in self.parts.values() for key, index in keys.items()}
         keys = sorted(found)
         self.parts = {part: {} for part in divide(self.prefix, keys)}
@@ -105,7 +105,7 @@ class KeyCache:
     """
 
     def __init__(self, client: ConsulClient, folders: Sequence[str]) -> None:
-        """Read nothing yet."""
+        """Keep the arguments."""
         self._client = client
         self._prefixes = tuple(folders)
         self._folders: dict[str, _Folder] = {}

@@ -18,7 +18,7 @@ class LazySequence(Sequence[T]):
     """
 
     def __init__(self, compute: Callable[[], Sequence[T]]) -> None:
-        """Compute nothing yet."""
+        """Keep the function."""
         self._compute = compute
         self._found: Sequence[T] | None = None
 
@@ -61,7 +61,7 @@ class LazyMapping(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, names: Mapping[str, Any], compute: Callable[[str], T]) -> None:
-        """Compute nothing yet."""
+        """Keep the arguments."""
         self._names = names
         self._compute = compute
         self._found: dict[str, T] = {}

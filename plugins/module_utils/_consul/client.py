@@ -84,7 +84,7 @@ class ConsulClient:
     """A connection to one agent. Not for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare the connection; nothing is sent yet.
+        """Create the transport.
 
         :raises UpgradeError: ``missing_library``.
         """

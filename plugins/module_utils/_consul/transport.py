@@ -67,7 +67,7 @@ class Transport:
     """A connection to one agent. Not for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare the connection; nothing is sent yet.
+        """Check the files of the settings, and create the HTTP client.
 
         :raises UpgradeError: ``missing_library``; ``bad_connection`` if a certificate can't be read.
         """

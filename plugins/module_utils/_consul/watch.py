@@ -32,7 +32,7 @@ class BlockingQueries:
     def __init__(
         self, settings: Settings, *, short_lived: bool = False, pauses: Mapping[str, float] | None = None
     ) -> None:
-        """Send no query yet.
+        """Keep the arguments.
 
         :param short_lived: whether the process ends soon.
         :param pauses: folder -> how long a query waits after each change before it is sent again (seconds), so that it is answered once for
@@ -112,7 +112,7 @@ class Watch:
     """
 
     def __init__(self, settings: Settings, prefixes: Sequence[str], queries: BlockingQueries | None = None) -> None:
-        """Send no query before the first :meth:`mark`."""
+        """Keep the arguments."""
         self._prefixes = prefixes
         self._queries = queries or BlockingQueries(settings)
         self._is_own = queries is None

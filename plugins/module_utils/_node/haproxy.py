@@ -96,7 +96,7 @@ class HaproxyApi:
     """
 
     def __init__(self, address: str) -> None:
-        """Store the address; nothing is sent yet."""
+        """Keep the address."""
         self.address = address
 
     def call(self, command: str) -> str:

@@ -44,7 +44,7 @@ class RepeatedPasses:
         *,
         handover: int = 0,
     ) -> None:
-        """Send nothing yet.
+        """Create a store with the cache.
 
         :param cache: that of this process; None for one of its own.
         :param queries: the blocking queries of this process; None for queries of its own.

@@ -32,7 +32,7 @@ class JobDetails:
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
+        """Keep the store."""
         self._store = store
         self._target = ""
         # Host -> the index of the record at whose time the output was read.

@@ -101,7 +101,7 @@ class RolloutEvents:
     """
 
     def __init__(self, store: Store, fleet: Mapping[str, str] | None = None) -> None:
-        """Read nothing yet."""
+        """Keep the arguments."""
         self._store, self._fleet = store, fleet
         self._sent: SentNotifications | None = None
         self._of_job: bool | None = None
@@ -164,7 +164,7 @@ class SentKey:
     """The key that stores what was sent, and its lock. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
-        """Prepare it without a request."""
+        """Keep the store."""
         self._store = store
         self._key = store.keys.notified
         self._over = runtime.event()

@@ -52,7 +52,7 @@ class RolloutHistory:
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
+        """Keep the store."""
         self._store = store
         self._epoch, self._commit = 0, ""
         # The rollout that began last, and those before it.

@@ -59,7 +59,7 @@ class SnapshotDecoder:
     """
 
     def __init__(self, keys: Keys) -> None:
-        """Begin without a key."""
+        """Keep the names of the keys."""
         self._keys = keys
         self._old = LegacyKeys(keys.prefix)
         self._reports = VersionReports()

@@ -40,7 +40,7 @@ class Store:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare the store; nothing is sent yet."""
+        """Create the client and the names of the keys."""
         self.settings = settings
         self.client = ConsulClient(settings)
         self.keys = Keys(settings.kv_prefix)

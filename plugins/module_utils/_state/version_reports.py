@@ -21,7 +21,7 @@ class VersionReports:
     """
 
     def __init__(self) -> None:
-        """Begin without a report."""
+        """Create an empty collection."""
         # For the current and for the legacy layout: host -> key -> report.
         self._found: tuple[dict[str, dict[str, VersionReport]], ...] = ({}, {})
         # Host -> the report that counts, and host -> sentences on reports that do not.

@@ -29,7 +29,7 @@ class ProgressFeed:
     """
 
     def __init__(self, queries: Callable[[Settings], BlockingQueries]) -> None:
-        """Start without a view."""
+        """Keep the function."""
         self._queries = queries
         self._changed = runtime.condition()
         # Held while an update is sent, until the view has shown it.

@@ -59,7 +59,7 @@ class RunDaemon:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start without any part."""
+        """Keep the folder."""
         self._folder = folder
         self._lock = runtime.lock()
         self._queries: dict[Settings, BlockingQueries] = {}

@@ -27,7 +27,7 @@ class MigrationLock:
     """The lock of a migration, renewed until exit. Enter it before :meth:`take`."""
 
     def __init__(self, store: Store) -> None:
-        """Prepare it without a request."""
+        """Keep the store."""
         self._store = store
         self._key = store.keys.migration
         self._over = runtime.event()

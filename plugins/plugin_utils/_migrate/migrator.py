@@ -57,7 +57,7 @@ class Migrator:
     """
 
     def __init__(self, store: Store, *, target: int | None = None, remove_legacy: bool = False) -> None:
-        """Prepare it without a request.
+        """Check the target, and keep the arguments.
 
         :raises UpgradeError: ``missing_step``, ``unknown_layout``.
         """

@@ -34,7 +34,7 @@ class Maintenance:
     """
 
     def __init__(self, place: Monitoring) -> None:
-        """Change nothing before the first read."""
+        """Keep the place, and start the thread."""
         self._place = place
         self._changed = runtime.condition()
         self._wanted: Mapping[str, str] = {}

@@ -64,7 +64,7 @@ class PassProgress:
     """Turns the states after successive passes into lines."""
 
     def __init__(self, states: Mapping[str, str] | None = None) -> None:
-        """Start without a line.
+        """Keep the states.
 
         :param states: host -> state that was shown already; None for nothing.
         """

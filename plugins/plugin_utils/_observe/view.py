@@ -36,7 +36,7 @@ class RunView:
     """
 
     def __init__(self, display: Any, stream: TextIO, command: CommandFor | None = None) -> None:
-        """Start without showing anything."""
+        """Keep the arguments."""
         self._display = display
         self._command = command
         # Ansible's own lock where it has one, which Display does not declare.

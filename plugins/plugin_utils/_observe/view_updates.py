@@ -21,7 +21,7 @@ class ViewUpdates:
     """Turns successive reads into updates. ``count`` is the running count of the last read."""
 
     def __init__(self, lines: Iterable[str] = (), states: Mapping[str, str] | None = None) -> None:
-        """Start before the first read.
+        """Keep the arguments.
 
         :param lines: changes that were not shown yet.
         :param states: host -> state after these changes.

@@ -61,7 +61,7 @@ class LivePage:
     """
 
     def __init__(self, store: Store, folder: str, *, dry: bool = False) -> None:
-        """Check the folder; nothing is read or written yet.
+        """Check the folder, and keep the store.
 
         :raises UpgradeError: ``bad_folder``.
         """

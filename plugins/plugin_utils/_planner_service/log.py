@@ -24,7 +24,7 @@ class Log:
     """
 
     def __init__(self, systemd: Systemd, out: TextIO | None = None, *, is_json: bool) -> None:
-        """Write nothing yet."""
+        """Keep the arguments."""
         self._systemd = systemd
         self._out = out or sys.stdout
         self._is_json = is_json

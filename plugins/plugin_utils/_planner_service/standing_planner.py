@@ -82,7 +82,7 @@ class StandingPlanner:
     """
 
     def __init__(self, settings: ServiceSettings, log: Log, systemd: Systemd, presence: Presence) -> None:
-        """Send nothing yet."""
+        """Keep the arguments."""
         self._settings, self._log, self._systemd, self._presence = settings, log, systemd, presence
         consul = settings.consul
         self._store = Store(consul)

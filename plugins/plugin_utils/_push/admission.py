@@ -49,7 +49,7 @@ class RunAdmission:
         acquire: Callable[[str], str | None],
         queries: BlockingQueries | None = None,
     ) -> None:
-        """Start without a waiting host."""
+        """Keep the arguments."""
         self._run = run
         self._pool = pool
         self._acquire = acquire

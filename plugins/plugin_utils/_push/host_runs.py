@@ -74,7 +74,7 @@ class HostRuns:
     """The admitted hosts of one run."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """Start without an admitted host."""
+        """Keep the arguments."""
         self._run = run
         self._pool = pool
         self._session = session

@@ -28,7 +28,7 @@ class Providers:
     """Lets one host at a time run the task groups of a provider."""
 
     def __init__(self, run: PushRun, pool: StorePool, session: RunSession) -> None:
-        """Start without a host that upgrades a provider."""
+        """Keep the arguments."""
         self._run = run
         self._pool = pool
         self._session = session

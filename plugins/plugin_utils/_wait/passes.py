@@ -82,7 +82,7 @@ class Passes(ABC):
     """The passes of one wait. ``total`` is what they have done so far."""
 
     def __init__(self) -> None:
-        """Start before the first pass."""
+        """Begin the total at zero."""
         self.total = Total()
 
     @abstractmethod
@@ -111,7 +111,7 @@ class PatientPasses:
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Count no slow try."""
+        """Keep the function."""
         self._say = say
 
     def make(self, act: Callable[[], Any]) -> Any:

@@ -41,7 +41,7 @@ class PassesByModule(Passes):
     def __init__(
         self, call: Callable[[dict[str, Any]], dict[str, Any]], options: Mapping[str, Any], say: Callable[[str], None]
     ) -> None:
-        """Call nothing yet."""
+        """Keep the arguments."""
         super().__init__()
         self._call = call
         wanted = options.get("hosts") or []
@@ -68,7 +68,7 @@ class PassesByModule(Passes):
         return self._make({**self._options, **known, **waits})
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing, because a call of a module leaves nothing open."""
 
     def _make(self, options: dict[str, Any]) -> WaitedPass:
         def attempt() -> dict[str, Any]:

@@ -37,7 +37,7 @@ class PassesHere(Passes):
         *,
         with_diff: bool = False,
     ) -> None:
-        """Send nothing yet."""
+        """Keep the arguments."""
         super().__init__()
         self._passes = RepeatedPasses(settings)
         self._request = request

@@ -34,7 +34,7 @@ class RolloutWait:
         is_shown: Callable[[], bool],
         follow: Callable[[list[str], FleetStates], None],
     ) -> None:
-        """Wait for nothing yet."""
+        """Keep the arguments."""
         self._passes = passes
         self._say = say
         self._is_shown = is_shown
