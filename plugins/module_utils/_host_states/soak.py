@@ -18,7 +18,7 @@ from .._rules.health_rules import HealthRules
 
 PASSING = "passing"
 # A check that changes ends no blocking query, so a planner that waits for one reads again after this many seconds.
-LOOK_AGAIN = 5.0
+READ_AGAIN_AFTER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def health_state(
         known = HealthMark(version, int(now) - rules.soak, True, reported)
     was_upgraded = known is not None and known.upgraded
     lost = known is not None and known.lost
-    again = now + LOOK_AGAIN if rules.consul_checks else None
+    again = now + READ_AGAIN_AFTER if rules.consul_checks else None
     failing = [] if checks is None else failing_checks(rules, checks)
     if failing:
         new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded) if known is not None else None
