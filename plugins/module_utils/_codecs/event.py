@@ -26,7 +26,8 @@ def encode_event(event: Mapping[str, Any]) -> str:
     count = sum(len(event[name]) for name in ("hosts", "roles") if isinstance(event.get(name), Mapping))
     most = max(100, min(2000, _MOST_IN_EVENT // max(1, count)))
     return json.dumps(
-        {name: value if name == "instructions" else _cut(value, most) for name, value in event.items()}, sort_keys=True
+        {name: value if name == "instructions" else _truncated(value, most) for name, value in event.items()},
+        sort_keys=True,
     )
 
 
@@ -80,7 +81,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _cut(value: Any, most: int) -> Any:
+def _truncated(value: Any, most: int) -> Any:
     if isinstance(value, Mapping):
-        return {name: _cut(one, most) for name, one in value.items()}
+        return {name: _truncated(one, most) for name, one in value.items()}
     return truncate_middle(value, most) if isinstance(value, str) else value

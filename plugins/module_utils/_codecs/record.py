@@ -86,10 +86,10 @@ def _record(data: Any, index: int = 0) -> HostRecord:
     return HostRecord(
         version,
         state,
-        _bounded(texts["service"], LONGEST_NAME),
-        _bounded(texts["step"], LONGEST_NAME),
+        _truncated(texts["service"], LONGEST_NAME),
+        _truncated(texts["step"], LONGEST_NAME),
         attempt,
-        _bounded(texts["error"], _LONGEST_ERROR),
+        _truncated(texts["error"], _LONGEST_ERROR),
         _times(data.get("times")),
         _name(texts["reported"]),
         _units(data.get("done")),
@@ -97,13 +97,13 @@ def _record(data: Any, index: int = 0) -> HostRecord:
         _name(texts["origin"]),
         _trail(data.get("trail")),
         _former(data.get("former")),
-        _bounded(texts["held"], LONGEST_NAME),
+        _truncated(texts["held"], LONGEST_NAME),
         _failures(data.get("failures")),
-        _bounded(texts["machine"], LONGEST_NAME),
-        _bounded(texts["other_machine"], LONGEST_NAME),
-        _bounded(texts["release"], LONGEST_NAME),
-        _bounded(texts["role"], LONGEST_NAME),
-        _bounded(texts["services"], LONGEST_NAME),
+        _truncated(texts["machine"], LONGEST_NAME),
+        _truncated(texts["other_machine"], LONGEST_NAME),
+        _truncated(texts["release"], LONGEST_NAME),
+        _truncated(texts["role"], LONGEST_NAME),
+        _truncated(texts["services"], LONGEST_NAME),
         index=index,
     )
 
@@ -113,7 +113,7 @@ def encode_record(record: HostRecord) -> str:
     return json.dumps(record.slim(), sort_keys=True)
 
 
-def _bounded(text: str | None, most: int) -> str | None:
+def _truncated(text: str | None, most: int) -> str | None:
     return None if text is None else truncate_middle(sanitize(text), most)
 
 

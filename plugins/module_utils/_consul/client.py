@@ -47,7 +47,7 @@ _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 _CONFLICTS = ("stale", "index", "exist", "lock is already held", "lock isn't held", "failed session check")
 
 # How many characters of an error answer go into a message.
-_MOST_SHOWN = 300
+_MOST_PRINTED = 300
 
 
 # From the best to the worst; empty is for a check that has no status yet.
@@ -421,7 +421,7 @@ class ConsulClient:
 
     def _refused(self, operations: Sequence[Operation], errors: Sequence[dict[str, Any]]) -> UpgradeError:
         first = errors[0]
-        what, operation = sanitize(first["What"])[:_MOST_SHOWN], operations[first.get("OpIndex", 0)]["KV"]
+        what, operation = sanitize(first["What"])[:_MOST_PRINTED], operations[first.get("OpIndex", 0)]["KV"]
         if "Permission denied" in what:
             return self._denied(f"{operation['Verb']} {operation['Key']}", what)
         if any(sign in what for sign in _CONFLICTS):
@@ -440,7 +440,7 @@ class ConsulClient:
         # Proxies and other services answer with pages, which say nothing of the request.
         if _is_page(reply):
             raise self._not_consul(f"it answered with a web page, code {reply.code}")
-        text = sanitize(reply.body.strip()[:_MOST_SHOWN])
+        text = sanitize(reply.body.strip()[:_MOST_PRINTED])
         if reply.code == 200:
             return reply
         # Consul's own errors are plain text.

@@ -9,7 +9,7 @@ from ...module_utils._common.errors import UpgradeError
 from .step import KeysFound, MigrationStep
 
 # How many problems the message has. Its details have all of them.
-_MOST_SHOWN = 50
+_MOST_PRINTED = 50
 
 
 def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
@@ -21,8 +21,8 @@ def validate(step: MigrationStep, found: KeysFound, *, is_midway: bool) -> None:
     problems = step.problems(found)
     if not problems:
         return
-    shown = " | ".join(map(str, problems[:_MOST_SHOWN]))
-    more = f" | And {len(problems) - _MOST_SHOWN} more, in failure.details." if len(problems) > _MOST_SHOWN else ""
+    shown = " | ".join(map(str, problems[:_MOST_PRINTED]))
+    more = f" | And {len(problems) - _MOST_PRINTED} more, in failure.details." if len(problems) > _MOST_PRINTED else ""
     until = (
         "What was copied stays, and planners are refused until the migration is complete. Fix these, then run the same command again"
         if is_midway

@@ -62,7 +62,7 @@ def report_problems(found: KeysFound) -> list[KeyProblem]:
             continue
         if _time(entry.value) is None:
             fix = f"Write a unix time, or delete it and let {parts[1]} report again."
-            wrong.append(KeyProblem(entry.key, f"holds {_shown(entry.value)}, which is not a unix time", fix))
+            wrong.append(KeyProblem(entry.key, f"holds {_sanitized(entry.value)}, which is not a unix time", fix))
     return [*wrong, *_at_two_versions(found)]
 
 
@@ -161,6 +161,6 @@ def _time(value: bytes) -> float | None:
     return at if abs(at) < 1e12 else None
 
 
-def _shown(value: bytes) -> str:
+def _sanitized(value: bytes) -> str:
     text = text_of(value)
     return "bytes that are not UTF-8 text" if text is None else truncated_repr(text)
