@@ -21,4 +21,4 @@ class ActionModule(ModuleAction):
 
     def text(self, found: Mapping[str, Any]) -> list[str]:
         """Return the lines for people."""
-        return [*found["told"], *found["remarks"]]
+        return [*found["messages"], *found["remarks"]]

@@ -69,7 +69,7 @@ options:
     default: present
   show:
     description:
-      - Print RV(told) and RV(remarks) for people.
+      - Print RV(messages) and RV(remarks) for people.
     type: bool
     default: false
 seealso:
@@ -117,7 +117,7 @@ holds:
     allow_unknown:
       description: Whether it was set with O(allow_unknown). A rollout begins although its host or role is unknown.
       type: bool
-told:
+messages:
   description: One sentence for each hold that was set or existed before, or was ended.
   returned: success
   type: list
@@ -222,8 +222,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     else:
         held = end_holds(store, whom, options["by"], dry=dry)
     holds = [asdict(one) for one in held.holds]
-    told = held_from_now_on(store.keys, held, dry=dry) or no_longer_held(store.keys, held, dry=dry)
-    return {"holds": holds, "told": told, "remarks": held.remarks, **changed(held.changes)}
+    messages = held_from_now_on(store.keys, held, dry=dry) or no_longer_held(store.keys, held, dry=dry)
+    return {"holds": holds, "messages": messages, "remarks": held.remarks, **changed(held.changes)}
 
 
 def main() -> None:

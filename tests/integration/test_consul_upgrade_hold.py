@@ -40,7 +40,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     given = {"hosts": ["compute1"], "roles": ["web"], "reason": "RAM test", "by": "ann"}
     checked = run([hold(**given)], check=True, diff=True)[0]
     assert checked["changed"]
-    assert checked["told"][1] == "host compute1: would be held, by ann: RAM test"
+    assert checked["messages"][1] == "host compute1: would be held, by ann: RAM test"
     assert "upgrade/hold/host/compute1 = " in checked["diff"]["after"]
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
 
@@ -52,8 +52,8 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
         {"key": key, "reason": "RAM test", "by": "ann", "at": set_one["holds"][0]["at"], "allow_unknown": False}
         for key in ("upgrade/hold/role/web", "upgrade/hold/host/compute1")
     ]
-    assert set_one["told"][0] == "role web: held from now on, by ann: RAM test"
-    assert again["told"][0] == "role web: already held, by ann: RAM test"
+    assert set_one["messages"][0] == "role web: held from now on, by ann: RAM test"
+    assert again["messages"][0] == "role web: already held, by ann: RAM test"
     assert [(one["scope"], one["name"], one["reason"]) for one in seen["holds"]] == [
         ("role", "web", "disk"),
         ("host", "compute1", "disk"),
@@ -66,8 +66,8 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
 
     ended, twice = run([hold(**{**given, "reason": ""}, state="absent"), hold(hosts=["compute1"], state="absent")])
     assert (ended["changed"], twice["changed"], ended["holds"]) == (True, False, [])
-    assert sorted(ended["told"]) == ["host compute1: no longer held", "role web: no longer held"]
-    assert (twice["told"], twice["remarks"]) == ([], ["There was no hold on host compute1."])
+    assert sorted(ended["messages"]) == ["host compute1: no longer held", "role web: no longer held"]
+    assert (twice["messages"], twice["remarks"]) == ([], ["There was no hold on host compute1."])
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
     assert [event["what"] for event in history(consul) if "hold" in event["what"]] == ["hold", "hold", "unhold"]
 
