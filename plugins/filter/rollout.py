@@ -15,13 +15,13 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import sta
 
 
 def _raising(work: Callable[..., Any]) -> Callable[..., Any]:
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return work(*args, **kwargs)
         except UpgradeError as error:
             raise AnsibleFilterError(error.as_text()) from None
 
-    return told
+    return wrapped
 
 
 class FilterModule:

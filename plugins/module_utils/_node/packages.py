@@ -183,11 +183,11 @@ class _Work:
             if ended.code is None
             else f"ended with {ended.code}"
         )
-        told = last_lines(ended.output) if ended.code is None else _reason(ended.output)
+        output = last_lines(ended.output) if ended.code is None else _reason(ended.output)
         name = " ".join([command[0], *(word for word in command[1:] if word in _SUBCOMMANDS)])
         return UpgradeError(
             "packages_failed",
-            f"{name} {how}{f', because {reason}' if reason else ''}: {told or 'it printed nothing'}",
+            f"{name} {how}{f', because {reason}' if reason else ''}: {output or 'it printed nothing'}",
             exit_code=ended.code,
             output=self.run.output,
         )

@@ -111,14 +111,14 @@ class Messenger:
 
     def _send(self, target: Target, event: Mapping[str, Any], until: float) -> str | None:
         try:
-            return _post(target, event, until) if target.is_webhook else self._tell(target, event)
+            return _post(target, event, until) if target.is_webhook else self._send_message(target, event)
         except UpgradeError as error:
             return error.message
         except Exception as error:
             # A library's error must not end the notifier.
             return f"{type(error).__name__}: {error}"
 
-    def _tell(self, target: Target, event: Mapping[str, Any]) -> str | None:
+    def _send_message(self, target: Target, event: Mapping[str, Any]) -> str | None:
         title, body = message(event, self.page)
         kind = (
             "success" if event["event"] == END and event["outcome"] != "aborted" else _KINDS.get(event["event"], "info")
