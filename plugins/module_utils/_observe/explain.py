@@ -19,7 +19,7 @@ from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
-from .operator_needs import is_left_behind
+from .operator_needs import is_interrupted
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "An operator can change this: give all rules again to convoy.upgrade.upgrade with another {rule}."
@@ -207,7 +207,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (state_names.FAILED, state_names.LOST):
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
-        if is_left_behind(snapshot, host):
+        if is_interrupted(snapshot, host):
             again = "the command of its rollout again"
             if snapshot.is_job and snapshot.ledger is not None:
                 again = (

@@ -96,7 +96,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     interrupted = [
         one
         for one in fleet.hosts.values()
-        if one.state == UPGRADING and not one.is_unadmitted and is_left_behind(snapshot, one.host)
+        if one.state == UPGRADING and not one.is_unadmitted and is_interrupted(snapshot, one.host)
     ]
     if free := [one.host for one in interrupted if one.hold is None]:
         found.append(_of_interrupted(free, ledger))
@@ -242,7 +242,7 @@ def _in_the_middle(names: Sequence[str], ledger: Ledger, why: str) -> str:
     )
 
 
-def is_left_behind(snapshot: Snapshot, host: str) -> bool:
+def is_interrupted(snapshot: Snapshot, host: str) -> bool:
     """Return whether an Ansible run has begun the upgrade of a host to the target, or a job, and not ended it, and no run has the host's lease.
 
     A pull host continues the tasks of its services, and the command of a job, by itself.

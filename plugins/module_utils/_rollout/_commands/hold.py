@@ -125,7 +125,7 @@ def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bo
             old = snapshot.holds.at(scope, name)
             if old is not None:
                 were_held.add((scope, name))
-                found += _closed_behind(store, snapshot, old, scope, name)
+                found += _gate_of_hold(store, snapshot, old, scope, name)
                 if old.key == store.keys.hold(scope, name):
                     found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
         left = [one for one in scopes if one not in were_held]
@@ -215,8 +215,8 @@ def _targets(names: Sequence[str], reason: str) -> dict[str, Any]:
     return {"hosts": dict.fromkeys(of["host"], reason), "roles": {role: {"reason": reason} for role in of["role"]}}
 
 
-def _closed_behind(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
-    """Return the writes that end the pause behind a hold, and remove the closed gate that the hold was made from."""
+def _gate_of_hold(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
+    """Return the writes that end the pause of a hold, and remove the closed gate that the hold was made from."""
     # Those of a job are others, which no hold was made from.
     gate = (snapshot.versions or snapshot).gates.at(scope, name)
     is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
