@@ -78,7 +78,7 @@ def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool
             seen = store.wait_for_change(max(seen, outcome.index), 1)
 
 
-def be_standing_planner(shared: Shared, settings: Settings, rules: Rules) -> None:
+def be_caching_planner(shared: Shared, settings: Settings, rules: Rules) -> None:
     """Plan until killed, as a playbook does that waits for its rollout: with the fleet in memory, and a pass for several changes."""
     while True:
         passes = RepeatedPasses(settings)

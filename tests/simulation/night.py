@@ -53,7 +53,7 @@ _WITH_READER = 0.3
 # In so many nights, only what has changed is decoded for a snapshot.
 _WITH_SHARED_DECODING = 0.8
 # In so many nights, all planners keep the fleet in memory.
-_STANDING = 0.5
+_CACHING = 0.5
 # The fleet has 25 hosts. In so many nights, folders of so many keys are divided, and otherwise those of real sizes.
 _DIVIDED, _LEAST_TO_DIVIDE = 1 / 3, 9
 _REAL_SIZES = (partitions.LEAST_TO_DIVIDE, partitions._LEAST)
@@ -285,8 +285,8 @@ class Night:
         Only the first one may be such, as it reads all keys in each pass.
         """
         name = f"planner{number}"
-        if number > 1 or self._world.chance.random() < _STANDING:
-            return self._actor(name, actors.be_standing_planner, first)
+        if number > 1 or self._world.chance.random() < _CACHING:
+            return self._actor(name, actors.be_caching_planner, first)
         return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:

@@ -14,9 +14,9 @@ import traceback
 from ...module_utils._common import runtime
 from .log import Log
 from .outputs import Outputs
+from .planner_service import PlannerService
 from .presence import Presence
 from .settings import read_service_settings
-from .standing_planner import StandingPlanner
 from .systemd import Systemd
 
 # As sysexits.h has it for a configuration error. The unit does not start the service again then.
@@ -46,7 +46,7 @@ def main() -> int:
         planner=settings.name,
     )
     presence, outputs = Presence(settings.consul, settings.name, log), Outputs(settings, log)
-    planner = StandingPlanner(settings, log, systemd, presence)
+    planner = PlannerService(settings, log, systemd, presence)
 
     def work() -> None:
         try:

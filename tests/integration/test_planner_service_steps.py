@@ -22,8 +22,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover i
     wait_for_planner,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.planner_service import PlannerService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.settings import ServiceSettings
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.standing_planner import StandingPlanner
 from devkit.kv import RawKV
 from integration.support.fleet import ledger, names, seed
 from integration.support.planner_service import open_hosts
@@ -58,13 +58,13 @@ class _Log:
     state = say
 
 
-def _planner(store: Store, **fields: Any) -> StandingPlanner:
+def _planner(store: Store, **fields: Any) -> PlannerService:
     """Return the planner of a service, whose steps a test takes."""
     settings = ServiceSettings("one", store.settings, fields.get("fleet", {}))
     systemd: Any = SimpleNamespace(every=0.1, alive=lambda: None, status=lambda _text: None)
     log: Any = fields.get("log") or _Log()
     presence: Any = _Presence()
-    planner = StandingPlanner(settings, log, systemd, presence)
+    planner = PlannerService(settings, log, systemd, presence)
     # A step that has nothing to do ends at once.
     vars(planner).update(_wait=lambda *_given: None)
     return planner
@@ -78,7 +78,7 @@ def _begin(store: Store, consul: RawKV, **more: Any) -> Ledger:
     return made.ledger
 
 
-def _carry(planner: StandingPlanner) -> str:
+def _carry(planner: PlannerService) -> str:
     """Let it make one pass, or refuse; return the refusal."""
     with pytest.raises(_Answered) as answered:
         for _step in range(5):
@@ -86,7 +86,7 @@ def _carry(planner: StandingPlanner) -> str:
     return str(answered.value)
 
 
-def _before_the_pass(planner: StandingPlanner, act: Callable[[], object]) -> None:
+def _before_the_pass(planner: PlannerService, act: Callable[[], object]) -> None:
     vars(planner).update(_wait_until_quiet=act)
 
 

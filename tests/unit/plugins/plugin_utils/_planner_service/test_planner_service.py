@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.standing_planner import StandingPlanner
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.planner_service import PlannerService
 
 
 class Watch:
@@ -46,7 +46,7 @@ def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
     silent: Any = SimpleNamespace(
         every=20.0, alive=lambda: None, state=lambda *_words, **_more: None, answer=lambda *_words: None
     )
-    planner = StandingPlanner(SimpleNamespace(consul=Settings()), silent, silent, silent)  # type: ignore[arg-type]  # only its connection is used
+    planner = PlannerService(SimpleNamespace(consul=Settings()), silent, silent, silent)  # type: ignore[arg-type]  # only its connection is used
     passes = Passes()
     work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine")
     monkeypatch.setattr(planner, "_handover", Watch(looks))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The standing planner: carries each rollout that was handed over to its end, beside any number of others that do the same.
+"""The planner service: it carries each rollout that was handed over to its end, beside any number of others that do the same.
 
 The ledger makes any number of planners safe, so nothing has to be elected for safety. To save work, one of them acts: the planner that wrote
 the newest epoch makes a pass at once when something changes. The others wait until the ledger was quiet for a second. So if the one that acts
@@ -74,7 +74,7 @@ class _PlannerWork:
     own: str = ""
 
 
-class StandingPlanner:
+class PlannerService:
     """Waits for a rollout that was handed over, and makes its passes.
 
     :param systemd: is told that the planner works, from the thread that works.
