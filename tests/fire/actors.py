@@ -40,7 +40,7 @@ _AWAY = ("unreachable", "consul_error", "busy")
 # What an operator is told who comes too late, or in whose command Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _SAID = control.Command("under fire", fleet=FLEET)
-# A command in the story of a host, and those that the operator gives.
+# A command in the details of a host, and those that the operator gives.
 _COMMAND = re.compile(r"\b(\w+)\.yml((?: -e [\w=,.-]*[\w=-])*)")
 _COMMANDS = ("retry", "unhold", "approve", "upgrade")
 
@@ -262,10 +262,12 @@ class Operator:
             if need.playbook != "status":
                 self._give(need.playbook, need.variables)
                 continue
-            story = read_fleet(self._store, fleet=FLEET, name=need.variables["host"]).story
-            assert story is not None
+            details = read_fleet(self._store, fleet=FLEET, name=need.variables["host"]).details
+            assert details is not None
             # Without its variables, it is a hint and no command.
-            found = [one for one in _COMMAND.finditer(" ".join(story["explanation"])) if one[1] in _COMMANDS and one[2]]
+            found = [
+                one for one in _COMMAND.finditer(" ".join(details["explanation"])) if one[1] in _COMMANDS and one[2]
+            ]
             for one in found[:1]:
                 self._give(one[1], dict(word.split("=", 1) for word in one[2].split(" -e ")[1:]))
 

@@ -372,7 +372,7 @@ def test_viewers_and_controllers_see_no_keys_but_those_of_rollouts(guarded: Agen
         # All that the product uses, and nothing else of what is there.
         assert {"current_version", "running/versions/1/compute1", "upgrade/ledger", "upgrade/history/1"} <= seen
         assert not seen & {"secrets/database", "current_version_of_billing", "config_state/other", "running/jobs"}
-        assert read_fleet(store, history=5, name="compute1").story
+        assert read_fleet(store, history=5, name="compute1").details
         assert set(survey_fleet(store, InventoryOptions()).hosts) == {"compute1", "compute2"}
 
 

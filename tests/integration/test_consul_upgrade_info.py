@@ -119,10 +119,10 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
 def test_a_hosts_story_has_its_record_and_all_that_touched_it(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     view = read_fleet(store, name="compute1")
-    assert view.story is not None
-    assert (view.story["record"]["state"], view.story["record"]["step"]) == ("failed", "upgrade")
-    assert [event["what"] for event in view.story["events"]] == ["open", "begin"]
-    assert "compute1" in view.story["events"][0]["hosts"]
+    assert view.details is not None
+    assert (view.details["record"]["state"], view.details["record"]["step"]) == ("failed", "upgrade")
+    assert [event["what"] for event in view.details["events"]] == ["open", "begin"]
+    assert "compute1" in view.details["events"][0]["hosts"]
 
 
 def write_history(consul: RawKV, version: str, epochs: range) -> None:
@@ -145,12 +145,12 @@ def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_i
         write_history(consul, "2", range(former + 1, former + 101))
         consul.put("upgrade/hold/", "")
         before = store.client.requests
-        story = read_fleet(store, name="compute1").story or {}
+        details = read_fleet(store, name="compute1").details or {}
         # The snapshot, and blocks of 64 entries.
         assert store.client.requests - before == 1 + 3
-        epochs = [event["epoch"] for event in story["events"]]
+        epochs = [event["epoch"] for event in details["events"]]
         assert epochs == list(range(former + 100, former - MOST_EARLIER, -1))
-        assert story["older_events"] is True
+        assert details["older_events"] is True
 
 
 def test_a_story_has_the_whole_rollout_and_says_when_that_is_all(run: Runner, consul: RawKV) -> None:
@@ -167,15 +167,15 @@ def test_a_story_is_told_where_entries_are_gone(store: Store, consul: RawKV) -> 
     for epoch in (*range(1, 90), 150):
         consul.delete(f"upgrade/history/{epoch}")
     before = store.client.requests
-    story = read_fleet(store, name="compute1").story or {}
+    details = read_fleet(store, name="compute1").details or {}
     assert store.client.requests - before <= 6
-    assert [event["epoch"] for event in story["events"]] == [epoch for epoch in range(200, 89, -1) if epoch != 150]
-    assert story["older_events"] is False
+    assert [event["epoch"] for event in details["events"]] == [epoch for epoch in range(200, 89, -1) if epoch != 150]
+    assert details["older_events"] is False
     assert [event["epoch"] for event in read_fleet(store, history=60).history[-10:]] == list(range(149, 139, -1))
     # Nor does it need a ledger.
     consul.delete("upgrade/ledger")
     assert read_fleet(store, history=2).history == read_fleet(store, name="compute1", history=2).history
-    assert (read_fleet(store, name="compute1").story or {})["events"] == story["events"]
+    assert (read_fleet(store, name="compute1").details or {})["events"] == details["events"]
 
 
 def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_admit_no_host(run: Runner, consul: RawKV) -> None:

@@ -92,7 +92,7 @@ def test_readers_say_what_was_removed(store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     roll(store, consul, "2")
     assert read_rollout_report(store, "2")["version"] == "2"
-    assert (read_fleet(store, name="compute1").story or {})["older_events"] is False
+    assert (read_fleet(store, name="compute1").details or {})["older_events"] is False
     for version in "345":
         roll(store, consul, version)
     assert [one["what"] for one in read_rollout_report(store, "4")["commands"]] == ["begin", "open", "complete"]
@@ -106,9 +106,9 @@ def test_readers_say_what_was_removed(store: Store, consul: RawKV) -> None:
     before = store.client.requests
     view = read_fleet(store, name="compute1", history=1000)
     assert [one["epoch"] for one in view.history] == list(range(12, 6, -1))
-    assert view.story is not None
-    assert view.story["older_events"] is True
-    assert len(view.story["events"]) == 6
+    assert view.details is not None
+    assert view.details["older_events"] is True
+    assert len(view.details["events"]) == 6
     # The fleet, all entries, and all entries again for the host: nothing is listed, and nothing is read one by one.
     assert store.client.requests - before == 3
     assert "convoy_upgrade_history_entries 6" in metrics_text(store, view)

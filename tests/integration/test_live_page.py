@@ -183,7 +183,7 @@ def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader
     assert browser.complaints == []
 
 
-def test_a_reader_with_a_keyboard_goes_from_a_failure_to_the_story_of_its_host(
+def test_a_reader_with_a_keyboard_goes_from_a_failure_to_the_details_of_its_host(
     site: Site, browser: BrowserSession
 ) -> None:
     browser.look(width=1280, dark=False)
@@ -197,10 +197,10 @@ def test_a_reader_with_a_keyboard_goes_from_a_failure_to_the_story_of_its_host(
             break
     browser.press("Enter")
     browser.wait_until("location.hash === '#h-compute31' && document.querySelector('article:target')")
-    story = browser.run("document.querySelector('article:target').innerText")
-    assert "failed" in story
-    assert "nova-compute did not come up on compute31" in story
-    assert "retry -i inventory.yml -e host=compute31" in story
+    details = browser.run("document.querySelector('article:target').innerText")
+    assert "failed" in details
+    assert "nova-compute did not come up on compute31" in details
+    assert "retry -i inventory.yml -e host=compute31" in details
     assert browser.run("document.querySelector('article:target details').open")
     assert browser.complaints == []
 
@@ -343,10 +343,10 @@ esac""",
                 assert browser.run("document.querySelector('#moving td').textContent") == "compute3"
                 assert serious(browser, axe) == []
                 browser.open(f"{site.url}/hosts/1.html")
-                assert [story_of(browser, f"compute{number}", "h2 .pill") for number in (1, 2, 3)] == [
+                assert [details_of(browser, f"compute{number}", "h2 .pill") for number in (1, 2, 3)] == [
                     "done", "failed", "running",
                 ]  # fmt: skip
-                done, failed, running = (story_of(browser, f"compute{number}") for number in (1, 2, 3))
+                done, failed, running = (details_of(browser, f"compute{number}") for number in (1, 2, 3))
                 assert "Has run the job work-1." in done and "done, exit status 0" in done and "waited 7 s" in done
                 assert "failed, exit status 3" in failed and "no disk" in failed and HOSTILE in failed
                 assert "retry -i inventory.yml -e host=compute2" in failed
@@ -360,7 +360,7 @@ esac""",
                 site.update()
                 browser.wait_until("document.querySelector('#h-compute3').innerText.includes('at last')")
                 browser.open(f"{site.url}/hosts/2.html")
-                assert "The job work-1 is not for it" in story_of(browser, "controller1")
+                assert "The job work-1 is not for it" in details_of(browser, "controller1")
             finally:
                 (folder / "over").touch()
                 site.close()
@@ -372,7 +372,7 @@ def states(consul: RawKV) -> list[str]:
     return [json.loads(one)["state"] for one in records if one]
 
 
-def story_of(browser: BrowserSession, host: str, part: str = "") -> str:
+def details_of(browser: BrowserSession, host: str, part: str = "") -> str:
     """Return the text of a host on a page of hosts, or of a part of it."""
     return str(browser.run(f"document.querySelector('#h-{host} {part}').innerText"))
 

@@ -64,8 +64,8 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     assert done.admissions == []
     assert any(text.startswith("compute1: two machines have reported") for text in done.warnings)
     view = read_fleet(going, fleet=FLEET, name="compute1")
-    assert view.story is not None
-    assert any("two machines have reported under this name, a and b" in line for line in view.story["explanation"])
+    assert view.details is not None
+    assert any("two machines have reported under this name, a and b" in line for line in view.details["explanation"])
     # The one that has begun goes on, and ends it.
     assert not run([said("upgraded", "a")])[0]["failed"]
     assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
@@ -105,9 +105,9 @@ def test_a_machine_that_reports_under_another_name_is_told_until_the_former_one_
         "compute1, compute3 have reported from one machine, a. If they are clones, give each an /etc/machine-id of its own. "
         "If a host was renamed, remove its former name: convoy.upgrade.forget -e host=compute1."
     ]
-    story = read_fleet(going, fleet=FLEET, name="compute3").story
-    assert story is not None
-    assert texts[0] in story["explanation"]
+    details = read_fleet(going, fleet=FLEET, name="compute3").details
+    assert details is not None
+    assert texts[0] in details["explanation"]
     run([control("forget", hosts=["compute1"], fleet=FLEET)])
     assert not [text for text in read_fleet(going, fleet=FLEET).warnings if "one machine" in text]
 

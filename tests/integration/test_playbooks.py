@@ -169,19 +169,19 @@ def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped,
 
 
 @pytest.mark.thorough
-def test_status_tells_one_host_its_story(play: Shipped, agent: Agent, consul: RawKV) -> None:
+def test_status_tells_one_host_its_details(play: Shipped, agent: Agent, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)
     with living_nodes(Settings(port=agent.http_port), hosts, "2"):
         assert play("upgrade", version="2", instructions=RULES).returncode == 0
     done = play("status", host="compute2")
     assert done.returncode == 0, done.stdout
-    story = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert story[0].startswith("compute2 runs 2, as it reported at ")
-    assert story[0].endswith(" ago). That is the target version.")
-    assert story[1].startswith("It has been upgraded since ")
-    assert story[2] == "It is done."
-    words = [line.split("  ", 1)[1].split(":")[0] for line in story[3:]]
+    lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert lines[0].startswith("compute2 runs 2, as it reported at ")
+    assert lines[0].endswith(" ago). That is the target version.")
+    assert lines[1].startswith("It has been upgraded since ")
+    assert lines[2] == "It is done."
+    words = [line.split("  ", 1)[1].split(":")[0] for line in lines[3:]]
     assert words == ["begin 2", "open 2", "reported", "reported", "converge 2"]
 
     unknown = play("status", host="compute3")

@@ -27,7 +27,7 @@ from .._rules.instructions import Instructions, parse
 from .._state.layout import refuse_to_plan
 from .._state.store import Store
 
-# How many older entries of the history the story of a host includes. A hold may be older than the rollout.
+# How many older entries of the history the details of a host include. A hold may be older than the rollout.
 MOST_EARLIER = 50
 # Stands for the ID of the last job.
 LAST_JOB = "last"
@@ -38,14 +38,14 @@ class FleetView:
     """The state of a fleet.
 
     :param history: entries, the newest first.
-    :param story: for the requested host: its record, its explanation in sentences, the entries on it in the current rollout and shortly
+    :param details: for the requested host: its record, its explanation in sentences, the entries on it in the current rollout and shortly
         before that, and whether the history has or had older ones. None if no host was requested.
     """
 
     snapshot: Snapshot
     plan: Plan
     history: list[dict[str, Any]] = field(default_factory=list)
-    story: dict[str, Any] | None = None
+    details: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -86,18 +86,18 @@ def read_fleet(
             f"name: {name!r} is unknown: it is neither in fleet nor in a report{did_you_mean(name, members) or '.'}",
         )
     events = list(islice(store.history(ledger, min(history, MOST_OPERATIONS)), history)) if history else []
-    story = None
+    details = None
     if name is not None:
         record = snapshot.records.get(name)
         found, has_older = _current(store, ledger)
-        story = {
+        details = {
             "record": record.plain() if record else None,
             "explanation": explain(name, plan, snapshot, entries_of(found, ledger) if ledger is not None else found),
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
             "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],
         }
-    return FleetView(snapshot, plan, events, story, (*warnings, *plan.warnings, *plan.missing))
+    return FleetView(snapshot, plan, events, details, (*warnings, *plan.warnings, *plan.missing))
 
 
 def _refuse_other_job(job: str, last: Ledger | None) -> None:

@@ -48,6 +48,6 @@ def info_result(view: FleetView, name: str | None = None, wanted: Sequence[str] 
         "ledger": sanitize_all(asdict(ledger)) if ledger else {},
         "history": view.history,
     }
-    if name is not None and view.story is not None:
-        result["host"] = {"name": name, **asdict(plan.hosts[name]), **view.story}
+    if name is not None and view.details is not None:
+        result["host"] = {"name": name, **asdict(plan.hosts[name]), **view.details}
     return result

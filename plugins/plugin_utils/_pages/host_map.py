@@ -11,7 +11,7 @@ from typing import Any
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner.plan import HostView
 from .charts import Swatch
-from .host_stories import LEFT_OUT, ROW, Part, shown_state
+from .host_details import LEFT_OUT, ROW, Part, shown_state
 
 _CLASSES = {UPGRADED: "d", UPGRADING: "k", FAILED: "pf", LOST: "pf", HELD: "h", PENDING: "w"}
 # Hosts that a job is not for are no part of it.

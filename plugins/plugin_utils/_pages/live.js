@@ -154,7 +154,7 @@
     if (isWanted && !found.length) list.textContent = `No host has ${name} in its name.`;
   };
 
-  // Who comes to a host by a link sees all of its story.
+  // A reader who follows a link to a host sees all of its details.
   const openTarget = () => {
     const target = document.querySelector('article:target');
     if (target) for (const one of target.querySelectorAll('details')) one.open = true;

@@ -29,8 +29,8 @@ from ...module_utils._rollout_report.host import DONE, WAITS
 from ...module_utils._rollout_report.rollout import rollout_report
 from ...module_utils._state.store import Store
 from .charts import axis, bands, curve, legend, phases_over_time, timeline
+from .host_details import HostDetails, Part, events_by_host, host_details, parts_of
 from .host_map import host_map, map_legend
-from .host_stories import HostStory, Part, events_by_host, parts_of, stories
 from .live_state import bars_of, command, live_state, only_time_differs
 from .page_folder import HOSTS, INDEX, PageFolder
 from .report_page import html_page
@@ -47,7 +47,7 @@ _CHARTS_PAUSE = 2.0
 _REPORT_SHARE = 50
 _REPORT_PAUSE = 30.0
 # Pages of hosts that changed are written again for at most this time at once, and the rest with the next call (seconds of processor).
-_STORIES_TIME = 0.3
+_HOST_DETAILS_TIME = 0.3
 # How many hosts have a bar in the timeline.
 _MOST_BARS = 40
 
@@ -67,15 +67,15 @@ class LivePage:
         """
         self._folder = PageFolder(folder, dry=dry)
         self._history = RolloutHistory(store)
-        self._details = JobDetails(store)
+        self._job_details = JobDetails(store)
         self._read: ProgressUpdate | None = None
         self._state: dict[str, Any] = {}
         self._before = self._state_before()
         self._roles: dict[str, str] = {}
         self._parts: list[Part] = []
         self._links: dict[str, str] = {}
-        self._stories: dict[str, HostStory] = {}
-        self._written: dict[str, tuple[HostStory, ...]] = {}
+        self._host_details: dict[str, HostDetails] = {}
+        self._written: dict[str, tuple[HostDetails, ...]] = {}
         self._is_behind = False
         self._charts, self._charts_due = Markup(), 0.0
         self._report, self._report_due = "", 0.0
@@ -126,7 +126,7 @@ class LivePage:
         """Say on the page that it is no longer updated, and let others write it."""
         try:
             if self._read is not None:
-                self._stories_due(self._read, most_seconds=None)
+                self._write_host_details(self._read, most_seconds=None)
                 self._write(self._read, ended=True)
             elif self._error:
                 self._write_error(self._error, ended=True)
@@ -147,17 +147,17 @@ class LivePage:
             has_events = self._history.refresh(read.view.snapshot.ledger)
             if has_events:
                 self._charts_due = min(self._charts_due, runtime.monotonic() + _CHARTS_PAUSE)
-            warnings = self._read_details(read)
-            self._read, self._state = read, live_state(read, self._history, self._details)
+            warnings = self._read_job_details(read)
+            self._read, self._state = read, live_state(read, self._history, self._job_details)
             self._state["warnings"] += warnings
             # If a file can't be written, the next call tries again.
             self._at = -math.inf
-            self._stories_due(read, most_seconds=_STORIES_TIME)
+            self._write_host_details(read, most_seconds=_HOST_DETAILS_TIME)
             self._write(read)
         elif self._read is not None:
             error = read.message if read is not None else self._state["error"]
             if self._is_behind:
-                self._stories_due(self._read, most_seconds=_STORIES_TIME)
+                self._write_host_details(self._read, most_seconds=_HOST_DETAILS_TIME)
                 self._folder.publish(int(runtime.now()), error, ended=False)
             if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
                 self._state["error"] = error
@@ -175,10 +175,10 @@ class LivePage:
         self._folder.publish(written, error, ended=ended)
         self._error, self._at = error, runtime.monotonic()
 
-    def _read_details(self, read: ProgressUpdate) -> list[str]:
+    def _read_job_details(self, read: ProgressUpdate) -> list[str]:
         """Read what is new of a job; return warnings for the page, which needs no more than the rest."""
         try:
-            self._details.refresh(read.view.snapshot)
+            self._job_details.refresh(read.view.snapshot)
         except UpgradeError as error:
             if error.code != "denied":
                 raise
@@ -276,7 +276,7 @@ class LivePage:
         begun.sort(key=lambda one: (one["phase"] == DONE, -max(one["admitted"] or [one["began"] or 0])))
         return {one["host"] for one in begun[:_MOST_BARS]}
 
-    def _stories_due(self, read: ProgressUpdate, most_seconds: float | None) -> None:
+    def _write_host_details(self, read: ProgressUpdate, most_seconds: float | None) -> None:
         """Write the pages of hosts that have changed."""
         plan, snapshot = read.view.plan, read.view.snapshot
         target = snapshot.current_version or ""
@@ -297,10 +297,10 @@ class LivePage:
             self._roles = roles
         stages = [one.name for one in plan.stages.stages]
         events = events_by_host(self._history.current, roles)
-        self._stories = stories(snapshot, read.hosts, stages, events, self._details.outputs)
+        self._host_details = host_details(snapshot, read.hosts, stages, events, self._job_details.outputs)
         began = runtime.processor_seconds()
         for part in self._parts:
-            found = tuple(self._stories[host] for host in part.hosts)
+            found = tuple(self._host_details[host] for host in part.hosts)
             before = self._written.get(part.name)
             if before == found:
                 continue
@@ -314,7 +314,7 @@ class LivePage:
                     title=part.title,
                     part=part,
                     job=job_id(target) if is_job(target) else "",
-                    stories=found,
+                    hosts=found,
                     links={},
                     now=snapshot.now,
                     ended=False,

@@ -39,9 +39,9 @@ def store(consul: FlaggedConsul) -> Store:
 
 
 def explanation(store: Store, host: str) -> str:
-    story = read_fleet(store, fleet=FLEET, name=host, job=LAST_JOB).story
-    assert story is not None
-    return " ".join(story["explanation"])
+    details = read_fleet(store, fleet=FLEET, name=host, job=LAST_JOB).details
+    assert details is not None
+    return " ".join(details["explanation"])
 
 
 def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:

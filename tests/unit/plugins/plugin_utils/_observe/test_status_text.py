@@ -289,8 +289,8 @@ def test_the_history_of_a_host_says_if_older_entries_are_left_out() -> None:
 # Commands of operators in the history of a host
 
 
-def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
-    """Return what a story says after its head, without the times; the events are given with the oldest first."""
+def history_lines(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
+    """Return the lines on the history of a host, without its head and times; the events are given with the oldest first."""
     told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
     host = {
         **asdict(view("compute", "pending")),
@@ -304,7 +304,7 @@ def story(events: list[dict[str, Any]], record: dict[str, Any] | None = None) ->
 
 def test_commands_of_the_same_second_are_ordered_by_cause() -> None:
     words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
-    told = story([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
+    told = history_lines([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
     assert [line.partition(" ")[0] for line in told] == [
         *("begin", "rules", "resume", "approve", "stage", "open", "publish", "health", "hold", "unhold", "pause"),
         *("abort", "complete"),
@@ -312,7 +312,7 @@ def test_commands_of_the_same_second_are_ordered_by_cause() -> None:
 
 
 def test_a_retry_is_shown_as_an_operators_command() -> None:
-    told = story(
+    told = history_lines(
         [
             {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
             {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "fixed", "by": "ann"},
@@ -342,4 +342,4 @@ def test_a_retry_is_shown_as_an_operators_command() -> None:
     ],
 )
 def test_a_command_has_its_operator_and_reason(event: dict[str, Any], line: str) -> None:
-    assert story([event]) == [line]
+    assert history_lines([event]) == [line]

@@ -113,10 +113,10 @@ def test_its_data_follow_the_schema_and_say_what_consul_has(site: Site) -> None:
     assert [(one["code"], one["playbook"], one["variables"]) for one in rollout["needs_operator"]] == [
         ("broken_hosts", "retry", {"host": "compute31"})
     ]
-    stories = json.loads((site.folder / "hosts/1.json").read_text())
-    assert stories["compute31"]["state"] == "failed"
-    assert stories["compute31"]["record"]["step"] == "start"
-    assert [one["what"] for one in stories["compute31"]["events"]] == ["open"]
+    details = json.loads((site.folder / "hosts/1.json").read_text())
+    assert details["compute31"]["state"] == "failed"
+    assert details["compute31"]["record"]["step"] == "start"
+    assert [one["what"] for one in details["compute31"]["events"]] == ["open"]
 
 
 def test_only_what_has_changed_is_written(site: Site) -> None:

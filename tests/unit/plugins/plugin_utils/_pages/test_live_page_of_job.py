@@ -64,7 +64,7 @@ class Site:
         found: dict[str, Any] = json.loads((self.folder / f"hosts/{part}.json").read_text())[name]
         return found
 
-    def story(self, name: str) -> str:
+    def details(self, name: str) -> str:
         """Return what the page of hosts has on a host."""
         part = json.loads((self.folder / "hosts/index.json").read_text())[name]
         text = (self.folder / f"hosts/{part}.html").read_text()
@@ -128,7 +128,7 @@ def test_no_page_speaks_of_a_job_as_of_a_version(midway: Site) -> None:
 
 
 def test_each_host_has_its_state_and_its_last_output(midway: Site) -> None:
-    done, failed, running, held = (midway.story(host) for host in ("web1", "web2", "web3", "db1"))
+    done, failed, running, held = (midway.details(host) for host in ("web1", "web2", "web3", "db1"))
     assert '<span class="pill">done</span>' in done
     assert "Has run the job j1." in done
     assert "<b>done</b>, exit status 0, " in done and "took 2s" in done
@@ -161,7 +161,7 @@ def test_a_host_that_waits_says_so_in_the_words_of_jobs(site: Site) -> None:
     ledger = site.consul.data("upgrade/ledger")
     site.consul.write("upgrade/ledger", {**ledger, "state": "paused", "command": {"by": "ann", "at": 7}})
     site.update()
-    waiting = [site.story(host) for host in FLEET if '<span class="pill">pending</span>' in site.story(host)]
+    waiting = [site.details(host) for host in FLEET if '<span class="pill">pending</span>' in site.details(host)]
     assert waiting
     assert all("Has not run the job j1. " in one and "The job is paused." in one for one in waiting)
 
@@ -169,8 +169,8 @@ def test_a_host_that_waits_says_so_in_the_words_of_jobs(site: Site) -> None:
 def test_hosts_that_a_job_is_not_for_have_no_part_in_it(site: Site) -> None:
     site.begin(job(roles=("web",)))
     site.update()
-    assert '<span class="pill">left out</span>' in site.story("db1")
-    assert "The job j1 is not for it, so it does nothing and takes no slot." in site.story("db1")
+    assert '<span class="pill">left out</span>' in site.details("db1")
+    assert "The job j1 is not for it, so it does nothing and takes no slot." in site.details("db1")
     assert site.host("db1")["outside"] is True
     assert 'aria-label="db1: 1 left out"' in site.index
     assert "</svg> left out</li>" in site.index
@@ -181,12 +181,12 @@ def test_an_output_is_only_text_and_bounded(site: Site) -> None:
     site.begin(job("j1", hosts=("web1",)))
     site.ends("web1", "failed", exit_status=1, error=HOSTILE, output=HOSTILE + "x" * 10_000)
     site.update()
-    story = site.story("web1")
-    assert "<script>" not in story and "\x1b" not in story
-    assert "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;?[31m" in story
-    assert len(story) < 6000
-    assert "characters are left out of its middle. See all of it:" in story
-    assert "convoy.upgrade.status -i inventory.yml -e host=web1" in story
+    details = site.details("web1")
+    assert "<script>" not in details and "\x1b" not in details
+    assert "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;?[31m" in details
+    assert len(details) < 6000
+    assert "characters are left out of its middle. See all of it:" in details
+    assert "convoy.upgrade.status -i inventory.yml -e host=web1" in details
     for file in site.folder.rglob("*.html"):
         assert "alert(1)</script>" not in file.read_text()
 
@@ -213,17 +213,17 @@ def test_garbage_in_an_output_or_the_job_breaks_no_page(site: Site, value: bytes
         text = file.read_text()
         assert all(map(str.isprintable, text.split("\n"))), file
         assert len(text) < 60_000, file
-    assert '<span class="pill">done</span>' in site.story("web1")
+    assert '<span class="pill">done</span>' in site.details("web1")
     assert site.state["rollout"]["job"]["command"] == ""
 
 
 def test_a_host_that_runs_it_again_shows_how_it_ended_before(midway: Site) -> None:
     reports(midway.consul, "web2", "started", attempt=2, times={"failed": 4, "started": 9})
     midway.update()
-    story = midway.story("web2")
-    assert '<span class="pill">running</span>' in story
-    assert "<b>failed</b>, exit status 3" in story
-    assert "<pre>restart: exit status 3: no disk</pre>" in story
+    details = midway.details("web2")
+    assert '<span class="pill">running</span>' in details
+    assert "<b>failed</b>, exit status 3" in details
+    assert "<pre>restart: exit status 3: no disk</pre>" in details
 
 
 def test_a_change_of_one_host_writes_only_its_page_and_reads_only_its_output(midway: Site) -> None:

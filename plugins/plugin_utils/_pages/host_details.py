@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stories of hosts on the live page, in a bounded number of parts, so that a change of one host rewrites only its part."""
+"""The details of hosts on the live page, in a bounded number of parts, so that a change of one host rewrites only its part."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def waiting_text(view: HostView, *, of_job: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HostStory:
-    """All that the page has on one host. Equal stories have equal pages.
+class HostDetails:
+    """All that the page has on one host. Equal details have equal pages.
 
     :param events: what :func:`events_by_host` returns for it.
     :param target: that of the rollout: a version or a job; empty for none.
@@ -218,14 +218,14 @@ class HostStory:
         return self.view.state in BROKEN
 
 
-def stories(
+def host_details(
     snapshot: Snapshot,
     views: Mapping[str, HostView],
     stages: Sequence[str],
     events: Mapping[str, Sequence[Mapping[str, Any]]],
     outputs: Mapping[str, Mapping[str, Any]] | None = None,
-) -> dict[str, HostStory]:
-    """Return host -> story. Takes time linear in hosts.
+) -> dict[str, HostDetails]:
+    """Return host -> its details. Takes time linear in hosts.
 
     :param views: host -> view.
     :param stages: names of the stages.
@@ -236,7 +236,7 @@ def stories(
     found = {}
     for host, view in views.items():
         hold = snapshot.holds.covering(host, view.role)
-        found[host] = HostStory(
+        found[host] = HostDetails(
             host,
             replace(view, reason=waiting_text(view, of_job=snapshot.is_job)) if view.state == PENDING else view,
             snapshot.records.get(host),

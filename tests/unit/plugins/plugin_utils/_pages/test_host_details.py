@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stories of hosts: in which part each is, and what makes a part change."""
+"""The details of hosts: in which part each is, and what makes a part change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.host_stories import (
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.host_details import (
     ROW,
-    HostStory,
+    HostDetails,
     events_by_host,
+    host_details,
     parts_of,
-    stories,
     waiting_text,
 )
 from fleets import NEW, OLD, Fleet, fleet
@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 RULES = {"rolling_rules": {"global": 1}}
 
 
-def told(site: Fleet) -> dict[str, HostStory]:
+def details_of(site: Fleet) -> dict[str, HostDetails]:
     site.ledger = Ledger(3, NEW, OLD, instructions=RULES)
-    return stories(site.snapshot(), site.plan(RULES).hosts, [], {})
+    return host_details(site.snapshot(), site.plan(RULES).hosts, [], {})
 
 
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
@@ -44,10 +44,10 @@ def test_each_host_is_in_one_part_and_there_are_not_many(counts: list[int]) -> N
 
 def test_a_waiting_host_does_not_change_because_others_do() -> None:
     site = fleet(compute=4).opened("compute1")
-    before = told(site)
+    before = details_of(site)
     assert before["compute3"].view.reason == "waits for a slot: rolling_rules.global"
     site.upgraded("compute1").opened("compute2")
-    after = told(site)
+    after = details_of(site)
     assert {host for host in before if before[host] != after[host]} == {"compute1", "compute2"}
 
 
@@ -68,7 +68,7 @@ def test_steps_have_their_begin_and_end(state: str, end: int | None) -> None:
         StepStart(250, "nova", "verify"),
     )
     site.records["compute1"] = HostRecord(NEW, state, times={state: 300}, trail=trail)
-    found = next(iter(told(site).values()))
+    found = next(iter(details_of(site).values()))
     assert [*found.steps] == [
         ("nova", "stop", 100, 160), ("nova", "start", 160, 200), ("nova", "verify", 250, end),
     ]  # fmt: skip
@@ -77,7 +77,7 @@ def test_steps_have_their_begin_and_end(state: str, end: int | None) -> None:
 def test_a_host_without_a_record_or_with_an_unreadable_one_has_no_steps() -> None:
     site = fleet(compute=2)
     site.records["compute1"] = HostRecord(NEW, "failed", readable=False)
-    assert [[*one.steps] for one in told(site).values()] == [[], []]
+    assert [[*one.steps] for one in details_of(site).values()] == [[], []]
 
 
 def test_an_entry_of_the_history_is_of_the_hosts_and_roles_that_it_names() -> None:
