@@ -145,13 +145,13 @@ def main() -> None:
             released = not module.check_mode and release_lock(options["path"], options["run"] or "")
             return {"changed": False, "acquired": False, "released": released, "holder": None}
         local = options["process"]
-        claim = LockRequest(
+        request = LockRequest(
             run=options["run"] or "",
             who=options["who"] or "",
             process=ssh_connection_pid() if local is None else local,
             lease=options["lease"] if local is None else 0,
         )
-        acquired, holder = acquire_lock(options["path"], claim, dry=module.check_mode)
+        acquired, holder = acquire_lock(options["path"], request, dry=module.check_mode)
         shown = {"who": holder.who, "since": holder.since, "pid": holder.pid} if holder else None
         return {"changed": False, "acquired": acquired, "released": False, "holder": shown}
 

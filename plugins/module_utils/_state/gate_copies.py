@@ -67,7 +67,7 @@ class GateCopies:
 
         If the transaction removes all gates, it does not remove the legacy gates that :meth:`ahead` removes before it.
         """
-        return [one for operation in operations for one in (self._in_new_place(operation), *self._mirrored(operation))]
+        return [one for operation in operations for one in (self._in_new_place(operation), *self._copied(operation))]
 
     def changes(self, changes: Iterable[Change]) -> list[Change]:
         """Return the changes, with each change of a gate followed by that of its legacy key."""
@@ -118,7 +118,7 @@ class GateCopies:
         value = base64.b64encode(_as_json(_value_of(operation)).encode()).decode()
         return {"KV": {**facts, "Value": value}}
 
-    def _mirrored(self, operation: Operation) -> list[Operation]:
+    def _copied(self, operation: Operation) -> list[Operation]:
         if not self.is_needed:
             return []
         if self.wipes(operation):
@@ -132,10 +132,10 @@ class GateCopies:
             return []
         if facts["Verb"] in ("set", "cas"):
             flags = facts.get("Flags") or _BY_PLANNER
-            return [self._copied(place, self._spelled(_value_of(operation)), flags)]
+            return [self._written(place, self._spelled(_value_of(operation)), flags)]
         return [self._removed(self._old.gate(*place), self._index(place))] if facts["Verb"] == "delete" else []
 
-    def _copied(self, place: tuple[str, str | None], text: str, flags: int) -> Operation:
+    def _written(self, place: tuple[str, str | None], text: str, flags: int) -> Operation:
         """Return the write of a copy. What :meth:`ahead` has written before is set as it is."""
         key = self._old.gate(*place)
         return (

@@ -62,16 +62,16 @@ class LedgerWriter:
         self.clock = clock
         self.dry = dry
         self._handover = handover
-        self._mirror = GateCopies(self.store.keys, snapshot)
+        self._copies = GateCopies(self.store.keys, snapshot)
 
     @property
     def places(self) -> int:
         """How many of the :data:`MOST_GATES` operations one gate takes, as it may be set in both layouts."""
-        return self._mirror.places
+        return self._copies.places
 
     def room(self, operations: Sequence[Operation]) -> int:
         """Return how many operations a write has room for besides these."""
-        return MOST_GATES - len(self._mirror.operations(operations))
+        return MOST_GATES - len(self._copies.operations(operations))
 
     @property
     def next_epoch(self) -> int:
@@ -97,7 +97,7 @@ class LedgerWriter:
         if self._job is not None and self._job.is_under_way:
             raise job_under_way(self._job)
         self._make_room(operations)
-        operations = self._mirror.operations(operations)
+        operations = self._copies.operations(operations)
         key, before = self.store.keys.ledger, self.ledger
         ledger = replace(ledger, epoch=self.next_epoch, commit="" if self.dry else runtime.new_id())
         ledger = with_kept_rollouts(before, ledger, str(event["what"]))
@@ -108,9 +108,9 @@ class LedgerWriter:
             self._send(ledger, event, [*operations, *(remove(self.store.keys.event(epoch)) for epoch in old)])
         self.ledger = ledger
         self.changes.append(Change(key, ledger_for_diff(before) if before else None, ledger_for_diff(ledger)))
-        self.changes.extend(self._mirror.changes(changes))
-        if any(map(self._mirror.wipes, operations)):
-            self.changes.extend(self._mirror.wiped())
+        self.changes.extend(self._copies.changes(changes))
+        if any(map(self._copies.wipes, operations)):
+            self.changes.extend(self._copies.wiped())
 
     def _make_room(self, operations: Sequence[Operation]) -> None:
         """Write the operations for legacy gates that the transaction has no room for.
@@ -118,7 +118,7 @@ class LedgerWriter:
         If this process ends before the transaction itself, the next planner simply goes on from there.
         """
         keys = self.store.keys
-        for piece in () if self.dry else self._mirror.ahead(operations):
+        for piece in () if self.dry else self._copies.ahead(operations):
             checks = [compare(keys.ledger, self._index), compare(keys.current_version, self._version_index)]
             try:
                 self._write([*checks, *piece.operations])

@@ -22,7 +22,7 @@ from ..active_hosts import record_index
 from ..step import KeyMove, KeyProblem, KeysFound
 
 _Place = tuple[str, str | None]
-_EVERYBODY: _Place = ("global", None)
+_GLOBAL: _Place = ("global", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def moves(found: KeysFound) -> list[KeyMove]:
     made = [one for place, gate in old.items() if gate.by_hand for one in _hold(found, old, place, gate)]
     if found.switched or found.keys.ledger in found.entries:
         return made
-    by_hand = {place: gate for place, gate in new.items() if gate.by_hand and place != _EVERYBODY}
+    by_hand = {place: gate for place, gate in new.items() if gate.by_hand and place != _GLOBAL}
     rest = {place: gate for place, gate in by_hand.items() if place not in old or not old[place].by_hand}
     return made + [one for place, gate in rest.items() for one in _hold(found, {}, place, gate)]
 

@@ -11,7 +11,7 @@ from ....module_utils._common.names import check_version
 from ....module_utils._consul.operations import Change, compare_and_put
 from ..step import KeyMove, KeyProblem, KeysFound
 
-_MEND = "Set it to the version that the fleet should run, or delete it"
+_FIX = "Set it to the version that the fleet should run, or delete it"
 
 
 def version_problems(found: KeysFound) -> list[KeyProblem]:
@@ -21,13 +21,13 @@ def version_problems(found: KeysFound) -> list[KeyProblem]:
     if entry is None:
         return []
     if text_of(entry.value) is None:
-        return [KeyProblem(key, "holds bytes that are not UTF-8 text", f"{_MEND}.")]
+        return [KeyProblem(key, "holds bytes that are not UTF-8 text", f"{_FIX}.")]
     try:
         text = bare_text(entry.value)
         if text is not None:
             check_version(text, key)
     except UpgradeError as error:
-        return [KeyProblem(key, f"is not a version ({error.message})", f"{_MEND}.")]
+        return [KeyProblem(key, f"is not a version ({error.message})", f"{_FIX}.")]
     return []
 
 
