@@ -41,7 +41,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
     PushRun,
     task_groups_of_role,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_moves import forbidden_moves
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.allowed_upgrades import forbidden_upgrades
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import (
     HOST_VARIABLE,
     PROVIDER_VARIABLE,
@@ -130,12 +130,12 @@ class ActionModule(ControllerAction):
             },
         }
         providers = task_vars.get(PROVIDER_VARIABLE) or {}
-        forbidden = forbidden_moves(plan, composition, version, declared, providers)
+        forbidden = forbidden_upgrades(plan, composition, version, declared, providers)
         if forbidden.reasons:
             raise UpgradeError(
-                "forbidden_move",
+                "forbidden_upgrade",
                 f"Nothing was touched: {self._host} may not go to {version}. {' '.join(forbidden.reasons)} Go to another version first, hold this "
-                "host (convoy.upgrade.hold), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
+                "host (convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
                 hosts=[self._host],
             )
         if not self._task.check_mode:

@@ -28,7 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_tex
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import KeepRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     RunRequest,
-    check_moves,
+    check_allowed,
     check_services,
     prepare_run,
     services_of,
@@ -74,7 +74,7 @@ class ActionModule(ControllerAction):
     OPTIONS = _OPTIONS
 
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Prepare the run, or only check whether the fleet may move."""
+        """Prepare the run, or only check whether the upgrade is allowed."""
         self._vars = task_vars
         roles = options["upgrade_roles"]
         check_roles(roles)
@@ -111,7 +111,7 @@ class ActionModule(ControllerAction):
         check_services(request)
         if options["once"] or not options["wait"]:
             # All hosts upgrade themselves, as once and wait=false are refused otherwise.
-            check_moves(request)
+            check_allowed(request)
             after = roles_with_post_upgrade(composition)
             return {
                 "pushes": False,
@@ -152,7 +152,7 @@ class ActionModule(ControllerAction):
         given = {"action": "rollback", **({"version": options["version"]} if options["version"] else {})}
         version = self._run_action("consul_upgrade_control", given, options, check=True)["version"]
         fleet = self._run_action("consul_upgrade_info", {"hosts": [ALL], "history": 0}, options, check=True)
-        check_moves(replace(self._request(options, fleet, composition), version=version))
+        check_allowed(replace(self._request(options, fleet, composition), version=version))
         return {"pushes": True}
 
     def _compose(self, options: Mapping[str, Any], *, for_run: bool) -> dict[str, Any]:

@@ -170,7 +170,7 @@ failure:
   type: dict
   contains:
     code:
-      description: Stable failure code, such as V(forbidden_move), V(no_services), V(not_on_host), V(leased) or V(untrusted_services).
+      description: Stable failure code, such as V(forbidden_upgrade), V(no_services), V(not_on_host), V(leased) or V(untrusted_services).
       type: str
     message:
       description: Message of the failure, without the code that RV(ignore:msg) begins with.

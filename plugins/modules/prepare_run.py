@@ -258,7 +258,7 @@ failure:
   type: dict
   contains:
     code:
-      description: A stable word, such as C(forbidden_move), C(not_upgradable), C(stuck), C(timeout), C(no_watch) or C(unreachable).
+      description: A stable word, such as C(forbidden_upgrade), C(not_upgradable), C(stuck), C(timeout), C(no_watch) or C(unreachable).
       type: str
     message:
       description: The message of the failure.

@@ -305,7 +305,7 @@ def test_a_layout_that_gets_newer_while_a_hold_reads_is_refused_too(
     assert not consul.tree("upgrade/hold/")
 
 
-def test_there_is_no_way_back_and_none_beyond_the_newest(store: Store, consul: RawKV) -> None:
+def test_there_is_no_older_layout_and_none_beyond_the_newest(store: Store, consul: RawKV) -> None:
     for layout in (0, SCHEMA + 1):
         assert refusal(store, target=layout).code == "unknown_layout"
     consul.put("upgrade/schema", "x")

@@ -117,7 +117,7 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     )
     with pytest.raises(UpgradeError) as caught:
         migrate(settings, target=1)
-    assert caught.value.code == "no_way_back"
+    assert caught.value.code == "no_older_layout"
 
 
 @pytest.mark.thorough

@@ -208,7 +208,7 @@ def test_what_can_not_run_is_refused_before_anything_begins(node: Node, tmp_path
         remote,
     )
     codes = [one["failure"]["code"] for one in (old, role, other, away)]
-    assert codes == ["forbidden_move", "no_services", "bad_folder", "not_on_host"]
+    assert codes == ["forbidden_upgrade", "no_services", "bad_folder", "not_on_host"]
     assert "Nothing was touched: localhost may not go to 2." in old["failure"]["message"]
     (node.composed / "web/upgrade.yml").chmod(0o666)
     untrusted = node(node.services("prepared", version_before="1"))[0]

@@ -249,5 +249,5 @@ def test_a_host_that_may_not_go_there_keeps_the_run_from_being_prepared(
     given = {"instructions": {"rolling_rules": {"global": 2}}}
     played = run(prepared(roles, FLEET, version="2.8", services=["db"], **given), environ=WATCHED)
     for result in played[1:]:
-        assert result["failure"]["code"] == "forbidden_move", played.stdout
+        assert result["failure"]["code"] == "forbidden_upgrade", played.stdout
         assert "2 of 2 hosts may not go to 2.8. localhost, web2 (2.4): db of the role web" in result["msg"]

@@ -275,7 +275,7 @@ def test_a_provider_that_is_no_longer_at_the_start_of_its_path_is_not_upgraded(
             step(service, "web1", CLOUD[0].name)
         else:
             end(service, "web1")
-    assert caught.value.code == "provider_moved"
+    assert caught.value.code == "provider_changed"
     assert caught.value.message == (
         "The provider cloud is at 1.5 now, but the upgrade path of this run begins at 1. Run the same command again with "
         "-e retry_failed=true; its upgrade path begins at the new version."

@@ -68,7 +68,7 @@ class ProviderUpgrade:
     def refuse_to_begin(self, found: ProviderState) -> None:
         """Raise an error if the fleet has another target, or the provider another version than this upgrade begins at.
 
-        :raises UpgradeError: ``overtaken``, ``provider_moved``.
+        :raises UpgradeError: ``overtaken``, ``provider_changed``.
         """
         if found.wanted != self.version:
             raise UpgradeError(
@@ -118,7 +118,7 @@ class ProviderUpgrade:
 
         :param has_begun: whether the host has begun a task group. If it has not, and the fleet's target has changed, nothing is
             recorded.
-        :raises UpgradeError: ``provider_gone``, ``provider_moved``.
+        :raises UpgradeError: ``provider_gone``, ``provider_changed``.
         """
         self._record(
             store, lambda _before: Provider(self.version, host=self.host, at=int(runtime.now())), has_begun=has_begun
@@ -190,7 +190,7 @@ class ProviderUpgrade:
     def _refuse_moved(self, provider: Provider) -> None:
         if self.origin and provider.state == UPGRADED and provider.version not in ("", self.origin):
             raise UpgradeError(
-                "provider_moved",
+                "provider_changed",
                 f"The provider {self.name} is at {provider.version} now, but the upgrade path of this run begins at {self.origin}. Run the "
                 "same command again with -e retry_failed=true; its upgrade path begins at the new version.",
             )

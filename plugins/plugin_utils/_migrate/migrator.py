@@ -77,7 +77,7 @@ class Migrator:
         """Migrate the keys.
 
         :param dry: write nothing, and return what would be done.
-        :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_way_back``, ``migrating``, ``lost_lock``, ``busy``,
+        :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_older_layout``, ``migrating``, ``lost_lock``, ``busy``,
             and what :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
         """
         for _try in range(_MOST_TAKES):
@@ -114,7 +114,7 @@ class Migrator:
     def _ahead(self, status: MigrationStatus) -> list[MigrationStep]:
         if status.schema > self._target:
             raise UpgradeError(
-                "no_way_back",
+                "no_older_layout",
                 f"{self._keys.schema} is {status.schema}, and there is no way back to layout {self._target}. To go back, restore a "
                 "snapshot of Consul from before the migration.",
             )

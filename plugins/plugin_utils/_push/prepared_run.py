@@ -16,7 +16,7 @@ from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, post_upgrade_hosts, run_scope
-from .._upgrade_path.allowed_moves import ForbiddenMoves, forbidden_moves
+from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
 
@@ -122,22 +122,22 @@ class PreparedRun:
         }
 
 
-def check_moves(request: RunRequest) -> ForbiddenMoves:
+def check_allowed(request: RunRequest) -> ForbiddenUpgrades:
     """Check that every host of the fleet may go to the version, also the hosts that are not in this run.
 
     :returns: ``left_out`` has the hosts whose versions can't be compared.
-    :raises UpgradeError: ``forbidden_move``.
+    :raises UpgradeError: ``forbidden_upgrade``.
     """
-    forbidden = forbidden_moves(
+    forbidden = forbidden_upgrades(
         request.plan, request.composition, request.version, _declared(request), request.providers
     )
     if forbidden.reasons:
         total = len(request.plan["hosts"])
         subject = f"{len(forbidden.hosts)} of {plural(total, 'host')}" if forbidden.hosts else "a provider"
         raise UpgradeError(
-            "forbidden_move",
+            "forbidden_upgrade",
             f"Nothing was touched: {subject} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
-            "hold these hosts (convoy.upgrade.hold), or allow this move in upgrade_roles or in meta/upgrade.yml of these services.",
+            "hold these hosts (convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
             hosts=list(forbidden.hosts),
         )
     return forbidden
@@ -187,9 +187,9 @@ def check_services(request: RunRequest) -> None:
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     """Return the run.
 
-    :raises UpgradeError: ``forbidden_move``, ``no_host_left``, and what :func:`run_scope` and :func:`routes_of` raise.
+    :raises UpgradeError: ``forbidden_upgrade``, ``no_host_left``, and what :func:`run_scope` and :func:`routes_of` raise.
     """
-    reasons = dict(check_moves(request).left_out)
+    reasons = dict(check_allowed(request).left_out)
     scope = _scope(request, reasons)
     routes = routes_of(
         request.plan, scope.pushed_hosts, request.composition, request.version, _declared(request), request.providers

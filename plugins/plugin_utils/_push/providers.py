@@ -47,7 +47,7 @@ class Providers:
         :param in_wave: whether the host runs each task at the same time as the other hosts of its wave. It must not wait for them.
         :returns: :data:`BEGUN`; :data:`DONE` if the task group is finished; :data:`LEFT_TO_OTHER` if another host of the wave runs it;
             :data:`PARTIAL` if another host of this run ran the part that tags select.
-        :raises UpgradeError: ``provider_failed``, ``provider_moved``, ``unreadable_provider``, ``overtaken``.
+        :raises UpgradeError: ``provider_failed``, ``provider_changed``, ``unreadable_provider``, ``overtaken``.
         """
         name, version = task_group.service, self._run.version
         index = 0
@@ -118,7 +118,7 @@ class Providers:
         """Record the providers of a host as upgraded if it has finished all their task groups; else release them.
 
         :param done: the task groups that it has finished.
-        :raises UpgradeError: ``provider_gone``, ``provider_moved``.
+        :raises UpgradeError: ``provider_gone``, ``provider_changed``.
         """
         held = self._current.pop(host, {})
         for name in self._run.providers_of(host):

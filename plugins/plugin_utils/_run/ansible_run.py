@@ -24,7 +24,7 @@ from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import refuse_bad_booleans, refuse_bad_job, refuse_empty_names, refuse_unknown_variables
 from .limit import honours_limit, refuse_limit
-from .next_step import COMMAND, MOVES, NextStep, after_failure, next_part, next_to_admit
+from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
 from .task_options import TAG_OPTIONS, refuse_task_options
@@ -71,7 +71,7 @@ class PlaybookRun:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
-        if any(name in (*MOVES, COMMAND) for name in self._names):
+        if any(name in (*UPGRADES, COMMAND) for name in self._names):
             keep_connections_alive()
         call_when_closed(self._end_without_output)
         # At exit, so that it is the last line, however the run ends.

@@ -26,7 +26,7 @@ def refuse_leftovers(given: Iterable[str]) -> None:
     """Raise an error for words that belong to no variable, because the shell removed their quotes.
 
     :param given: the values of ``-e``, in their order.
-    :raises UpgradeError: ``leftover_words``. If there is a variable, ``instead`` in its details has the intended option.
+    :raises UpgradeError: ``leftover_arguments``. If there is a variable, ``instead`` in its details has the intended option.
     """
     for option in given:
         if not option or option.startswith(_WHOLE):
@@ -37,12 +37,12 @@ def refuse_leftovers(given: Iterable[str]) -> None:
         words = sanitize(" ".join(leftovers))
         if not name:
             raise UpgradeError(
-                "leftover_words",
+                "leftover_arguments",
                 f"-e {sanitize(shlex.quote(option))}: {words!r} belongs to no variable. Nothing was done: write -e name=value.",
                 words=leftovers,
             )
         raise UpgradeError(
-            "leftover_words",
+            "leftover_arguments",
             f"-e {sanitize(shlex.quote(option))}: the value of {sanitize(name)} ends before {words!r}, because the shell removes "
             f"quotes before Ansible sees them. Nothing was done: write {sanitize(as_option(values))}",
             name=name,

@@ -14,7 +14,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._common.sanitize import sanitize, truncated_repr
-from .next_step import COMMAND, MOVES, OF_NEW_JOB
+from .next_step import COMMAND, OF_NEW_JOB, UPGRADES
 
 # Lists variables of the operator's own services that look like one of these.
 OWN = "upgrade_own_variables"
@@ -139,7 +139,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in marked:
             continue
-        ignored = _IGNORED if playbook in MOVES else _IGNORED_BY_COMMAND if playbook == COMMAND else {}
+        ignored = _IGNORED if playbook in UPGRADES else _IGNORED_BY_COMMAND if playbook == COMMAND else {}
         if name in ignored and name != playbook:
             instead = ignored[name]
             raise UpgradeError(

@@ -15,7 +15,7 @@ from ...module_utils._observe.operator_needs import INTERRUPTED, UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
-MOVES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
+UPGRADES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
 # The playbook that begins jobs, its variables that only a new job has, and those that a command which continues the job leaves out.
 COMMAND = "command"
 OF_NEW_JOB = ("run", "args", "only", "expires", "sign_with")
@@ -75,7 +75,7 @@ def after_failure(
         return NextStep(without=("host",)) if playbook == "status" else NextStep("status")
     if code == _UNKNOWN_JOB:
         return NextStep(variables={"job": "last"})
-    if playbook not in MOVES:
+    if playbook not in UPGRADES:
         return NextStep()
     if has_lost_host and not code:
         return NextStep(variables={"retry_failed": "true"})
@@ -127,7 +127,7 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
         return NextStep("status")
     if not is_job(target):
         return NextStep()
-    step = after_failure(MOVES[0], code, info)
+    step = after_failure(UPGRADES[0], code, info)
     if (info.get("blocker") or {}).get("code") == EXPIRED:
         return NextStep("abort")
     if (info.get("blocker") or {}).get("code") == ABORT:
@@ -144,7 +144,7 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
     :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
     counts: Mapping[str, int] = info.get("counts") or {}
-    if playbook not in MOVES or not _is_part(playbook, is_limited=is_limited) or not info.get("version"):
+    if playbook not in UPGRADES or not _is_part(playbook, is_limited=is_limited) or not info.get("version"):
         return None
     if not any(count for state, count in counts.items() if state not in (UPGRADED, HELD)):
         return None
@@ -160,7 +160,7 @@ def _is_part(playbook: str, *, is_limited: bool) -> bool:
 
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
-    if playbook in (*MOVES, COMMAND) or not info.get("version") or info.get("blocker"):
+    if playbook in (*UPGRADES, COMMAND) or not info.get("version") or info.get("blocker"):
         return None
     if any(one["cause"] == _ADMISSIBLE for one in info.get("reasons") or ()):
         if is_job(info["version"]):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .next_step import COMMAND, MOVES
+from .next_step import COMMAND, UPGRADES
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 _INTERNAL = PLAYBOOKS / "internal"
@@ -52,13 +52,13 @@ def playbook_names(file: str, plays: Iterable[Any]) -> tuple[str, ...]:
             has_parts = True
             if (part := _OF_PART.get(str(play.vars.get("upgrade_part")))) is not None:
                 found[part] = None
-    if has_parts and not any(name in (*MOVES, COMMAND) for name in found):
+    if has_parts and not any(name in (*UPGRADES, COMMAND) for name in found):
         found["upgrade"] = None
-    moves = [name for name in found if name in MOVES]
-    if "rollback" in moves:
+    upgrades = [name for name in found if name in UPGRADES]
+    if "rollback" in upgrades:
         first = "rollback"
     else:
-        first = moves[0] if len(moves) == 1 else "upgrade" if moves else next(iter(found), own)
-    if not moves and COMMAND in found:
+        first = upgrades[0] if len(upgrades) == 1 else "upgrade" if upgrades else next(iter(found), own)
+    if not upgrades and COMMAND in found:
         first = COMMAND
     return tuple(dict.fromkeys((first, *found)))

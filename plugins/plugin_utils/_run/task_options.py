@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from .next_step import COMMAND, MOVES
+from .next_step import COMMAND, UPGRADES
 
 TAG_OPTIONS = ["--tags", "--skip-tags"]
 # Option of ansible-playbook -> its key in context.CLIARGS, and why it is refused.
@@ -29,7 +29,7 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
     :raises UpgradeError: ``refused_option``. ``option`` in its details is the option to leave out.
     """
     for name, (key, why) in _REFUSED.items():
-        if playbook in MOVES and options.get(key):
+        if playbook in UPGRADES and options.get(key):
             raise UpgradeError(
                 "refused_option",
                 f"{name}: {why}. Nothing was done. Leave it out: a host resumes at its first unfinished task group by itself, and "

@@ -43,7 +43,7 @@ def test_complete_values_are_accepted(given: str) -> None:
 def test_leftovers_are_refused_with_the_quoting_that_ansible_reads(given: str, write: str) -> None:
     with pytest.raises(UpgradeError) as refused:
         refuse_leftovers(["version=2.0", given])
-    assert refused.value.code == "leftover_words"
+    assert refused.value.code == "leftover_arguments"
     assert refused.value.message.endswith(f"Nothing was done: write {write}")
 
 

@@ -19,7 +19,7 @@ _MOST_HOSTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ForbiddenMoves:
+class ForbiddenUpgrades:
     """The hosts that may not go to a version.
 
     :param reasons: a sentence for all hosts with the same reason, and one for each provider that may not go there.
@@ -31,13 +31,13 @@ class ForbiddenMoves:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def forbidden_moves(
+def forbidden_upgrades(
     progress: Mapping[str, Any],
     composition: Mapping[str, Any],
     version: str,
     declared: Mapping[str, object] | None = None,
     providers: Mapping[str, object] | None = None,
-) -> ForbiddenMoves:
+) -> ForbiddenUpgrades:
     """Return all hosts of the fleet that may not go to a version, and why.
 
     - If a host has an unfinished upgrade, both its origin and the target of that upgrade must be allowed.
@@ -88,11 +88,11 @@ def forbidden_moves(
     ]
     reasons += _of_providers(progress, composition, version, declared_versions(providers or {}, PROVIDER_VARIABLE))
     every = dict.fromkeys(host for _services, hosts in forbidden.values() for host in hosts)
-    return ForbiddenMoves(tuple(every), tuple(reasons), left_out)
+    return ForbiddenUpgrades(tuple(every), tuple(reasons), left_out)
 
 
 class _Refusal(NamedTuple):
-    """Why a service does not allow a move.
+    """Why a service does not allow an upgrade.
 
     :param is_incomparable: whether the versions can't be compared.
     """
