@@ -58,7 +58,7 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 
 def begin(store: Store, consul: RawKV) -> None:
-    """Leave a fleet with a failed host, one at work, and a spent budget."""
+    """Leave a fleet with a failed host, one at work, and an exhausted budget."""
     seed(consul, names(compute=4, controller=1))
     rules = {"rolling_rules": {"global": 2}, "role_order": {"compute": "controller"}, "failure_rules": {"fleet": 1}}
     make_pass(store, PassRequest(version="2", rules=rules))

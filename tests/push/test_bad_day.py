@@ -122,7 +122,7 @@ def test_a_host_whose_check_fails_while_it_soaks_stops_what_the_budget_says(flee
 
 
 @pytest.mark.thorough
-def test_a_budget_that_is_spent_stops_the_run_and_names_the_hosts(fleet: Site) -> None:
+def test_a_budget_that_is_exhausted_stops_the_run_and_names_the_hosts(fleet: Site) -> None:
     fleet.fail("web1", "app/upgrade")
     for host in ("web2", "web3"):
         fleet.sleep(1.5, host)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Failure budgets: which of them the failed and lost hosts of a fleet have used up."""
+"""Failure budgets: which of them the failed and lost hosts of a fleet have exhausted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .._rules.role_order import RoleOrder
 
 @dataclass(frozen=True, slots=True)
 class ExhaustedBudget:
-    """A failure budget that is used up.
+    """A failure budget that is exhausted.
 
     :param what: what it is for: ``role compute``, ``group ceph`` or ``the fleet``.
     :param key: the key of the rules that sets it.
     :param allowed: the number of failed or lost hosts at which nothing more is admitted.
-    :param hosts: the hosts that used it up.
+    :param hosts: the hosts that exhausted it.
     """
 
     what: str
@@ -40,10 +40,10 @@ class ExhaustedBudget:
 
 @dataclass(frozen=True, slots=True)
 class ExhaustedBudgets:
-    """All failure budgets of a fleet that are used up.
+    """All failure budgets of a fleet that are exhausted.
 
-    :param fleet: that of the whole fleet; None if it is not used up or not set.
-    :param by_role: role -> the first budget over it that is used up: its group's, else its own.
+    :param fleet: that of the whole fleet; None if it is not exhausted or not set.
+    :param by_role: role -> the first budget over it that is exhausted: its group's, else its own.
     """
 
     fleet: ExhaustedBudget | None = None
@@ -58,7 +58,7 @@ class ExhaustedBudgets:
 def exhausted_budgets(
     rules: FailureRules, order: RoleOrder, sizes: Mapping[str, int], broken: Mapping[str, Sequence[str]]
 ) -> ExhaustedBudgets:
-    """Return the failure budgets that are used up.
+    """Return the failure budgets that are exhausted.
 
     :param sizes: role -> number of hosts, of which a percentage is taken.
     :param broken: role -> its hosts that failed or are lost.

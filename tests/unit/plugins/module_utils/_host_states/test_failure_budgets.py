@@ -23,7 +23,7 @@ def exhausted(raw: dict[str, Any], groups: dict[str, str] | None = None, **broke
     return exhausted_budgets(parse_failure_rules(raw), order, sizes, broken)
 
 
-def test_a_budget_is_used_up_when_as_many_hosts_are_broken_as_it_says() -> None:
+def test_a_budget_is_exhausted_when_as_many_hosts_are_broken_as_it_says() -> None:
     assert exhausted({"fleet": 2}, web=["web1"]) == ExhaustedBudgets()
     found = exhausted({"fleet": 2}, web=["web1"], db=["db2"])
     assert found.fleet is not None

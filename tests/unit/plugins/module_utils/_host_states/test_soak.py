@@ -126,18 +126,18 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     site.now += 60
     assert remember(site, CHECKED) == f"upgraded: runs {NEW}"
     site.checks["compute1"] = {"nova": "critical"}
-    spent = {**CHECKED, "failure_rules": {"fleet": 1}}
-    assert remember(site, spent) == "failed: was upgraded, and now its check nova is critical"
-    assert site.plan(spent).blocker is not None
+    exhausted = {**CHECKED, "failure_rules": {"fleet": 1}}
+    assert remember(site, exhausted) == "failed: was upgraded, and now its check nova is critical"
+    assert site.plan(exhausted).blocker is not None
     site.checks["compute1"] = {"nova": "passing"}
     # A check that passes for a moment does not free the budget.
-    assert remember(site, spent) == "failed: was unhealthy and soaks for 60 s more"
-    assert site.plan(spent).blocker is not None
+    assert remember(site, exhausted) == "failed: was unhealthy and soaks for 60 s more"
+    assert site.plan(exhausted).blocker is not None
     site.now += 59
-    assert remember(site, spent) == "failed: was unhealthy and soaks for 1 s more"
+    assert remember(site, exhausted) == "failed: was unhealthy and soaks for 1 s more"
     site.now += 1
-    assert remember(site, spent) == f"upgraded: runs {NEW}"
-    assert site.plan(spent).blocker is None
+    assert remember(site, exhausted) == f"upgraded: runs {NEW}"
+    assert site.plan(exhausted).blocker is None
 
 
 def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:

@@ -124,7 +124,7 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
         ({"failure_rules": {"roles": {"compute": 1}}}, "convoy.upgrade.retry, once those hosts are fixed"),
     ],
 )
-def test_a_spent_budget_is_an_operators_to_mend(rules: dict[str, Any], change: str) -> None:
+def test_an_exhausted_budget_is_an_operators_to_fix(rules: dict[str, Any], change: str) -> None:
     one = under(fleet(compute=3).failed("compute1"), rules)
     sentences = told(one, "compute2")
     assert f"An operator can change this: {change}." in sentences

@@ -106,7 +106,7 @@ def test_reports_are_published_twenty_to_a_write(count: int, writes: int) -> Non
 # Budgets
 
 
-def test_a_budget_that_is_spent_is_written_once_and_when_it_is_not_any_more() -> None:
+def test_a_budget_that_is_exhausted_is_written_once_and_when_it_is_not_any_more() -> None:
     site = fleet(compute=3).failed("compute1")
     rules = {"failure_rules": {"fleet": 1, "roles": {"compute": 1}}}
     assert noted(site, rules) == ([], 1)
