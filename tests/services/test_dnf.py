@@ -157,7 +157,7 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     before, old, other = installed(node), process(node), process(node, "other")
     publish(node, "9")
     shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
-    assert f"package_service_behind: - - beacon - {before}-1 - 9-1 " in shown, shown
+    assert f"package_service_outdated: - - beacon - {before}-1 - 9-1 " in shown, shown
     run(steps, "prepare", "upgrade")
     assert installed(node) == "9"
     assert (process(node), process(node, "other")) == (old, other)
@@ -167,7 +167,7 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     assert process(node, "other") != other
     run(steps)
     shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
-    assert "package_service_behind: [] " in shown, shown
+    assert "package_service_outdated: [] " in shown, shown
 
 
 @pytest.mark.thorough

@@ -45,7 +45,7 @@ def run(steps: Steps, which: tuple[str, ...], *hosts: str, code: int = 0, check:
 
 
 def pinned(node: Node) -> str:
-    """Return what the nova-compute that runs was told of the version of messages; it logs its options at its start."""
+    """Return what the nova-compute that runs was given as RPC version; it logs its options at its start."""
     process = node.run("systemctl", "show", "--property=MainPID", "--value", "nova-compute").stdout.strip()
     found: list[str] = re.findall(rf"(?m)^\S+ \S+ {process} .*upgrade_levels\.compute += (\S+)", node.read(LOG) or "")
     return found[-1]
