@@ -12,13 +12,13 @@ import yaml
 from devkit.agent import ROOT
 from jinja2.nativetypes import NativeEnvironment
 
-RANK = ROOT / "roles/postgresql/tasks/rank.yml"
+ORDER = ROOT / "roles/postgresql/tasks/order.yml"
 FILE: dict[str, Any] = {"postgresql_migration_file": "v2.sql"}
 COMMAND: dict[str, Any] = {"postgresql_migration_command": ["migrate"]}
 
 
 def goes_last(*, replica: bool, streaming: int = 0, **more: Any) -> Any:
-    *_others, fact = yaml.safe_load(RANK.read_text())
+    *_others, fact = yaml.safe_load(ORDER.read_text())
     expression = fact["ansible.builtin.set_fact"]["upgrade_goes_last"]
     variables = {"postgresql_is": {"replica": replica}, "postgresql_streaming": {"stdout": f"{streaming}\n"}}
     variables |= {"postgresql_migration_file": "", "postgresql_migration_command": [], **more}
