@@ -191,11 +191,11 @@ def test_the_alerts_ring_when_they_should(store: Store, consul: RawKV, promtool:
     input_series.append({"series": 'node_textfile_mtime_seconds{file="/x/convoy.prom"}', "values": "0x120"})
     expected = {
         "ConvoyUpgradeHostsBroken": (["4m"], ["6m"]),
-        "ConvoyUpgradeBudgetSpent": ([], ["0m"]),
+        "ConvoyUpgradeBudgetExhausted": ([], ["0m"]),
         "ConvoyUpgradeHostSlow": (["59m"], ["61m"]),
         "ConvoyUpgradeStuck": (["0m", "2h"], []),
-        "ConvoyUpgradeWantsApproval": (["0m", "2h"], []),
-        "ConvoyUpgradeNotLookedAt": (["14m"], ["16m"]),
+        "ConvoyUpgradeNeedsApproval": (["0m", "2h"], []),
+        "ConvoyUpgradeMetricsStale": (["14m"], ["16m"]),
     }
     rules = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
     assert set(rules) == set(expected)
@@ -223,4 +223,4 @@ def test_the_alerts_ring_when_they_should(store: Store, consul: RawKV, promtool:
             )
         ]
         assert judged(stuck, "16m", "ConvoyUpgradeStuck") is rings, state
-    assert judged([{"series": "convoy_upgrade_needs_approval", "values": "1x120"}], "1m", "ConvoyUpgradeWantsApproval")
+    assert judged([{"series": "convoy_upgrade_needs_approval", "values": "1x120"}], "1m", "ConvoyUpgradeNeedsApproval")
