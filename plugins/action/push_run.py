@@ -141,7 +141,7 @@ class ActionModule(ControllerAction):
         return run.as_result()
 
     def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Start the tasks after the upgrade, once every host is upgraded. In check mode nothing follows."""
+        """Start the post-upgrade tasks, once every host is upgraded. In check mode nothing follows."""
         run = ask(GetRun())
         if self._task.check_mode:
             return run.as_result()
@@ -156,7 +156,7 @@ class ActionModule(ControllerAction):
         outside = post_upgrade_outside_tags(run.composition, run.post_upgrade, run.fleet, only, skip)
         if outside.reasons:
             left = {host: version for host, version in run.post_upgrade.items() if host not in outside.reasons}
-            # Gates open only after all tasks that follow the upgrade.
+            # Gates open only after all post-upgrade tasks.
             run = replace(run, post_upgrade=left, complete=False)
             for line in outside.lines():
                 self._display.display(line)

@@ -82,7 +82,7 @@ options:
     type: dict
   roles_with_post_upgrade:
     description:
-      - Roles whose hosts have tasks after the upgrade. They stay a part of the rollout, and all gates are opened only after them.
+      - Roles whose hosts have post-upgrade tasks. They stay a part of the rollout, and all gates are opened only after them.
     type: list
     elements: str
   services:

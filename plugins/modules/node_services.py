@@ -33,7 +33,7 @@ options:
       - V(delivered) returns what the host needs, on the controller.
       - V(prepared) checks, on the host, whether its services may go to O(version), and returns its upgrade path.
       - V(begun) records the task groups of the host from now on. The host must have reported that its upgrade started.
-      - V(begun_post_upgrade) does the same for the tasks after the upgrade, if planners have admitted the host to them and it has not
+      - V(begun_post_upgrade) does the same for the post-upgrade tasks, if planners have admitted the host to them and it has not
         finished them.
     type: str
     choices: [delivered, prepared, begun, begun_post_upgrade]
@@ -108,7 +108,7 @@ EXAMPLES = r"""
     version: "2.10"
     prepared: "{{ prepared }}"
 
-- name: Begin the tasks after the upgrade
+- name: Begin the post-upgrade tasks
   convoy.upgrade.node_services:
     state: begun_post_upgrade
     folder: /etc/convoy/services

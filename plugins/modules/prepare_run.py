@@ -96,7 +96,7 @@ options:
     default: []
   part:
     description:
-      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs tasks after the upgrade.
+      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs post-upgrade tasks.
     type: str
     choices: [all, controlplane, dataplane, role, after]
     default: all
@@ -160,7 +160,7 @@ role_order:
   returned: if a role has services
   type: dict
 roles_with_post_upgrade:
-  description: Roles whose hosts have tasks after the upgrade.
+  description: Roles whose hosts have post-upgrade tasks.
   returned: if a role has services, and RV(pushes) is false
   type: list
   elements: str
@@ -211,7 +211,7 @@ resumed:
   type: list
   elements: str
 post_upgrade:
-  description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
+  description: Hosts that have post-upgrade tasks. Empty before V(finished), and as long as a host is not upgraded.
   returned: if RV(pushes) is true
   type: list
   elements: str

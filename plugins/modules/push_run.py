@@ -39,7 +39,7 @@ options:
         play, and do not give way a second time.
       - V(settled) waits until the hosts of O(play) are upgraded, shows every change, and fails if nothing can move any more.
         Hosts of roles without services are admitted meanwhile, as they upgrade themselves.
-      - V(finished) admits hosts to the tasks after the upgrade, if every host of the fleet is upgraded.
+      - V(finished) admits hosts to the post-upgrade tasks, if every host of the fleet is upgraded.
       - V(stopped) ends the session, and with it all leases of the run.
     type: str
     choices: [validated, started, asked_again, settled, finished, stopped]
@@ -146,7 +146,7 @@ resumed:
   type: list
   elements: str
 post_upgrade:
-  description: Hosts that have tasks after the upgrade. Empty before V(finished), and as long as a host is not upgraded.
+  description: Hosts that have post-upgrade tasks. Empty before V(finished), and as long as a host is not upgraded.
   returned: with V(started) and V(finished)
   type: list
   elements: str

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Passes for the tasks after the upgrade: the same health and the same budgets as in the upgrade."""
+"""Passes for the post-upgrade tasks: the same health and the same budgets as in the upgrade."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(consul: RawKV, host: str, status: str) -> None:
 
 
 def tell(consul: RawKV, host: str, post: str) -> None:
-    """Write where a host is with its tasks after the upgrade, as the push daemon does."""
+    """Write where a host is with its post-upgrade tasks, as the push daemon does."""
     consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "post": post}))
 
 

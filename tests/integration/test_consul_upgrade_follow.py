@@ -126,7 +126,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     assert consul.get("config_state/enable_puppet/global") == b"False"
 
-    # With what the tasks after the upgrade write, it goes on; once they are done and nothing comes after them, it is over.
+    # With what the post-upgrade tasks write, it goes on; once they are done and nothing comes after them, it is over.
     begun = time.monotonic()
     seen = []
     for found in follow_in_process(store.settings, hosts, patience=1.5):
@@ -186,7 +186,7 @@ def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, co
 
 
 def report_after(consul: RawKV, state: str) -> None:
-    """Let the host say where it is with its tasks after the upgrade."""
+    """Let the host say where it is with its post-upgrade tasks."""
     record = json.loads(consul.get("upgrade/hosts/compute1") or b"{}")
     consul.put("upgrade/hosts/compute1", json.dumps({**record, "post": state}))
 

@@ -129,7 +129,7 @@ def test_a_step_without_its_push_service_or_out_of_order_is_refused(run: Runner,
 
 
 @pytest.mark.thorough
-def test_the_tasks_after_the_upgrade_have_a_phase_of_their_own(run: Runner, roles: Roles, consul: RawKV) -> None:
+def test_the_post_upgrade_tasks_have_a_phase_of_their_own(run: Runner, roles: Roles, consul: RawKV) -> None:
     consul.load([(f"running/versions/v2/{host}", "1700000000") for host in FLEET])
     consul.delete("running/versions/v1/", tree=True)
     roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})

@@ -163,7 +163,7 @@ def test_retry_for_all_leaves_out_and_names_a_host_that_writes_all_the_time(
     assert caught.value.code == "busy"
 
 
-def test_tasks_after_the_upgrade_begin_on_all_but_a_host_that_writes_all_the_time(
+def test_post_upgrade_tasks_begin_on_all_but_a_host_that_writes_all_the_time(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = names(compute=3)

@@ -118,7 +118,7 @@ def test_a_rollback_does_not_begin_either(store: Store, consul: RawKV, proxy: Lo
 
 
 @pytest.mark.thorough
-def test_tasks_after_the_upgrade_are_refused_likewise(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
+def test_post_upgrade_tasks_are_refused_likewise(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     for host in FLEET:

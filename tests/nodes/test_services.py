@@ -122,7 +122,7 @@ def test_a_task_that_fails_is_named_and_the_next_try_goes_on_from_there(fleet: F
 
 def test_tasks_that_others_could_change_do_not_run(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute2"]
-    # The agent may still run the tasks after the upgrade, and a second run would do nothing beside it.
+    # The agent may still run the post-upgrade tasks, and a second run would do nothing beside it.
     node.run("systemctl", "stop", "convoy-node.path", "convoy-node")
     active = ("systemctl", "is-active", "convoy-node-run")
     wait_for(lambda: node.run(*active, check=False).stdout.strip() in ("inactive", "failed"), "its last run has ended")

@@ -95,7 +95,7 @@ class Site:
 
         :param steps: tags of its tasks, such as ``upgrade`` or ``upgrade,once``.
         :param path: version -> the same for its file on the way there; what is called ``app@2.4/upgrade`` in the logs.
-        :param after: the same for its tasks after the upgrade, such as ``after``, or ``after,once``.
+        :param after: the same for its post-upgrade tasks, such as ``after``, or ``after,once``.
         """
         tasks = self.folder / "roles" / name / "tasks"
         tasks.mkdir(parents=True)

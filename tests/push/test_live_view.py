@@ -52,12 +52,12 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
         assert none not in text
     assert site.reported("v1") == {"controller1", "web2", "web3"}
 
-    # And the rest of it in lines, with its tasks after the upgrade.
+    # And the rest of it in lines, with its post-upgrade tasks.
     mended.unlink()
     site.sleep(0.2)
     ended = site.end(site.start("upgrade", environ=LIVE, version="v1", instructions=CAPS, retry_failed=True))
     assert ended.code == 0, ended.stdout
     assert re.search("web1 (failed|upgrading) -> upgraded", ended.stdout), ended.stdout
-    assert "runs its tasks after the upgrade" in ended.stdout
+    assert "runs its post-upgrade tasks" in ended.stdout
     assert "4 of 4 hosts upgraded" in ended.stdout
     assert "\x1b" not in ended.stdout

@@ -50,7 +50,7 @@ def test_the_parts_are_run_by_themselves_in_the_order_that_the_rules_allow(fleet
 
     fleet.play("dataplane", version="v1")
     assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
-    # The last part runs the tasks after the upgrade, and opens the gates.
+    # The last part runs the post-upgrade tasks, and opens the gates.
     assert sorted(one.host for one in fleet.entries() if (one.what, one.task) == ("end", "app/after")) == [
         "web1",
         "web2",

@@ -38,7 +38,7 @@ REPORTED_LOST = "lost"
 # A host that has not started other work than the rollout's, and may at any time, because its gate for that is open.
 MAY_START = "admitted"
 
-# The states of a host's tasks after the upgrade: admitted, started, failed, done.
+# The states of a host's post-upgrade tasks: admitted, started, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
 # What a host reports in place of the ID of its tasks of services if they come with the version.
 WITH_VERSION = "{version}"
@@ -86,7 +86,7 @@ class HostRecord:
     :param reported: the version of the host's key in ``running/versions``, if its reports wrote that key.
     :param done: the task groups that a push run has finished for this version, such as ``upgrade/nginx``. Those of checkpoints,
         such as ``upgrade/nginx@2.4``, stay finished when the target changes, until the host reports ``upgraded``.
-    :param post: the state of the tasks after the upgrade; None before they have begun.
+    :param post: the state of the post-upgrade tasks; None before they have begun.
     :param origin: the version that it came from, as reported or declared by an operator, until it reports ``upgraded``.
     :param trail: the steps of the upgrade to this version, if it reported any.
     :param former: its last upgrades to other versions, shortened.

@@ -59,7 +59,7 @@ class Ledger:
     :param members: role -> number of hosts, by the last planner that was given a fleet.
     :param begun_index: Consul's index when the rollout began, None if it was not stored. A host's report with a lower index is
         older than the rollout.
-    :param post_upgrade: roles whose tasks after the upgrade are part of the rollout, until the gates of all are opened.
+    :param post_upgrade: roles whose post-upgrade tasks are part of the rollout, until the gates of all are opened.
     :param services: role -> the ID of the tasks of services that its hosts must have to be admitted, because they run these themselves.
     :param rollouts: the epochs at which the rollouts began that the history keeps, in ascending order; the last one is the current
         rollout. Entries before the first of these are removed.

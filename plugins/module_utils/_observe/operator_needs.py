@@ -263,7 +263,7 @@ def _failed_at(record: HostRecord | None) -> float:
 
 
 def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
-    """Return whether a run is at work on hosts that still have to run their tasks after the upgrade."""
+    """Return whether a run is at work on hosts that still have to run their post-upgrade tasks."""
     return any(host in snapshot.leases for host in plan.post_upgrade)
 
 

@@ -66,7 +66,7 @@ class RolloutProgress:
     :param judged_by: number of finished hosts from which ``left`` is estimated.
     :param at: when it was read (unix seconds).
     :param over: whether the rollout is over.
-    :param done: whether it is complete. Tasks after the upgrade may follow.
+    :param done: whether it is complete. Post-upgrade tasks may follow.
     :param stages: its stages; empty without stages.
     :param needs: what it needs from an operator, the most important first.
     """
@@ -98,7 +98,7 @@ class RolloutProgress:
 
 
 def watched_hosts(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
-    """Return host -> view for progress: hosts that run their tasks after the upgrade count as upgrading again."""
+    """Return host -> view for progress: hosts that run their post-upgrade tasks count as upgrading again."""
     return {host: _watched(view, snapshot.records.get(host), plan.version) for host, view in plan.hosts.items()}
 
 
@@ -106,7 +106,7 @@ def _watched(view: HostView, record: HostRecord | None, version: str | None) -> 
     if view.state != UPGRADED or record is None or not record.readable or record.version != version:
         return view
     if record.post in (POST_OPEN, POST_STARTED):
-        return replace(view, state=UPGRADING, reason=f"runs its tasks after the upgrade{record.where()}")
+        return replace(view, state=UPGRADING, reason=f"runs its post-upgrade tasks{record.where()}")
     if record.post == POST_FAILED:
         error = record.error or "no error was given"
         return replace(view, state=FAILED, reason=f"failed after the upgrade{record.where()}: {error}")
@@ -121,7 +121,7 @@ def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostVie
     """
     ledger = snapshot.ledger
     moving = {host: admitted_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
-    # The record has no times for the tasks after the upgrade.
+    # The record has no times for the post-upgrade tasks.
     moving = {host: since if plan.hosts[host].state == UPGRADING else None for host, since in moving.items()}
     left, judged_by = seconds_left(snapshot, plan, soak, moving)
     order = sorted(moving, key=lambda host: (moving[host] is None, moving[host] or 0.0))

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One planner pass for the tasks after the upgrade: read, plan and admit hosts, under the rules of the rollout."""
+"""One planner pass for the post-upgrade tasks: read, plan and admit hosts, under the rules of the rollout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .restored_consul import RepeatedRead
 
 
 def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
-    """Admit hosts to their tasks after the upgrade; retry on conflict.
+    """Admit hosts to their post-upgrade tasks; retry on conflict.
 
     :param request: needs a version and a fleet.
     :param roles: the roles that have such tasks; hosts of other roles count as done.
@@ -69,8 +69,8 @@ def _try_once(
     if ledger is None or snapshot.current_version != request.version or ledger.version != request.version:
         raise UpgradeError(
             "overtaken",
-            f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its tasks "
-            "after the upgrade do not run.",
+            f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its "
+            "post-upgrade tasks do not run.",
         )
     membership = find_members(request.fleet, snapshot, ledger.role_pattern)
     members = membership.members
@@ -81,8 +81,8 @@ def _try_once(
     if unfinished:
         raise UpgradeError(
             "not_complete",
-            f"{len(unfinished)} of {len(members)} hosts are not upgraded to {request.version}, such as {unfinished[0]}, so the tasks "
-            "after the upgrade do not run yet.",
+            f"{len(unfinished)} of {len(members)} hosts are not upgraded to {request.version}, such as {unfinished[0]}, so the "
+            "post-upgrade tasks do not run yet.",
         )
     admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
@@ -108,7 +108,7 @@ def _try_once(
 
     left_out = write_hosts(store.keys, by_host, MOST_ADMISSIONS, make, write)
     if left_out:
-        outcome.warnings.append(left_out_warning(store.keys, left_out, "The tasks after the upgrade can't begin"))
+        outcome.warnings.append(left_out_warning(store.keys, left_out, "The post-upgrade tasks can't begin"))
     outcome.changes = net_changes(writer.changes)
     outcome.ledger = writer.ledger
     return outcome

@@ -104,7 +104,7 @@ class Plan:
     :param stage_mark: the value of ``stage`` to write to the ledger.
     :param needs_approval: whether the stage is done and waits for an operator's approval.
     :param waits: whether only time, an approval or a command is missing.
-    :param post_upgrade: hosts that still have to run their tasks after the upgrade.
+    :param post_upgrade: hosts that still have to run their post-upgrade tasks.
     :param order: role -> the roles that go before it, for roles that wait for any.
     :param rollback_order: the order of roles and stages in a rollback, ``reversed`` or ``forward``; empty in other rollouts.
     :param marks: host -> health mark to store, for marks that have changed.

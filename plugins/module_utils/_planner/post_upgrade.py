@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tasks after the upgrade, planned as a rollout of their own. A host counts as upgraded once it has finished these tasks.
+"""The post-upgrade tasks, planned as a rollout of their own. A host counts as upgraded once it has finished these tasks.
 
 Hosts may be down during these tasks. So the planner admits them under the same caps, order and failure budgets as the upgrade.
 
@@ -42,7 +42,7 @@ def _has_been_well(one: HostState) -> bool:
 
 
 def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that have not finished their tasks after the upgrade.
+    """Return the hosts that have not finished their post-upgrade tasks.
 
     :param members: host -> role.
     """
@@ -60,7 +60,7 @@ def post_upgrade_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> tuple[
 
 
 def begun_post_upgrade(snapshot: Snapshot) -> set[str]:
-    """Return the hosts that were admitted to their tasks after the upgrade and have not finished them, by their records."""
+    """Return the hosts that were admitted to their post-upgrade tasks and have not finished them, by their records."""
     return {
         host
         for host, record in snapshot.records.items()
@@ -86,7 +86,7 @@ def post_upgrade_snapshot(
     hosts: Mapping[str, HostState],
     admitted: Mapping[str, int] | None = None,
 ) -> Snapshot:
-    """Return a copy of the snapshot in which a host counts as upgraded once it has finished its tasks after the upgrade.
+    """Return a copy of the snapshot in which a host counts as upgraded once it has finished its post-upgrade tasks.
 
     :param members: host -> role.
     :param roles: the roles that have such tasks.
@@ -117,7 +117,7 @@ def post_upgrade_snapshot(
             if role in roles and post == POST_DONE and host in marks:
                 marks[host] = replace(marks[host], upgraded=False, lost=False)
         else:
-            reports[host] = replace(report, version=f"{current}, with the tasks after the upgrade to be done")
+            reports[host] = replace(report, version=f"{current}, with the post-upgrade tasks to be done")
         if record is not None and post in (POST_OPEN, POST_STARTED):
             records[host] = replace(record, state=STARTED)
             if admitted and host in admitted:

@@ -28,7 +28,7 @@ _LONGEST_SILENCE = 5.0
 # (seconds), and reads take at most a tenth of the processor and half of the time. Only the latter grows if others keep the machine busy.
 _LEAST_PAUSE = 0.5
 _SHARE = 10
-# Tasks after the upgrade may follow a complete rollout whose gates are not open yet. It counts as over after this time without a change
+# Post-upgrade tasks may follow a complete rollout whose gates are not open yet. It counts as over after this time without a change
 # (seconds).
 _NOTHING_FOLLOWS = 15.0
 

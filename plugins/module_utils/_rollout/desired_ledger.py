@@ -254,7 +254,7 @@ def _services(request: PassRequest, same: Ledger | None) -> Mapping[str, str]:
 
 
 def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) -> None:
-    """Refuse to begin a rollout while hosts still have to run the tasks after the last upgrade, also if that was paused or aborted since.
+    """Refuse to begin a rollout while hosts still have to run the post-upgrade tasks of the last one, also if it was paused or aborted since.
 
     :raises UpgradeError: ``post_upgrade_pending``.
     """
@@ -282,8 +282,8 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     without = "" if is_job(version) else " To begin without them, give -e restart=true."
     raise UpgradeError(
         "post_upgrade_pending",
-        f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the tasks after the upgrade "
-        f"to {old.version}, so no {what} begins. Run {first.get(old.state, '')}{run}.{without}",
+        f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the post-upgrade tasks "
+        f"of {old.version}, so no {what} begins. Run {first.get(old.state, '')}{run}.{without}",
         hosts=list(left),
         playbook=playbook,
         variables=variables,

@@ -35,7 +35,7 @@ class PassRequest:
     :param restart: whether to begin an aborted rollout again.
     :param replace: target version of a rollout under way that this one may replace; None to replace none.
     :param rolls_back: the rollout that this one rolls back. If another one is the current one by then, the request is refused.
-    :param post_upgrade: roles that have tasks after the upgrade; None if the caller does not know.
+    :param post_upgrade: roles that have post-upgrade tasks; None if the caller does not know.
     :param services: role -> the ID of the tasks of services that its hosts must have; None if the caller does not know.
     :param by: who begins a rollout; empty for the user of this process.
     :param job: the job to begin; None to begin none. ``version`` is its target then.

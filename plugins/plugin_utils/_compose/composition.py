@@ -30,7 +30,7 @@ class ComposedRole:
     """A role of the fleet with its tasks.
 
     :param services: pairs of entry and service, in their order within a step.
-    :param task_groups: task groups in the order in which they run: the step validate first, the tasks after the upgrade last.
+    :param task_groups: task groups in the order in which they run: the step validate first, the post-upgrade tasks last.
     :param stops_together: whether all services are stopped before any of them is upgraded. Otherwise each one is stopped, upgraded and
         started before the next.
     :param dropped: sentences on tasks that are left out, because another service of the role has the same task.

@@ -110,7 +110,7 @@ def _undrain_after_failure(role: ComposedRole) -> str:
 
 
 def _step_file(role: ComposedRole, step: str) -> str:
-    title = "After the upgrade" if step == POST else f"Step {NUMBERED.index(step)}, {step},"
+    title = "Post-upgrade tasks" if step == POST else f"Step {NUMBERED.index(step)}, {step},"
     if step == UPGRADE and not role.stops_together:
         title = "Each service in turn: stop, upgrade and start,"
     return f"---\n{_HEAD}# {title} of the role {role.name}.\n" + (_step_text(role, step) or "[]\n")

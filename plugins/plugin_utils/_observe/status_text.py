@@ -91,9 +91,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
         )
     left = info.get("post_upgrade") or ()
     if left:
-        lines.append(
-            f"Tasks after the upgrade have not run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}"
-        )
+        lines.append(f"Post-upgrade tasks have not run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}")
     if left and info.get("complete"):
         lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={info['version']}")
     if info.get("stage"):

@@ -45,7 +45,7 @@ def live_state(read: ProgressUpdate, history: RolloutHistory, details: JobDetail
     view, progress = read.view, sanitized_progress(read.progress)
     ledger = view.snapshot.ledger
     info = {name: value for name, value in info_result(view).items() if name not in _NOT_HERE}
-    # Hosts that run their tasks after the upgrade count as upgrading, as in the live view.
+    # Hosts that run their post-upgrade tasks count as upgrading, as in the live view.
     info |= fleet_summary(read.hosts)
     current = summary(history.current) if ledger is not None else None
     broken = [host for host, one in read.hosts.items() if one.state in BROKEN]

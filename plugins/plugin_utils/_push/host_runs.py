@@ -93,7 +93,7 @@ class HostRuns:
     def begin(self, host: str, *, in_wave: bool = False) -> HostRun:
         """Begin or resume the upgrade of an admitted host.
 
-        An upgrade starts only while the host is still admitted. Tasks after the upgrade have no gate. A pull host has reported its start.
+        An upgrade starts only while the host is still admitted. Post-upgrade tasks have no gate. A pull host has reported its start.
 
         :raises UpgradeError: ``not_admitted``.
         """

@@ -59,7 +59,7 @@ class PreparedRun:
     :param fleet: host -> role, of the whole fleet.
     :param task_groups: role -> its task groups, for the roles that have services.
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
-    :param post_upgrade: host -> the version that it reported, for hosts with tasks after the upgrade; empty before every host is upgraded.
+    :param post_upgrade: host -> the version that it reported, for hosts with post-upgrade tasks; empty before every host is upgraded.
         Pull hosts are among them.
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
@@ -244,7 +244,7 @@ def prepare_job(job: Job, plan: Mapping[str, Any]) -> PreparedRun:
 
 
 def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
-    """Return the run with the hosts that have tasks after the upgrade; none before every host is upgraded.
+    """Return the run with the hosts that have post-upgrade tasks; none before every host is upgraded.
 
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
     """

@@ -38,7 +38,7 @@ class RunTaskGroup:
 class PushRun:
     """What the push service of a run works with.
 
-    :param phase: ``upgrade``, or ``after`` for the tasks after the upgrade.
+    :param phase: ``upgrade``, or ``after`` for the post-upgrade tasks.
     :param fleet: host -> role, of the whole fleet.
     :param task_groups: role -> its task groups, for the roles that have services. Hosts of other roles upgrade themselves.
     :param hosts: the hosts of this run, in the order of the plan.
@@ -52,7 +52,7 @@ class PushRun:
     :param unreachable: hosts that an earlier run has begun, and that could not be reached when this run gathered their facts.
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     :param command: the name of the tasks if the run is a job; empty for an upgrade. ``version`` is the target of the job then.
-    :param pull_roles: the roles of pull hosts that have tasks after the upgrade.
+    :param pull_roles: the roles of pull hosts that have post-upgrade tasks.
     :param services: role -> the ID of the tasks of services that its hosts must have, for roles whose hosts run them themselves.
     :param on_host: whether this is a run on a pull host, which is admitted already and runs its own task groups.
     """
@@ -107,7 +107,7 @@ class PushRun:
 
     @property
     def roles_with_post_upgrade(self) -> frozenset[str]:
-        """Return the roles that have tasks after the upgrade, those of pull hosts too."""
+        """Return the roles that have post-upgrade tasks, those of pull hosts too."""
         return self.pull_roles.union(
             role for role, groups in self.task_groups.items() if any(one.step == _POST_UPGRADE_STEP for one in groups)
         )

@@ -150,7 +150,7 @@ def post_upgrade_outside_tags(
     only: Sequence[str],
     skip: Sequence[str],
 ) -> OutsideTags:
-    """Return the hosts of which ``--tags`` select no task after the upgrade.
+    """Return the hosts of which ``--tags`` select no post-upgrade task.
 
     :param hosts: those that have such tasks.
     :param fleet: host -> role.

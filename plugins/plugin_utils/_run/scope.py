@@ -322,7 +322,7 @@ def _without_blocked(
 def post_upgrade_hosts(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the hosts that have tasks after the upgrade, ordered by plane. Those of pull roles run them themselves."""
+    """Return the hosts that have post-upgrade tasks, ordered by plane. Those of pull roles run them themselves."""
     control = {name for name, data in upgrade_roles.items() if (data or {}).get("plane") == CONTROL_PLANE}
     roles = roles_with_post_upgrade(composition)
     with_tasks = [host for host, view in plan["hosts"].items() if view["role"] in roles]
@@ -331,7 +331,7 @@ def post_upgrade_hosts(
 
 
 def roles_with_post_upgrade(composition: Mapping[str, Any]) -> frozenset[str]:
-    """Return the roles that have tasks after the upgrade, those of pull hosts too.
+    """Return the roles that have post-upgrade tasks, those of pull hosts too.
 
     :param composition: a result of ``compose_upgrade_tasks``.
     """

@@ -55,7 +55,7 @@ class Service:
     :param role: name of the Ansible role.
     :param path: its folder.
     :param pieces: its upgrade tasks, in the order of the file.
-    :param post: its tasks after the upgrade.
+    :param post: its post-upgrade tasks.
     :param meta: its ``meta/upgrade.yml``.
     :param checkpoints: the checkpoints of its upgrade path, in any order.
     """
@@ -148,7 +148,7 @@ def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> 
     _check_once(meta, pieces, post)
     if meta.provider:
         _refuse_once(meta, (*pieces, *post))
-        # No host waits for a provider's tasks after the upgrade, so they need no lease on the provider.
+        # No host waits for a provider's post-upgrade tasks, so they need no lease on the provider.
         post = [replace(piece, once=True) for piece in post]
     return Service(role, path, pieces, post, meta, read_path(path, meta))
 

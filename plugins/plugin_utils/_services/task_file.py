@@ -88,7 +88,7 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
             raise no_step(tags, where)
         own = default
     if step is not None and own is not None:
-        raise refusal(where, f"tasks after the upgrade have no step, but this one has the tag {own}. Remove the tag.")
+        raise refusal(where, f"post-upgrade tasks have no step, but this one has the tag {own}. Remove the tag.")
     if step is None and own is None:
         raise no_step(tags, where)
     found = list(tags)

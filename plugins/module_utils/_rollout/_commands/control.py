@@ -32,7 +32,7 @@ __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "r
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
     """Pause a rollout: no host is admitted until it is resumed. Hosts that have begun continue.
 
-    A complete rollout can be paused too. That affects the tasks after the upgrade, and hosts that join the fleet. A rollout that is paused is
+    A complete rollout can be paused too. That affects the post-upgrade tasks, and hosts that join the fleet. A rollout that is paused is
     paused again only for another reason.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.

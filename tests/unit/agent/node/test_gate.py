@@ -104,7 +104,7 @@ def test_it_knows_the_layout_of_the_collection() -> None:
 @pytest.mark.parametrize(
     ("post", "version"), [("open", "v2"), ("started", "v2"), ("failed", "v2"), ("done", None), (None, None)]
 )
-def test_the_record_admits_the_host_to_the_tasks_after_the_upgrade(post: str | None, version: str | None) -> None:
+def test_the_record_admits_the_host_to_the_post_upgrade_tasks(post: str | None, version: str | None) -> None:
     record = json.dumps({"version": "v2", "state": "upgraded", "post": post}).encode()
     assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).post_upgrade == version
     assert answer(NODE, {NODE.record: ConsulKey(b"[1]", 5, 0)}, True).post_upgrade is None

@@ -72,7 +72,7 @@ def test_no_more_hosts_are_listed_than_anybody_could_see() -> None:
     assert (len(found.flights), found.more) == (MOST_FLIGHTS, 7)
 
 
-def test_tasks_after_the_upgrade_bring_a_host_on_its_way_again_and_can_fail() -> None:
+def test_post_upgrade_tasks_bring_a_host_on_its_way_again_and_can_fail() -> None:
     site = rollout(COMPLETE, web=3).upgraded("web1", "web2", "web3")
     site.records["web1"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="started")
     site.records["web2"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="failed", error="no quorum")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Planning the tasks after the upgrade."""
+"""Planning the post-upgrade tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def viewed(found: Fleet, *roles: str, rules: HealthRules | None = None, **more: 
 
 
 def at(found: Fleet, **posts: str | None) -> Fleet:
-    """Set the progress of upgraded hosts in their tasks after the upgrade."""
+    """Set the progress of upgraded hosts in their post-upgrade tasks."""
     found.upgraded(*posts)
     found.records.update({host: HostRecord(NEW, UPGRADED, post=post) for host, post in posts.items()})
     return found

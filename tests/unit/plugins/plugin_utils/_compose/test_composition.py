@@ -72,7 +72,7 @@ def test_tasks_of_a_step_stay_in_the_order_of_their_file(roles: Roles) -> None:
     assert commands(roles.compose({"node": ["web"]}).roles["node"]) == ["c0", "c2", "c1"]
 
 
-def test_tasks_after_the_upgrade_come_last(roles: Roles) -> None:
+def test_post_upgrade_tasks_come_last(roles: Roles) -> None:
     roles.add("web", {POST: "- command: after\n", TASKS: "- command: it\n  tags: step5\n"})
     role = roles.compose({"node": ["web"]}).roles["node"]
     assert [task_group.name for task_group in role.task_groups] == ["verify/web", "post_upgrade/web"]

@@ -104,7 +104,7 @@ def test_the_end_of_the_rollout_is_a_line(view: RunView, capsys: pytest.CaptureF
     send = sender_to(view)
     assert send(update())
     assert send(ViewEnd(replace(FOUND, state="complete")))
-    # Tasks after the upgrade are shown again.
+    # Post-upgrade tasks are shown again.
     assert send(update("web1 post_upgrade"))
     assert send(ViewEnd(why="The live view failed, but the rollout continues: no token"))
     shown = capsys.readouterr()

@@ -197,11 +197,11 @@ def test_tags_that_select_nothing_that_is_left_are_refused(only: str) -> None:
     assert refused.value.message == (
         f"--tags {only}: these tags select no task that is left, so nothing would be done. web1, web2: {UNSELECTED}. compute1: {PULLED}."
     )
-    # After the upgrade, they select the tasks that follow it.
+    # After the upgrade, they select post-upgrade tasks.
     assert outside(only, scope_of()) == OutsideTags()
 
 
-def test_hosts_without_a_selected_task_after_the_upgrade_are_left_out() -> None:
+def test_hosts_without_a_selected_post_upgrade_task_are_left_out() -> None:
     def left_out(*only: str) -> list[str]:
         return [*post_upgrade_outside_tags(COMPOSITION, FLEET, FLEET, only, []).reasons]
 

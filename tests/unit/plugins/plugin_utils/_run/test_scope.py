@@ -164,7 +164,7 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
     assert done.pushed_hosts == ("compute1",)
 
 
-def test_tasks_after_the_upgrade_run_on_the_control_plane_first() -> None:
+def test_post_upgrade_tasks_run_on_the_control_plane_first() -> None:
     composition = {"roles": {role: {"task_groups": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
     assert post_upgrade_hosts(fleet, composition, ROLES) == ("control1", "control2", "compute1")

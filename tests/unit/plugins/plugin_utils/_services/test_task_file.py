@@ -337,11 +337,11 @@ def test_a_file_that_includes_itself_ends(file: Path) -> None:
     assert piece.tags == ("stop",)
 
 
-def test_tasks_after_the_upgrade_have_no_step(file: Path) -> None:
+def test_post_upgrade_tasks_have_no_step(file: Path) -> None:
     (piece,) = read(file, "- name: a\n  tags: once\n  command: a\n", POST)
     assert (piece.step, piece.once) == (POST, True)
     message = refused(file, "- name: a\n  tags: step3\n", POST)
-    assert message == "f:1: tasks after the upgrade have no step, but this one has the tag upgrade. Remove the tag."
+    assert message == "f:1: post-upgrade tasks have no step, but this one has the tag upgrade. Remove the tag."
     message = refused(file, "- name: a\n  block:\n    - tags: step3\n", POST)
     assert message.startswith(
         "f:3: the task has two steps, post_upgrade from the task around it and upgrade of its own."
