@@ -46,14 +46,13 @@ def make_plan(
     reopened = reopened_hosts(fleet, start) if blockers.allow_admissions else ()
     admissions = (*reopened, *admitted_hosts(wave, after))
     role_gates, host_gates = gates_to_open(fleet, start, wave, reopened)
+    unfinished, missing, in_flight = fleet.unfinished, fleet.missing, fleet.in_flight
 
     def waves_of_forecast() -> Waves:
         later = forecast(after, in_flight, wave) if blockers.allow_forecast else ()
         return (tuple(one.host for one in admissions), *later) if admissions or later else ()
 
     waves = LazySequence(waves_of_forecast)
-
-    unfinished, missing, in_flight = fleet.unfinished, fleet.missing, fleet.in_flight
     may_be_over = not (missing or blockers.is_paused or blockers.is_aborted)
     waits = blockers.is_paused or (bool(unfinished) and blockers.end_by_waiting)
     return Plan(

@@ -15,7 +15,7 @@ from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rules.health_rules import parse_health_rules
-from .._run.scope import RunScope, post_upgrade_hosts, run_scope
+from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
@@ -248,7 +248,7 @@ def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
 
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
     """
-    hosts = post_upgrade_hosts(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
+    hosts = hosts_with_post_upgrade_tasks(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
     reported = {host: str(plan["hosts"][host]["version"] or "") for host in hosts}
     return replace(run, post_upgrade=reported, complete=bool(plan["complete"]))
 

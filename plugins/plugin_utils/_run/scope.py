@@ -319,7 +319,7 @@ def _without_blocked(
     )
 
 
-def post_upgrade_hosts(
+def hosts_with_post_upgrade_tasks(
     plan: Mapping[str, Any], composition: Mapping[str, Any], upgrade_roles: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the hosts that have post-upgrade tasks, ordered by plane. Those of pull roles run them themselves."""

@@ -12,7 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     RunScope,
     forks_lines,
-    post_upgrade_hosts,
+    hosts_with_post_upgrade_tasks,
     run_scope,
 )
 
@@ -167,8 +167,8 @@ def test_the_data_plane_waits_for_the_control_plane_even_if_it_is_held() -> None
 def test_post_upgrade_tasks_run_on_the_control_plane_first() -> None:
     composition = {"roles": {role: {"task_groups": [{"step": "post_upgrade"}]} for role in ("compute", "control")}}
     fleet = plan(compute1="upgraded", control1="upgraded", control2="lost", puppet1="upgraded")
-    assert post_upgrade_hosts(fleet, composition, ROLES) == ("control1", "control2", "compute1")
-    assert post_upgrade_hosts(fleet, COMPOSITION, ROLES) == ("control1", "control2")
+    assert hosts_with_post_upgrade_tasks(fleet, composition, ROLES) == ("control1", "control2", "compute1")
+    assert hosts_with_post_upgrade_tasks(fleet, COMPOSITION, ROLES) == ("control1", "control2")
 
 
 def test_hosts_that_the_plan_would_admit_are_validated() -> None:
