@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +33,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import plan_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress, IsShown
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import with_time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, PatientPasses
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_by_module import PassesByModule
@@ -141,7 +141,7 @@ class ActionModule(ModuleAction):
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:
-            self._display.display(f"{time.strftime('%H:%M:%S', time.localtime(runtime.now()))} {line}")
+            self._display.display(with_time(line, runtime.now()))
 
 
 def _with_job_id(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_acti
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import with_time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     GetHostsThatGaveWay,
     GetRun,
@@ -210,7 +210,7 @@ class ActionModule(ControllerAction):
             left = deadline - runtime.monotonic()
             settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
             for line in settlement.lines:
-                self._display.display(f"{time.strftime('%H:%M:%S', time.localtime(runtime.now()))} {line}")
+                self._display.display(with_time(line, runtime.now()))
             if settlement.done:
                 break
             if not settlement.can_move or left <= 0:
