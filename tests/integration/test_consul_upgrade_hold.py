@@ -100,7 +100,7 @@ def test_of_a_host_that_has_begun_the_run_goes_on_and_no_other_begins(run: Runne
     assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
 
 
-def test_hosts_that_have_begun_are_told_for_a_role_and_for_everything_too(
+def test_hosts_that_have_begun_are_reported_for_a_role_and_for_everything_too(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, {**FLEET, "odd9": "web"})
@@ -169,7 +169,7 @@ def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, con
         ]
 
 
-def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, consul: RawKV) -> None:
+def test_what_was_not_held_is_reported_when_it_is_to_end(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     set_holds(store, HoldTargets(hosts=["compute2"]), "RAM test")
     before = consul.tree()
@@ -190,7 +190,7 @@ def test_what_was_not_held_is_told_when_it_is_to_end(run: Runner, store: Store, 
     assert right["remarks"] == []
 
 
-def test_an_approval_of_no_stage_is_told(run: Runner, store: Store, consul: RawKV) -> None:
+def test_an_approval_of_no_stage_is_reported(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     make_pass(store, PassRequest("2", rules))

@@ -160,7 +160,7 @@ def test_a_story_has_the_whole_rollout_and_says_when_that_is_all(run: Runner, co
     assert ([event["epoch"] for event in found["events"]], found["older_events"]) == (list(range(300, 0, -1)), False)
 
 
-def test_a_story_is_told_where_entries_are_gone(store: Store, consul: RawKV) -> None:
+def test_the_details_of_a_host_are_returned_where_entries_are_gone(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     write_history(consul, "1", range(1, 101))
     write_history(consul, "2", range(101, 201))
@@ -188,7 +188,7 @@ def test_rules_that_do_not_fit_the_fleet_are_a_warning_and_admit_no_host(run: Ru
     assert view["hosts"]["compute1"]["reason"] == "the rules can't be applied, so no host is admitted"
 
 
-def test_an_empty_consul_is_told_as_one(run: Runner, consul: RawKV) -> None:
+def test_an_empty_consul_is_reported_as_one(run: Runner, consul: RawKV) -> None:
     (view,) = run([info()])
     assert not view["failed"]
     assert (view["version"], view["previous_version"], view["epoch"]) == ("", "", 0)

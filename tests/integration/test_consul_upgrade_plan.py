@@ -139,7 +139,7 @@ def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run
     assert result["hosts"]["compute2"]["reason"] == words
 
 
-def test_instructions_come_from_a_file_and_inline_and_each_is_told_with_its_source(
+def test_instructions_come_from_a_file_and_inline_and_each_is_reported_with_its_source(
     run: Runner, consul: RawKV, tmp_path: Path
 ) -> None:
     seed(consul, ["compute1"])

@@ -122,7 +122,7 @@ def test_a_pass_refuses_and_leaves_everything_as_it_was(
     assert consul.tree() == before
 
 
-def test_all_unreadable_gates_are_told_at_once(store: Store, consul: RawKV) -> None:
+def test_all_unreadable_gates_are_reported_at_once(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=7), gates={f"host/compute{number}": "maybe" for number in range(1, 8)})
     error = refusal(store, version="1")
     assert len(error.details["keys"]) == 7
@@ -167,7 +167,7 @@ def test_a_bad_instructions_file_is_named_with_what_is_wrong_in_it(
     assert words in caught.value.message
 
 
-def test_a_rule_that_is_wrong_in_a_file_is_told_with_the_file(tmp_path: Path) -> None:
+def test_a_rule_that_is_wrong_in_a_file_is_reported_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rules"
     path.write_text('{"rolling_rules": {"globl": 1}}')
     with pytest.raises(UpgradeError, match=r"globl: unknown key.*did you mean 'global'.*rules\)$"):

@@ -161,7 +161,7 @@ def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_consuls_own_view_of_its_agents_is_told(shelf: Shelf, agent: Agent, catalog: Catalog) -> None:
+def test_consuls_own_view_of_its_agents_is_reported(shelf: Shelf, agent: Agent, catalog: Catalog) -> None:
     catalog.register("compute1")
     server = f"throwaway-{agent.http_port}"
     listed = shelf(roles={server: "consul"})

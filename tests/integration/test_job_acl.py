@@ -162,7 +162,7 @@ def test_a_commander_runs_tasks_of_ansible_and_a_controller_begins_none(
     assert record(kv, "controller1") == {}
 
 
-def test_a_controller_that_begins_a_job_is_told_which_token_does(kv: RawKV, playbooks: Callable[..., Any]) -> None:
+def test_a_controller_that_begins_a_job_learns_which_token_does(kv: RawKV, playbooks: Callable[..., Any]) -> None:
     before = kv.tree()
     refused = playbooks("controller", "command", run="work", args={"grace": 3}, instructions=RULES)
     assert refused.returncode

@@ -53,7 +53,7 @@ def test_a_report_counts_whatever_its_time_is(store: Store, consul: RawKV, value
     assert states(make_pass(store, PassRequest(version="2", rules=UNLIMITED))) == {"compute1": "upgraded"}
 
 
-def test_keys_that_are_no_reports_are_passed_over_and_told(store: Store, consul: RawKV) -> None:
+def test_keys_that_are_no_reports_are_passed_over_and_reported(store: Store, consul: RawKV) -> None:
     seed(consul, ["compute1"])
     consul.put("running/versions/1/rack2/compute9", "1")
     consul.put("running/versions/stray", "1")
@@ -71,7 +71,7 @@ def test_keys_that_are_no_reports_are_passed_over_and_told(store: Store, consul:
         assert key in text
 
 
-def test_of_two_reports_the_later_one_counts_and_it_is_told(store: Store, consul: RawKV) -> None:
+def test_of_two_reports_the_later_one_counts_and_it_is_reported(store: Store, consul: RawKV) -> None:
     consul.load(
         [
             ("current_version", "2"),

@@ -149,7 +149,9 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
 
 
 @pytest.mark.thorough
-def test_no_color_and_no_terminal_are_told_in_lines(play: Shipped, consul: RawKV, store: Store, agent: Agent) -> None:
+def test_no_color_and_no_terminal_are_reported_in_lines(
+    play: Shipped, consul: RawKV, store: Store, agent: Agent
+) -> None:
     seed(consul, HOSTS)
     with living_nodes(Settings(port=agent.http_port), HOSTS, "2"):
         done = play("upgrade", **UPGRADE)
@@ -208,7 +210,7 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
 
 
 @pytest.mark.thorough
-def test_a_consul_that_goes_away_is_told_and_asked_again(
+def test_a_consul_that_goes_away_is_reported_and_asked_again(
     play: Shipped, consul: RawKV, store: Store, agent: Agent
 ) -> None:
     seed(consul, HOSTS)

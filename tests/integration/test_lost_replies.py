@@ -119,7 +119,7 @@ def test_others_may_write_on_top_before_the_loss_is_noticed(agent: Agent, consul
     assert sorted(opened(history(consul))) == sorted(FLEET)
 
 
-def test_a_consul_that_stays_away_is_told_and_the_next_pass_goes_on(agent: Agent, consul: RawKV) -> None:
+def test_a_consul_that_stays_away_is_reported_and_the_next_pass_goes_on(agent: Agent, consul: RawKV) -> None:
     seed(consul, FLEET)
     proxy = LossyProxy(agent.http_port, [PASS, LOSE_REPLY])
     with proxy:

@@ -96,7 +96,7 @@ def test_a_failed_host_may_be_reinstalled_and_a_retry_ends_the_warning(
     assert warnings(going) == []
 
 
-def test_a_machine_that_reports_under_another_name_is_told_until_the_former_one_is_forgotten(
+def test_a_machine_that_reports_under_another_name_is_reported_until_the_former_one_is_forgotten(
     run: Runner, going: Store
 ) -> None:
     run([said("started", "a"), said("upgraded", "a"), said("upgraded", "a", name="compute3")])
@@ -112,7 +112,7 @@ def test_a_machine_that_reports_under_another_name_is_told_until_the_former_one_
     assert not [text for text in read_fleet(going, fleet=FLEET).warnings if "one machine" in text]
 
 
-def test_a_machine_is_told_by_a_hash_of_its_id(tmp_path: Path) -> None:
+def test_a_machine_is_identified_by_a_hash_of_its_id(tmp_path: Path) -> None:
     path = tmp_path / "machine-id"
     assert machine_id(str(path)) is None
     for nothing in ("", "\n", "uninitialized\n"):

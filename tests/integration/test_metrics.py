@@ -165,7 +165,7 @@ def test_the_playbook_writes_it(play: Shipped, store: Store, consul: RawKV, tmp_
     assert read(file.read_text())["hosts", "compute", "pending"] == 3
 
 
-def test_nothing_is_told_of_what_is_not_there(store: Store, consul: RawKV, promtool: str, tmp_path: Path) -> None:
+def test_nothing_is_reported_of_what_is_not_there(store: Store, consul: RawKV, promtool: str, tmp_path: Path) -> None:
     file = tmp_path / "convoy.prom"
 
     call("consul_upgrade_metrics", {"host": "127.0.0.1", "port": store.settings.port, "path": str(file)})

@@ -269,7 +269,7 @@ def test_nodes_that_never_stop_writing_old_keys_are_shown_and_do_not_keep_the_mi
     assert consul.tree("running_version/") == {}
 
 
-def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_told(
+def test_old_gates_that_are_set_again_and_again_stay_kept_and_are_reported(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(consul, legacy_gates({"role/compute": "True"}))

@@ -159,7 +159,7 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
     assert {host: one.value for host, one in ask_gate(store, roles).items()} == before
 
 
-def test_of_two_migrators_one_works_and_the_other_is_told(agent: Agent, consul: RawKV, settings: Settings) -> None:
+def test_of_two_migrators_one_works_and_the_other_is_informed(agent: Agent, consul: RawKV, settings: Settings) -> None:
     expected = undisturbed(consul, settings, SMALL).keys
     store = Store(settings)
     refusals = []
@@ -290,7 +290,7 @@ def test_when_the_last_replies_are_lost_it_still_comes_to_its_end(
         assert whole(consul) == expected
 
 
-def test_where_consul_stays_away_that_is_told_and_the_next_run_goes_on(
+def test_where_consul_stays_away_that_is_reported_and_the_next_run_goes_on(
     consul: RawKV, settings: Settings, lossy: LossyProxy
 ) -> None:
     expected = undisturbed(consul, settings, SMALL).keys

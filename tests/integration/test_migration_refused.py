@@ -52,7 +52,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_all_that_stands_in_the_way_is_told_at_once_and_nothing_is_changed(
+def test_all_that_stands_in_the_way_is_reported_at_once_and_nothing_is_changed(
     store: Store, consul: RawKV, dry: bool
 ) -> None:
     load(consul, {**legacy_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
@@ -87,7 +87,7 @@ def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) ->
     assert all("not UTF-8" in one["why"] for one in problems)
 
 
-def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
+def test_fixed_as_reported_it_goes_on(store: Store, consul: RawKV) -> None:
     load(
         consul, legacy_reports(HOSTS[:3]) | {"running_version/v674/compute3": "1528312400.00", "running_version/x": "1"}
     )
@@ -98,7 +98,7 @@ def test_mended_as_it_is_told_it_goes_on(store: Store, consul: RawKV) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_what_comes_into_the_way_is_told_with_what_was_done_before(store: Store, consul: RawKV, at: int) -> None:
+def test_what_comes_into_the_way_is_reported_with_what_was_done_before(store: Store, consul: RawKV, at: int) -> None:
     load(consul, legacy_reports(list(names(compute=100))))
     writes = 0
 
@@ -211,7 +211,7 @@ def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul:
 
 
 @pytest.mark.parametrize("writes", quick(1, [40, None]))
-def test_a_rollout_that_goes_on_writing_is_told_to_be_paused_if_it_never_lets_it_begin(
+def test_a_rollout_that_goes_on_writing_is_to_be_paused_if_it_never_lets_it_begin(
     store: Store, consul: RawKV, writes: int | None
 ) -> None:
     seed(consul, HOSTS[:1])

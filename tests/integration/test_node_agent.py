@@ -105,7 +105,7 @@ def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
 
 
 @pytest.mark.parametrize(("by_a_rollout", "goes_on"), [(True, True), (False, False)])
-def test_a_pending_node_goes_on_running_puppet_if_it_is_told_to(
+def test_a_pending_node_goes_on_running_puppet_if_its_settings_say_so(
     by_a_rollout: bool, goes_on: bool, consul: RawKV, node: Node
 ) -> None:
     code, _headers, _body = consul.call("PUT", f"kv/{EVERYWHERE}?flags={1700000000 if by_a_rollout else 0}", b"False")

@@ -73,7 +73,7 @@ def test_taking_it_does_not_keep_ansible_waiting(pipelining: str, run: Runner, p
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_a_second_run_is_told_and_can_neither_take_nor_free_it(run: Runner, path: Path, tmp_path: Path) -> None:
+def test_a_second_run_is_informed_and_can_neither_take_nor_free_it(run: Runner, path: Path, tmp_path: Path) -> None:
     first = holding(run, path, tmp_path)
     played = run([lock(path), lock(path, state="absent"), lock(path)])
     assert [task["acquired"] for task in played] == [False, False, False]

@@ -76,7 +76,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.thorough
-def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
+def test_each_event_is_sent_once_for_hosts_that_upgrade_themselves(
     play: Shipped, store: Store, consul: RawKV, chat: Listener, request: pytest.FixtureRequest
 ) -> None:
     seed(consul, FLEET)
@@ -136,7 +136,7 @@ def test_each_event_is_told_once_of_hosts_that_upgrade_themselves(
 
 
 @pytest.mark.thorough
-def test_a_word_is_told_by_the_playbook_that_says_it_and_by_no_later_one(
+def test_a_command_is_reported_by_the_playbook_that_gives_it_and_by_no_later_one(
     play: Shipped, store: Store, consul: RawKV, chat: Listener
 ) -> None:
     seed(consul, FLEET)
@@ -224,7 +224,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_what_a_killed_run_has_not_told_is_told_by_the_next(
+def test_what_a_killed_run_has_not_reported_is_reported_by_the_next(
     play: Shipped, store: Store, consul: RawKV, chat: Listener
 ) -> None:
     seed(consul, FLEET)
@@ -245,7 +245,7 @@ def test_what_a_killed_run_has_not_told_is_told_by_the_next(
 
 
 @pytest.mark.thorough
-def test_a_playbook_without_the_watch_is_told_what_it_lacks(run: Runner, tmp_path: Path, consul: RawKV) -> None:
+def test_a_playbook_without_the_watch_fails_with_what_it_lacks(run: Runner, tmp_path: Path, consul: RawKV) -> None:
     given = {
         "hook": str(example(tmp_path)),
         "hook_timeout": 5,

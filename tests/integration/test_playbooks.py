@@ -131,7 +131,7 @@ def test_without_roles_the_fleet_is_what_has_reported(play: Shipped, consul: Raw
         ],
     ),
 )
-def test_what_is_wrong_is_told_before_anything_is_written(
+def test_what_is_wrong_is_reported_before_anything_is_written(
     play: Shipped, consul: RawKV, variables: dict[str, Any], sentence: str
 ) -> None:
     seed(consul, names(compute=2))

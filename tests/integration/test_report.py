@@ -99,7 +99,7 @@ def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
 
 
 @pytest.mark.thorough
-def test_a_host_that_failed_and_recovered_is_told_of_in_all_three_files(
+def test_a_host_that_failed_and_recovered_is_reported_in_all_three_files(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, names(compute=2))
@@ -170,7 +170,7 @@ def test_a_browser_shows_every_host_and_runs_nothing(
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_what_it_shows_is_told_apart_in_light_in_dark_and_without_colours(
+def test_what_it_shows_is_distinguished_in_light_in_dark_and_without_colours(
     store: Store, consul: RawKV, run: Runner, browser: Browser
 ) -> None:
     # Hosts in each state and at two steps, and so many that bars are too thin for textures and numbers.

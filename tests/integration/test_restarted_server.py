@@ -77,7 +77,7 @@ def restarted() -> Iterator[Agent]:
         yield agent
 
 
-def test_no_reader_is_told_of_what_is_over(restarted: Agent) -> None:
+def test_no_reader_gets_what_is_over(restarted: Agent) -> None:
     over = threading.Event()
     answers: dict[str, list[object]] = {name: [] for name in READERS}
     by_default: list[bytes] = []

@@ -188,7 +188,7 @@ def test_a_loop_that_another_rollout_overtook_ends(store: Store, consul: RawKV) 
     assert consul.tree() == before
 
 
-def test_of_two_that_begin_at_once_one_wins_and_the_other_is_told(
+def test_of_two_that_begin_at_once_one_wins_and_the_other_is_informed(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))
@@ -208,7 +208,7 @@ def test_of_two_that_begin_at_once_one_wins_and_the_other_is_told(
 
 
 @pytest.mark.parametrize("theirs", ["2", "3"])
-def test_of_two_that_replace_the_same_rollout_at_once_one_wins_and_the_other_is_told(
+def test_of_two_that_replace_the_same_rollout_at_once_one_wins_and_the_other_is_informed(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, theirs: str
 ) -> None:
     seed(consul, names(compute=3))

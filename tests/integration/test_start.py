@@ -148,7 +148,7 @@ def test_a_hold_that_ends_or_is_over_another_host_only_has_it_ask_again(kv: RawK
     assert record(kv, "web1")["state"] == "started"
 
 
-def test_steps_of_a_start_are_told_under_a_hold_and_a_first_one_is_not(admin: Store, node: Store) -> None:
+def test_steps_of_a_start_are_reported_under_a_hold_and_a_first_one_is_not(admin: Store, node: Store) -> None:
     write_report(node, HostReport("web1", "2", "started", service="nginx", step="stop", role="web"))
     set_holds(admin, HoldTargets(hosts=["web1"]), "wait")
     write_report(node, HostReport("web1", "2", "started", service="nginx", step="upgrade", role="web"))
@@ -165,7 +165,7 @@ def test_check_mode_says_the_same_and_writes_nothing(kv: RawKV, admin: Store, no
     assert kv.tree("upgrade/hosts/") == before
 
 
-def test_the_module_needs_an_admission_and_is_told_the_role(run: Runner, store: Store, consul: RawKV) -> None:
+def test_the_module_needs_an_admission_and_is_given_the_role(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", ONE_BY_ONE))
     options = {"role_pattern": "(web)", "default": False}

@@ -85,7 +85,7 @@ def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
         ("nonsense {", 1, "the run itself failed: Error: Could not parse for environment production"),
     ],
 )
-def test_each_failure_is_told_with_puppets_own_reason(
+def test_each_failure_is_reported_with_puppets_own_reason(
     manifest: str, code: int, message: str, node: Node, puppet: ModuleCalls
 ) -> None:
     told = puppet(manifest=write(node, manifest))
@@ -155,7 +155,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node,
 
 
 @pytest.mark.thorough
-def test_a_puppet_that_is_not_there_is_told(puppet: ModuleCalls) -> None:
+def test_a_puppet_that_is_not_there_is_reported(puppet: ModuleCalls) -> None:
     told = puppet(manifest="/nowhere", executable="pupet")
     assert told["failure"]["message"].startswith("executable: 'pupet' is neither on PATH nor in ")
     assert told["failure"]["details"] == {}

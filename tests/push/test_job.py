@@ -210,7 +210,7 @@ def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: s
 
 
 @pytest.mark.thorough
-def test_a_hook_is_told_of_a_job_as_of_a_rollout(fleet: Site) -> None:
+def test_a_hook_is_notified_of_a_job_as_of_a_rollout(fleet: Site) -> None:
     fleet.fail("web3", "restart")
     with listening() as chat:
         given = {"upgrade_notify": str(example(fleet.folder)), "chat_webhook": chat.url}

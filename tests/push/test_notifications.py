@@ -28,7 +28,7 @@ TASKS = """\
 
 
 @pytest.mark.thorough
-def test_each_event_is_told_once_and_a_host_that_is_tried_again_is_told_again(site: Site) -> None:
+def test_each_event_is_sent_once_and_a_host_that_is_tried_again_is_reported_again(site: Site) -> None:
     site.service("app", [])
     tasks = site.folder / "roles/app/tasks/upgrade_tasks.yml"
     tasks.write_text(TASKS.replace("LOG", str(site.log)))

@@ -121,7 +121,7 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
 
 
 @pytest.mark.thorough
-def test_services_are_told_where_a_host_comes_from_and_goes_to(site: Site) -> None:
+def test_services_are_reported_where_a_host_comes_from_and_goes_to(site: Site) -> None:
     site.service("app", ["validate", "upgrade"], after=["after"])
     site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
     site.play("upgrade", version="v1")
@@ -171,7 +171,7 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
 
 
 @pytest.mark.thorough
-def test_what_no_log_hides_of_a_failure_is_told_nowhere(site: Site) -> None:
+def test_what_no_log_hides_of_a_failure_is_reported_nowhere(site: Site) -> None:
     site.service("vault", ["prepare"])
     with (site.folder / "roles/vault/tasks/upgrade_tasks.yml").open("a") as tasks:
         tasks.write(

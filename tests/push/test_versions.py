@@ -46,7 +46,7 @@ def fleet(site: Site) -> Site:
 
 
 @pytest.mark.thorough
-def test_all_hosts_that_may_not_go_are_told_at_once_and_nothing_is_touched(fleet: Site) -> None:
+def test_all_hosts_that_may_not_go_are_reported_at_once_and_nothing_is_touched(fleet: Site) -> None:
     say(fleet, "app", "allowed_from: {'2.10': '>=2.8, <2.10', '<2.10': '>=2.2'}")
     runs(fleet, {"web1": "2.2", "web2": "2.8", "db1": "2.9"})
     meta = fleet.folder / "roles/app/meta/upgrade.yml"

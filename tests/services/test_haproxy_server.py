@@ -110,7 +110,7 @@ def test_nothing_is_taken_out_where_too_few_would_serve(balancer: Node, server: 
 
 
 @pytest.mark.thorough
-def test_an_api_that_is_not_there_is_told(server: ModuleCalls) -> None:
+def test_an_api_that_is_not_there_is_reported(server: ModuleCalls) -> None:
     told = server(**APP, state="ready", socket="127.0.0.1:9")
     assert (told["failed"], told["failure"]["code"]) == (True, "haproxy_unreachable")
     assert told["msg"] == f"[{told['failure']['code']}] {told['failure']['message']}"

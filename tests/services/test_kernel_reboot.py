@@ -72,7 +72,7 @@ def test_check_mode_tells_of_the_reboot_and_does_without(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
-def test_a_host_that_comes_back_with_another_kernel_is_told_of(steps: Steps) -> None:
+def test_a_host_that_comes_back_with_another_kernel_is_reported(steps: Steps) -> None:
     node = steps.lab.nodes["compute3"]
     before = boot_of(node)
     shown = run(steps, POST, hosts=("compute3",), code=2)

@@ -64,7 +64,7 @@ def test_what_is_not_there_is_refused_before_anything_is_touched(steps: Steps, k
 
 
 @pytest.mark.thorough
-def test_a_migration_that_fails_is_told_in_a_sentence_and_the_other_host_goes_on(
+def test_a_migration_that_fails_is_reported_in_a_sentence_and_the_other_host_goes_on(
     steps: Steps, keystones: Keystones
 ) -> None:
     keystones.sql("alter table lab_runs owner to postgres")
@@ -133,7 +133,7 @@ def test_a_second_run_leaves_it_as_it_is(steps: Steps, keystones: Keystones) -> 
 
 
 @pytest.mark.thorough
-def test_a_host_that_does_not_answer_is_told_in_a_sentence(steps: Steps, keystones: Keystones) -> None:
+def test_a_host_that_does_not_answer_is_reported_in_a_sentence(steps: Steps, keystones: Keystones) -> None:
     shown = run(
         steps,
         ("verify",),

@@ -101,7 +101,7 @@ def test_an_unpinning_that_was_cut_off_is_done_whole(steps: Steps, novas: Novas)
 
 
 @pytest.mark.thorough
-def test_a_traceback_since_the_start_is_told_in_a_sentence(steps: Steps, novas: Novas) -> None:
+def test_a_traceback_since_the_start_is_reported_in_a_sentence(steps: Steps, novas: Novas) -> None:
     first = novas.computes[0]
     first.run("systemctl", "restart", "nova-compute")
     run(steps, ("verify",), "compute1")
@@ -117,7 +117,7 @@ def test_a_traceback_since_the_start_is_told_in_a_sentence(steps: Steps, novas: 
 
 
 @pytest.mark.thorough
-def test_a_host_that_does_not_reach_the_queue_is_told_in_a_sentence(steps: Steps, novas: Novas) -> None:
+def test_a_host_that_does_not_reach_the_queue_is_reported_in_a_sentence(steps: Steps, novas: Novas) -> None:
     first = novas.computes[0]
     first.run("mkdir", "-p", "/run/systemd/system/nova-compute.service.d")
     first.write("/run/systemd/system/nova-compute.service.d/lab.conf", "[Service]\nTimeoutStartSec=10\n")

@@ -169,7 +169,7 @@ def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) ->
 
 
 @pytest.mark.thorough
-def test_what_is_lost_is_told_in_a_sentence(steps: Steps) -> None:
+def test_what_is_lost_is_reported_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     run(steps, "prepare")
     node.run("ovs-ofctl", "del-flows", "br-lab", "in_port=2")

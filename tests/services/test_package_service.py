@@ -135,7 +135,7 @@ def test_what_is_not_there_is_refused_before_anything_is_touched(
 
 
 @pytest.mark.thorough
-def test_a_service_that_does_not_run_is_told_in_a_sentence(steps: Steps) -> None:
+def test_a_service_that_does_not_run_is_reported_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     shown = run(steps, "verify", code=2, package_service_verify_ports=[81], package_service_verify_timeout=1)
     assert "web1: no answer on 127.0.0.1 port 81 within 1 s. Check in the log of nginx.service" in words(shown)

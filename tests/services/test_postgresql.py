@@ -151,12 +151,14 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
         ),
     ],
 )
-def test_what_is_not_as_it_should_be_is_told(steps: Steps, step: str, settings: dict[str, Any], sentence: str) -> None:
+def test_what_is_not_as_it_should_be_is_reported(
+    steps: Steps, step: str, settings: dict[str, Any], sentence: str
+) -> None:
     assert sentence in run(steps, ["db1"], step, code=2, **settings)
 
 
 @pytest.mark.thorough
-def test_a_database_that_is_gone_is_told(steps: Steps, tmp_path: Path) -> None:
+def test_a_database_that_is_gone_is_reported(steps: Steps, tmp_path: Path) -> None:
     del tmp_path
     node = steps.lab.nodes["db2"]
     sql(node, "DROP DATABASE shop")

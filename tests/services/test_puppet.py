@@ -75,7 +75,7 @@ def test_check_mode_tells_what_puppet_would_do_and_does_not_do_it(steps: Steps) 
 
 
 @pytest.mark.thorough
-def test_a_host_that_is_not_well_is_told_in_a_sentence(steps: Steps) -> None:
+def test_a_host_that_is_not_well_is_reported_in_a_sentence(steps: Steps) -> None:
     assert "fleet.conf is not that of v2" in run(steps, "verify", code=2)
     run(steps)
     assert conf(steps) == "version=v2 manifest=v2\n"
@@ -115,7 +115,7 @@ def test_puppet_that_is_disabled_after_the_checks_keeps_its_packages(steps: Step
 
 
 @pytest.mark.thorough
-def test_a_manifest_that_fails_is_told_in_a_sentence(steps: Steps) -> None:
+def test_a_manifest_that_fails_is_reported_in_a_sentence(steps: Steps) -> None:
     steps.lab.nodes["web1"].write("/root/broken.pp", "exec { '/bin/false': }\n")
     shown = run(steps, "upgrade", code=2, puppet_manifest="/root/broken.pp")
     assert "'/bin/false' returned 1" in shown

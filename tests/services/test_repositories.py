@@ -66,7 +66,7 @@ def test_a_second_run_asks_no_server_until_the_answer_is_old(steps: Steps) -> No
 
 
 @pytest.mark.thorough
-def test_sources_that_could_not_be_read_are_told_and_asked_again_by_the_next_run(steps: Steps) -> None:
+def test_sources_that_could_not_be_read_are_reported_and_asked_again_by_the_next_run(steps: Steps) -> None:
     shown = words(run(steps, "v3", "prepare", code=2))
     assert "web1: the package sources of v3 could not be read: " in shown
     assert f"Check the package sources in {LIST}, /etc/apt/preferences.d/fleet on the host." in shown

@@ -177,7 +177,7 @@ class Night:
         # Half of the nights have nodes that tell the truth, so that caps are judged by what hosts really do.
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
         self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
-        self._is_told_of = world.chance.random() < _WITH_NOTIFIERS
+        self._has_notifiers = world.chance.random() < _WITH_NOTIFIERS
         self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
         self._hook = Hook(world)
         # Host -> the thread of a push run that works on it, and since when.
@@ -191,7 +191,7 @@ class Night:
         more = [
             *(["honest"] if self._is_honest else []),
             *(["push"] if self._is_pushed else []),
-            *(["notifiers"] if self._is_told_of else []),
+            *(["notifiers"] if self._has_notifiers else []),
             *(["reader"] if self._is_read else []),
             *(["advised"] if plan.is_advised else []),
             *(["partitions"] if _is_divided(plan.seed) else []),
@@ -231,10 +231,10 @@ class Night:
             result.stuck = self._stuck()
         for problem in [*faults.problems, *network.malformed]:
             say(problem)
-        if self._is_told_of and self._is_complete and not plan.restore:
+        if self._has_notifiers and self._is_complete and not plan.restore:
             for problem in self._not_told(faults):
                 say(problem)
-            if not self._is_told():
+            if not self._is_notified():
                 say(f"the end was not told within {_UNTIL_TOLD:.0f} s: {[one['event'] for one in self._hook.told]}")
         self._judge(faults, result)
         result.violations = self._findings.sentences()
@@ -266,9 +266,9 @@ class Night:
             reader = StatusReader(self._network, self._rules_of, self._say_now)
             others.append(self._actor("reader", reader.work, plan.seed))
         for n in range(1, _NOTIFIERS + 1):
-            if self._is_told_of and f"notifier{n}" not in self._without:
+            if self._has_notifiers and f"notifier{n}" not in self._without:
                 others.append(self._actor(f"notifier{n}", be_notifier, self._hook, self._world))
-        if self._is_told_of:
+        if self._has_notifiers:
             # A notifier tells what happens after its first read.
             for actor in others:
                 if actor.name.startswith("notifier"):
@@ -296,11 +296,11 @@ class Night:
         """Let time pass until the hook has been told of everything, or should have been."""
         world = self._world
         until = world.now + _UNTIL_TOLD
-        while world.now < until and not self._has_failed() and not (self._is_told() and not self._not_told(faults)):
+        while world.now < until and not self._has_failed() and not (self._is_notified() and not self._not_told(faults)):
             world.run(min(until, world.now + 1), self._has_failed)
 
     def _not_told(self, faults: Faults) -> list[str]:
-        if not self._is_told_of or self._plan.restore:
+        if not self._has_notifiers or self._plan.restore:
             return []
         every = not any("notifier" in one for one in faults.killed)
         return [*self._hook.problems(self._network.now, every=every)]
@@ -308,7 +308,7 @@ class Night:
     def _say_now(self, sentence: str) -> None:
         self._findings.at(self._network.server.index)(sentence)
 
-    def _is_told(self) -> bool:
+    def _is_notified(self) -> bool:
         return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.was_told_of_the_end
 
     def _actor(self, name: str, act: Any, *arguments: Any) -> Actor:

@@ -102,7 +102,7 @@ _SET = {"KV": {"Verb": "set", "Key": "a", "Value": "MQ=="}}
     ],
     ids=("the most", "too many", "too large", "no key", "no such verb", "a conflict", "a session that has ended"),
 )
-def test_a_request_that_consul_never_takes_is_told(operations: list[dict[str, Any]], is_malformed: bool) -> None:
+def test_a_request_that_consul_never_takes_is_reported(operations: list[dict[str, Any]], is_malformed: bool) -> None:
     one = Fixture()
     one.run(lambda: one.ask("/v1/txn", operations))
     told = [text.startswith("planner1 sent put /v1/txn, and Consul answered 4") for text in one.network.malformed]

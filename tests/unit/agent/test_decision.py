@@ -54,7 +54,7 @@ def test_a_closed_gate_starts_nothing_even_if_puppet_is_due() -> None:
         assert run(answer, replace(FACTS, version="v1", now=1e6)) is None
 
 
-def test_a_pending_node_runs_puppet_only_if_it_is_told_to_and_has_a_version() -> None:
+def test_a_pending_node_runs_puppet_only_if_its_settings_say_so_and_it_has_a_version() -> None:
     late = replace(FACTS, version="v1", now=9000.0)
     assert run(PENDING, late, puppet_pending=True) == PUPPET
     assert run(PENDING, replace(late, version=""), puppet_pending=True) is None

@@ -139,7 +139,7 @@ def test_a_wake_key_that_consul_did_not_take_is_tried_again_soon(tmp_path: Path,
         found.ensure_wake_key()
 
 
-def test_a_token_that_may_not_create_the_wake_key_is_told_once(tmp_path: Path, answers: Answers) -> None:
+def test_a_token_that_may_not_create_the_wake_key_is_reported_once(tmp_path: Path, answers: Answers) -> None:
     said: list[str] = []
     found = gate_reading(tmp_path, answers, say=said.append)
     found.read()

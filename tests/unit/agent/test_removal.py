@@ -40,7 +40,7 @@ def test_leaving_removes_the_agent_s_own_lock_and_keeps_an_operator_s(
     assert capsys.readouterr().out == ""
 
 
-def test_a_lock_that_can_t_be_removed_is_told(
+def test_a_lock_that_can_t_be_removed_is_reported(
     folders: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     puppet.keep_out("closed: a gate", folders)

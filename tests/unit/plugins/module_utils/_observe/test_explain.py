@@ -45,7 +45,7 @@ def told(one: Fleet, host: str) -> list[str]:
     return list(explain(host, one.plan(rules), one.snapshot(), GIVEN))
 
 
-def test_a_host_that_waits_for_a_slot_is_told_its_rule_who_gave_it_and_its_wave() -> None:
+def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_it_and_its_wave() -> None:
     one = under(fleet(compute=4).opened("compute1"), {"rolling_rules": {"roles": {"compute": 1}}})
     assert told(one, "compute4") == [
         FROM_OLD.format("compute4"),
@@ -152,7 +152,7 @@ def test_a_stage_that_needs_approval_names_the_playbook() -> None:
     ("place", "argument"),
     [("host/compute1", "host=compute1"), ("role/compute", "role=compute"), ("global", "everything=true")],
 )
-def test_a_held_host_is_told_how_its_hold_ends(place: str, argument: str) -> None:
+def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argument: str) -> None:
     one = under(fleet(compute=1).held(place), {})
     sentences = told(one, "compute1")
     assert "It has been held since noon, when the hold was set." in sentences
@@ -302,7 +302,7 @@ def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
         (172_800, "2 days ago"),
     ],
 )
-def test_a_time_is_told_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+def test_a_time_is_written_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
     assert time_ago(seconds) == text
 
 

@@ -105,7 +105,7 @@ def test_the_page_has_every_field_with_its_type() -> None:
         (entry(1, "abort", by="bob"), "end", f"The rollout to {NEW} was aborted by bob; 0 of 2 hosts upgraded."),
     ],
 )
-def test_an_entry_of_the_history_is_told_in_a_sentence(said: dict[str, Any], event: str, text: str) -> None:
+def test_an_entry_of_the_history_is_reported_in_a_sentence(said: dict[str, Any], event: str, text: str) -> None:
     ((name, found),), told = told_of(rollout(compute=2), [said])
     assert (name, found["text"], found["at"]) == (event, text, "2025-11-22T05:50:01Z")
     assert told.epoch == 1
@@ -128,7 +128,7 @@ def test_a_rollback_says_so() -> None:
     assert found["text"].startswith(f"The rollback to {NEW} from {OLD} was begun by bob")
 
 
-def test_a_host_is_told_as_broken_once_until_it_is_well_or_put_back() -> None:
+def test_a_host_is_reported_as_broken_once_until_it_is_well_or_put_back() -> None:
     site = rollout(compute=3).failed("compute1")
     ((_name, found),), told = told_of(site)
     assert [(one["host"], one["role"], one["state"]) for one in found["failures"]] == [
@@ -151,7 +151,7 @@ def test_a_host_is_told_as_broken_once_until_it_is_well_or_put_back() -> None:
     assert [name for name, _found in again] == ["begin", "failure"]
 
 
-def test_many_that_fail_together_are_told_together_and_not_without_end() -> None:
+def test_many_that_fail_together_are_reported_together_and_not_without_end() -> None:
     site = rollout(compute=MOST_FAILURES + 7)
     site.failed(*(f"compute{number}" for number in range(1, MOST_FAILURES + 8)))
     ((_name, found),), _told = told_of(site)
@@ -179,7 +179,7 @@ def test_a_stage_without_hosts_is_not_notified() -> None:
     assert names == ["stage", "end"]
 
 
-def test_the_end_is_told_once_and_again_after_a_host_has_joined() -> None:
+def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
     site = rollout(COMPLETE, compute=2).upgraded("compute1", "compute2")
     ends = [entry(4, "complete"), entry(5, "converge")]
     assert [name for name, _found in told_of(site, ends)[0]] == ["end"]

@@ -118,7 +118,7 @@ def test_without_a_rollout_there_is_nothing_to_wait_for() -> None:
     assert stands(fleet(compute=1)).over
 
 
-def test_a_pause_is_told_with_its_reason_and_whether_hosts_finish() -> None:
+def test_a_pause_is_reported_with_its_reason_and_whether_hosts_finish() -> None:
     site = rollout(PAUSED, compute=2)
     assert stands(site).notes == (
         "No host is admitted: the rollout is paused by ann: logins fail; continue with convoy.upgrade.resume",
@@ -135,7 +135,7 @@ def test_it_is_the_same_after_a_way_as_json() -> None:
     assert RolloutProgress.from_plain(json.loads(json.dumps(asdict(found)))) == found
 
 
-def test_a_time_that_is_left_is_told_of_a_rollout_that_goes_on_alone() -> None:
+def test_a_time_that_is_left_is_reported_of_a_rollout_that_goes_on_alone() -> None:
     site = rollout(compute=2).upgraded("compute1").opened("compute1")
     assert site.ledger is not None
     site.records["compute1"] = HostRecord(NEW, SAID_UPGRADED, times={STARTED: 9_000, SAID_UPGRADED: 9_100})

@@ -107,7 +107,7 @@ def test_outside_of_the_limit() -> None:
     assert plan.hosts[HOST].reason == "excluded by this run's limit"
 
 
-def test_a_gate_that_can_not_be_read_is_told_first() -> None:
+def test_a_gate_that_can_not_be_read_is_reported_first() -> None:
     site = fleet(compute=1).gated("Flase", f"host/{HOST}")
 
     assert site.plan(CLOSED).hosts[HOST].reason == (
@@ -174,7 +174,7 @@ def test_an_order_counts_where_there_are_many() -> None:
     )
 
 
-def test_the_order_is_told_before_the_cap() -> None:
+def test_the_order_is_reported_before_the_cap() -> None:
     site = fleet(compute=1, controller=1)
     rules = {"role_order": {"compute": "controller"}, "rolling_rules": {"roles": {"compute": 0}}}
 
@@ -195,7 +195,7 @@ def test_a_host_that_runs_an_older_version_needs_no_words_about_it() -> None:
     assert (view.version, view.state) == (OLD, "pending")
 
 
-def test_a_blocker_is_told_before_the_order_and_the_scope_before_the_blocker() -> None:
+def test_a_blocker_is_reported_before_the_order_and_the_scope_before_the_blocker() -> None:
     paused = Blockers(rollout=RolloutBlocker("paused", "the rollout is paused"))
     state = fleet(compute=2).read(limit=["compute1"])
     inside, outside = state.hosts["compute1"], state.hosts["compute2"]
@@ -225,7 +225,7 @@ def test_only_roles_with_a_waiting_host_are_explained_and_each_once() -> None:
     assert "compute1 can be admitted now" in found["web"].text
 
 
-def test_a_hold_is_told_beside_the_state_of_a_host() -> None:
+def test_a_hold_is_reported_beside_the_state_of_a_host() -> None:
     one = fleet(compute=1).upgraded(HOST).held(f"host/{HOST}").states()[HOST]
 
     assert state_reason(one, NEW) == f"runs 2.0; {HELD}"

@@ -35,7 +35,7 @@ def test_a_limit_names_hosts_roles_and_groups() -> None:
         site.read(CEPH, ["ceph", "wbe"])
 
 
-def test_what_is_unfinished_is_told_of_hosts_in_scope_alone() -> None:
+def test_what_is_unfinished_is_reported_of_hosts_in_scope_alone() -> None:
     site = fleet(compute=2, web=1).upgraded("compute1")
 
     assert site.read(limit=["compute"]).unfinished == ("compute2",)

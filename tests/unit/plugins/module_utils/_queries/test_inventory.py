@@ -59,7 +59,7 @@ def test_a_host_of_the_catalog_the_reports_or_the_records_is_there_in_natural_or
     assert [facts["version"] for facts in found.hosts.values()] == [OLD, None, None, OLD, None]
 
 
-def test_all_that_is_told_of_a_host() -> None:
+def test_all_that_is_reported_of_a_host() -> None:
     there = fleet(compute=2).held("host/compute2").gated("Flase", "host/compute1").snapshot()
     catalog = {**node("compute1", rack="7"), "TaggedAddresses": {"lan": "10.0.0.7"}}
     found = look(there, catalog, health={"compute1": "passing"}, planes=PLANES)

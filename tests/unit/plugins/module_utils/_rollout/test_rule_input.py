@@ -75,13 +75,13 @@ def test_a_file_without_a_mapping_is_refused(file: Path, text: str) -> None:
     assert refusal(file) == "it is not a mapping of names to values"
 
 
-def test_broken_json_is_told_with_its_line(file: Path) -> None:
+def test_broken_json_is_reported_with_its_line(file: Path) -> None:
     file.write_text('{\n  "rolling_rules": {\n    "global": 2,,\n  }\n}')
 
     assert refusal(file).startswith("line 3, column 17: ")
 
 
-def test_broken_yaml_is_told_with_its_line(file: Path) -> None:
+def test_broken_yaml_is_reported_with_its_line(file: Path) -> None:
     file.write_text("rolling_rules:\n  global: 2\n fleet: 3\n")
 
     assert "line 3, column 2" in refusal(file)
@@ -119,21 +119,21 @@ def test_yaml_that_would_build_objects_is_refused(file: Path) -> None:
     assert "could not determine a constructor" in refusal(file)
 
 
-def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_reported(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nowhere.yml") == "No such file or directory"
 
 
-def test_a_file_that_is_a_directory_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_a_directory_is_reported(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "Is a directory"
 
 
-def test_a_file_that_is_no_text_is_told(file: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(file: Path) -> None:
     file.write_bytes(b"\xff\xfe{}")
 
     assert "can't decode byte 0xff" in refusal(file)
 
 
-def test_without_a_yaml_library_json_is_read_and_yaml_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_yaml_library_json_is_read_and_yaml_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_input, "HAS_YAML", False)
     file.write_text('{"rolling_rules": {}}')
     assert read_file(str(file)) == {"rolling_rules": {}}
@@ -252,7 +252,7 @@ def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
         given_rules({"rolling_rules": {}}, str(tmp_path / "nowhere.yml"))
 
 
-def test_bad_rules_in_a_file_are_told_with_the_file(file: Path) -> None:
+def test_bad_rules_in_a_file_are_reported_with_the_file(file: Path) -> None:
     file.write_text("rolling_rules: {globel: 1}\n")
 
     with pytest.raises(UpgradeError) as caught:
@@ -264,7 +264,7 @@ def test_bad_rules_in_a_file_are_told_with_the_file(file: Path) -> None:
     assert caught.value.details["key"] == "rolling_rules.globel"
 
 
-def test_bad_rules_from_the_default_file_and_inline_are_told_with_both(default_file: Path) -> None:
+def test_bad_rules_from_the_default_file_and_inline_are_reported_with_both(default_file: Path) -> None:
     default_file.write_text('{"role_order": {"a": "b"}}')
 
     with pytest.raises(UpgradeError) as caught:
@@ -274,7 +274,7 @@ def test_bad_rules_from_the_default_file_and_inline_are_told_with_both(default_f
     assert caught.value.message.endswith(f" (inline and {default_file})")
 
 
-def test_bad_inline_rules_are_told_as_they_are() -> None:
+def test_bad_inline_rules_are_reported_as_they_are() -> None:
     with pytest.raises(UpgradeError) as caught:
         given_rules({"zebra": 1}, None)
 

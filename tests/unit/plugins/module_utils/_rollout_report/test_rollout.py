@@ -64,7 +64,7 @@ def test_each_host_goes_through_its_phases() -> None:
     )
 
 
-def test_what_is_told_of_all_of_them() -> None:
+def test_what_is_reported_of_all_of_them() -> None:
     found = told()
 
     assert (found["version"], found["previous_version"], found["state"], found["begun"], found["end"]) == (

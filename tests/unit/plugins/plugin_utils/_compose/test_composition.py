@@ -200,7 +200,7 @@ def test_roles_without_services_upgrade_themselves_and_are_in_no_composition(rol
 
 
 @pytest.mark.parametrize("text", ["", "- command: x\n  tags: validate\n"])
-def test_a_role_without_any_task_is_told(roles: Roles, text: str) -> None:
+def test_a_role_without_any_task_is_reported(roles: Roles, text: str) -> None:
     roles.add("web", text)
     roles.add("db", text.replace("x", "y"))
     assert roles.compose({"node": ["web", "db"]}).warnings == (

@@ -35,7 +35,9 @@ def test_each_step_has_a_test_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["to_1.py", "to_2.py"])
-def test_a_layout_that_no_step_leads_to_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+def test_a_layout_that_no_step_leads_to_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
     for name in ("to_1.py", "to_2.py", "to_3.py", "notes.txt"):
         shutil.copy(STEPS / "to_1.py", tmp_path / name)
     (tmp_path / lacking).unlink()
@@ -44,7 +46,7 @@ def test_a_layout_that_no_step_leads_to_is_told(tmp_path: Path, monkeypatch: pyt
         step_finder.find_steps()
 
 
-def test_without_any_step_that_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_step_that_is_reported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_finder, "_FOLDER", tmp_path)
     with pytest.raises(UpgradeError, match="The step to layout 1 is missing"):
         step_finder.find_steps()

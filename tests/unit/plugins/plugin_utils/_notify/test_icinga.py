@@ -147,7 +147,7 @@ def test_downtimes_of_other_people_and_fleets_are_left_alone(place: Icinga) -> N
     assert place.silences() == []
 
 
-def test_a_host_that_icinga_does_not_have_is_told_and_the_others_have_their_downtime(place: Icinga) -> None:
+def test_a_host_that_icinga_does_not_have_is_reported_and_the_others_have_their_downtime(place: Icinga) -> None:
     kept = Maintenance(place)
     kept.update(read(fleet(compute=3).opened("compute1", "compute3")))
     wait_until(lambda: kept.warning)
@@ -159,7 +159,7 @@ def test_a_host_that_icinga_does_not_have_is_told_and_the_others_have_their_down
         place.begin('x" || true || "', NEW, time.time() + 600)
 
 
-def test_a_refusal_is_told_without_secrets(place: Icinga) -> None:
+def test_a_refusal_is_reported_without_secrets(place: Icinga) -> None:
     wrong = replace(place, address=replace(place.address, login=(_USER, "wr0ng")))
     with pytest.raises(MaintenanceError, match="answered with status 401"):
         wrong.silences()

@@ -281,7 +281,7 @@ def test_a_wave_with_a_host_that_goes_last_and_others_of_its_role_becomes_two() 
     assert (found.waves, found.pushed["controlplane"]) == ((3, 1), ("a2", "a3", "b1", "a1"))
 
 
-def test_too_few_forks_are_told_with_the_number_that_uses_all_slots() -> None:
+def test_too_few_forks_are_reported_with_the_number_that_uses_all_slots() -> None:
     found = plan(
         [["compute2", "puppet1"], ["compute3", "compute4"]],
         **dict.fromkeys(("compute2", "compute3", "compute4"), "pending"),

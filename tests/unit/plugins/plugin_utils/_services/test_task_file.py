@@ -308,7 +308,7 @@ def test_the_step_of_an_include_covers_the_file(file: Path, words: str, given: s
     assert (piece.step, piece.tags) == ("prepare", ("step1", "x", "deep"))
 
 
-def test_a_fault_in_an_included_file_is_told_with_that_file(file: Path) -> None:
+def test_a_fault_in_an_included_file_is_reported_with_that_file(file: Path) -> None:
     more = file.parent / "more.yml"
     more.write_text("- name: b\n  block:\n    - name: c\n      tags: verify\n")
     message = refused(file, "- name: a\n  include_tasks: more.yml\n  tags: stop\n")

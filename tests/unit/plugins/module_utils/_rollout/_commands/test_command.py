@@ -48,7 +48,7 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
         (RUNNING, "Look at it with convoy.upgrade.status."),
     ],
 )
-def test_a_word_that_comes_too_late_is_told_what_to_do_instead(state: str, hint: str) -> None:
+def test_a_command_that_comes_too_late_is_refused_with_what_to_do_instead(state: str, hint: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         command.refuse_unless(Ledger(1, "2.0", state=state), (), "paused")
     assert caught.value.message == f"The rollout to 2.0 is {state}, so it can't be paused. {hint}"
