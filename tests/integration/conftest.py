@@ -20,14 +20,14 @@ from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.agent_process import EVERYWHERE, Node
 from integration.support.catalog import Catalog
+from integration.support.commands import FLEET, RULES
+from integration.support.coverage import Seen
 from integration.support.fleet import seed
 from integration.support.guarded import guarded_agent
+from integration.support.inventories import Shelf
 from integration.support.planner_service import Service
 from integration.support.playbook import Runner
-from integration.support.seen import Seen
-from integration.support.shelf import Shelf
 from integration.support.shipped import Shipped
-from integration.support.words import FLEET, RULES
 from missing import missing
 
 HERE = Path(__file__).parent

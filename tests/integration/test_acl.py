@@ -41,13 +41,13 @@ from convoy_node.resident import GateReading
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
+from integration.support.commands import UNLIMITED
+from integration.support.coverage import Seen
 from integration.support.fleet import GATES, gates, names, seed
 from integration.support.guarded import MASTER
 from integration.support.playbook import Runner, Task, ask, gate, health, info, plan, report
-from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
 from integration.support.tls import Authority
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

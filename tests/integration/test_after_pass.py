@@ -20,8 +20,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import ledger, names, record, seed
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from devkit.agent import ROOT
+from integration.support.commands import UNLIMITED
 from integration.support.playbook import Runner, Task
-from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release

@@ -20,9 +20,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import seed
 from integration.support.playbook import Runner, gate, health, info, plan, report
-from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release

@@ -16,9 +16,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import upgrade
 from integration.support.fleet import history, ledger, names, seed
 from integration.support.playbook import Runner, plan
-from integration.support.words import upgrade
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release

@@ -34,13 +34,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
+from integration.support.commands import UNLIMITED
+from integration.support.coverage import Seen
 from integration.support.fleet import names, seed
 from integration.support.guarded import MASTER, guarded_agent
 from integration.support.hook import example, listening
 from integration.support.playbook import Runner, Task
-from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

@@ -17,9 +17,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rul
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_plan as module
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.playbook import Runner, plan
-from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release

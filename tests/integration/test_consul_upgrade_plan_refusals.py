@@ -16,9 +16,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import ledger, names, seed
 from integration.support.playbook import Runner, plan
-from integration.support.words import UNLIMITED
 
 # The examples of the documentation and the playbooks have this on each release.
 pytestmark = pytest.mark.one_release

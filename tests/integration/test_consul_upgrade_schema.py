@@ -18,12 +18,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, names
 from integration.support.guarded import MASTER
 from integration.support.old_fleet import legacy_gates, legacy_reports, load, old_fleet
 from integration.support.playbook import Runner, Task, plan
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import UNLIMITED
 
 HOSTS = list(names(compute=6))
 

@@ -19,9 +19,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED, control, fail, upgrade
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.playbook import Runner
-from integration.support.words import UNLIMITED, control, fail, upgrade
 from integration.support.writes import Write, around_writes
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.

@@ -14,9 +14,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED, control, cut_short, fail
 from integration.support.fleet import gates, history, names, record, seed
 from integration.support.playbook import Runner
-from integration.support.words import UNLIMITED, control, cut_short, fail
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release

@@ -11,9 +11,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import FLEET, RULES, control, fail, upgrade
 from integration.support.fleet import ledger, names, seed
 from integration.support.playbook import Runner, info
-from integration.support.words import FLEET, RULES, control, fail, upgrade
 
 # On each release, test_playbooks_control.py and the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release

@@ -10,14 +10,14 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
+from integration.support.coverage import LOOKUP, MODULES, documentation
 from integration.support.fleet import names, seed
 from integration.support.guarded import MASTER
 from integration.support.hook import example
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, Task, plan
 from integration.support.push import WATCHED, host_task, in_groups, started, step, without_services
-from integration.support.seen import LOOKUP, MODULES, documentation
-from integration.support.words import UNLIMITED
 from written_services import Roles
 
 FILTERS = (

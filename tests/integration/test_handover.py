@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import control
 from integration.support.fleet import ledger, names, seed
 from integration.support.planner_service import Nodes, Service, carried, running, until
 from integration.support.playbook import Runner, plan
 from integration.support.shipped import Shipped
-from integration.support.words import control
 
 pytestmark = pytest.mark.one_release
 

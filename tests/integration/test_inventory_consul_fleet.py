@@ -16,10 +16,10 @@ from ansible_collections.convoy.upgrade.plugins.inventory.consul_fleet import In
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.catalog import Catalog
+from integration.support.commands import UNLIMITED
+from integration.support.coverage import documentation
 from integration.support.fleet import GATES, names, seed
-from integration.support.seen import documentation
-from integration.support.shelf import Shelf
-from integration.support.words import UNLIMITED
+from integration.support.inventories import Shelf
 from thorough import quick
 
 ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane", "services": []}}

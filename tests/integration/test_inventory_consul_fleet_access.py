@@ -18,10 +18,10 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.catalog import Catalog
+from integration.support.coverage import Seen
 from integration.support.fleet import names, seed
+from integration.support.inventories import PLUGIN, Shelf
 from integration.support.proxy import LossyProxy
-from integration.support.seen import Seen
-from integration.support.shelf import PLUGIN, Shelf
 from integration.support.tls import Authority
 from integration.test_libraries import OLD_LIBRARY, environment
 from thorough import quick

@@ -21,11 +21,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from convoy_node.node.connection import Connection
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import upgrade
 from integration.support.fleet import ledger, names, seed
 from integration.support.job_nodes import command_folder, install, lines, running_nodes
 from integration.support.planner_service import until
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import upgrade
 
 pytestmark = [pytest.mark.one_release, pytest.mark.thorough]
 

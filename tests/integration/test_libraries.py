@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, names, seed
 from integration.support.playbook import Runner, gate, info, plan, report
-from integration.support.words import UNLIMITED
 
 OLD_LIBRARY = "python-consul==1.1.0"
 

@@ -30,12 +30,12 @@ from convoy_node.node.connection import Connection
 from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.browser_session import BrowserSession, browser_session
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import names, seed
 from integration.support.job_nodes import command_folder, install, running_nodes
 from integration.support.playbook import wait_until
 from integration.support.scenes import Scene
 from integration.support.shipped import Shipped
-from integration.support.words import UNLIMITED
 from missing import missing
 from thorough import quick
 

@@ -15,9 +15,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import control
 from integration.support.fleet import gates, names, record, seed
 from integration.support.playbook import Runner, Task
-from integration.support.words import control
 
 # On each release, the examples of the documentation run the module.
 pytestmark = pytest.mark.one_release

@@ -21,10 +21,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_fleet import forked
 from integration.support.old_keys import legacy_gates, old_answer, put_old
-from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes, die_at_write
 
 pytestmark = pytest.mark.one_release

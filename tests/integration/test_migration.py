@@ -20,9 +20,9 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.old_fleet import legacy_gates, legacy_reports, load, migrated, old_fleet
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

@@ -26,10 +26,10 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator i
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.outcome import MigrationResult
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import names
 from integration.support.old_fleet import forked, killed_at, legacy_reports, load, migrate, old_fleet, whole, writes_of
 from integration.support.proxy import LOSE_REPLY, LOSE_REQUEST, PASS, LossyProxy
-from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 from thorough import quick
 

@@ -15,9 +15,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, names, record
 from integration.support.old_fleet import legacy_gates, legacy_reports, load, migrated
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

@@ -27,9 +27,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import history, ledger, names, opened, seed
 from integration.support.old_fleet import legacy_reports, load, migrated, refusal
-from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 from thorough import quick
 

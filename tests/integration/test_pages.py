@@ -11,8 +11,8 @@ import pytest
 from devkit.agent import ROOT
 from missing import missing
 from pages.page import rewritten
+from pages.patterns import comparable
 from pages.shell import blocker
-from pages.shown import comparable
 from pages.walk import walk
 
 

@@ -25,9 +25,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover i
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import upgrade
 from integration.support.fleet import gates, ledger, names, seed
 from integration.support.planner_service import Nodes, Service, carried, open_hosts, running, until
-from integration.support.words import upgrade
 from thorough import quick
 
 pytestmark = pytest.mark.one_release

@@ -25,9 +25,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.planner_service import PlannerService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.settings import ServiceSettings
 from devkit.kv import RawKV
+from integration.support.commands import upgrade
 from integration.support.fleet import ledger, names, seed
 from integration.support.planner_service import open_hosts
-from integration.support.words import upgrade
 
 pytestmark = pytest.mark.one_release
 

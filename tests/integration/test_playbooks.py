@@ -18,10 +18,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_reques
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import UNLIMITED
 from thorough import quick
 
 ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane"}}

@@ -14,10 +14,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import gates, history, ledger, names, seed
 from integration.support.nodes import living_nodes
 from integration.support.shipped import Shipped, inventory
-from integration.support.words import UNLIMITED
 from thorough import quick
 
 FLEET = names(controller=1, compute=3)

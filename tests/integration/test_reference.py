@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code
-from integration.support.seen import INVENTORY, LOOKUP, MODULES, Seen, documentation, documented_paths
+from integration.support.coverage import INVENTORY, LOOKUP, MODULES, Seen, documentation, documented_paths
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)

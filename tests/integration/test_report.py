@@ -18,10 +18,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.browser import Browser, colours, lightness
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import history, names, record, seed
 from integration.support.playbook import Runner, Task
 from integration.support.shipped import Shipped
-from integration.support.words import UNLIMITED
 from missing import missing
 
 HOSTILE = "</title><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">=1+1"

@@ -24,9 +24,9 @@ from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
 from convoy_node.resident import GateReading
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.watcher import View, Watcher, read
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

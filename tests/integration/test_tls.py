@@ -21,12 +21,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from convoy_node.node.connection import Connection
 from convoy_node.node.consul import Consul, WakeWatch
 from devkit.agent import Agent
+from integration.support.commands import UNLIMITED
+from integration.support.coverage import Seen
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
 from integration.support.push import WATCHED, push_run, stopped, without_services
-from integration.support.seen import Seen
 from integration.support.tls import Authority, Pair
-from integration.support.words import UNLIMITED
 from no_signals import NoSignals
 from written_services import Roles
 

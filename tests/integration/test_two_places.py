@@ -23,9 +23,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.migrator import Migrator
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import GATES, gates, history, names, seed
 from integration.support.old_keys import legacy_gates, old_answer, original_answer, original_status, put_old
-from integration.support.words import UNLIMITED
 from integration.support.writes import Write, around_writes
 
 pytestmark = pytest.mark.one_release

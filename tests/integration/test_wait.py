@@ -16,11 +16,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
+from integration.support.coverage import Seen
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, plan, wait_until
 from integration.support.proxy import LossyProxy
-from integration.support.seen import Seen
 from integration.support.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release

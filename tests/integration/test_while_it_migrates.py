@@ -19,12 +19,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
+from integration.support.commands import UNLIMITED
 from integration.support.fleet import names
 from integration.support.old_fleet import killed_at, load, migrate, old_fleet, writes_of
 from integration.support.old_keys import legacy_gates, old_answer, original_answer
 from integration.support.playbook import Runner
 from integration.support.playbook import ask as ask_task
-from integration.support.words import UNLIMITED
 
 pytestmark = pytest.mark.one_release
 

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests")]
 
 from pages.page import rewritten
-from pages.shown import comparable
+from pages.patterns import comparable
 from pages.walk import walk
 
 

@@ -218,7 +218,7 @@ class PlaybookRun:
         reached = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
         named = [host.name for host in inventory.get_hosts("all", ignore_restrictions=True)]
         left_out = [host.name for host in needed if host.name not in reached]
-        if self._name in (*MOVES, COMMAND):
+        if self._name in (*UPGRADES, COMMAND):
             # A later play may need any host, and then the first play has begun the rollout already.
             everybody = [host.name for host in inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)]
             kept = reached.union(named)

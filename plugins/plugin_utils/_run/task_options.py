@@ -37,7 +37,7 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
                 option=name,
             )
     everything = sorted({"always", "tagged"}.intersection(options.get("skip_tags") or ()))
-    if playbook in MOVES and everything:
+    if playbook in UPGRADES and everything:
         raise UpgradeError(
             "refused_option",
             f"--skip-tags {everything[0]}: it would skip the plan, the checks and the admission of hosts. Nothing was done. Leave it out, and name steps.",

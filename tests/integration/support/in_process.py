@@ -16,7 +16,7 @@ from unittest import mock
 
 from ansible.module_utils import basic
 from ansible.module_utils.common import warnings
-from integration.support.seen import COLLECTION
+from integration.support.coverage import COLLECTION
 
 # Those whose action plugin does nothing but call the module, unless these options are given.
 _WAITING = {"consul_upgrade_plan": {"wait", "instructions_file"}}

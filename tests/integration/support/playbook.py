@@ -18,8 +18,8 @@ from typing import Any
 
 from devkit.child import start, stop
 
+from .coverage import Seen
 from .in_process import is_plain, play
-from .seen import Seen
 
 HERE = Path(__file__).resolve().parents[1]
 Task = dict[str, Any]

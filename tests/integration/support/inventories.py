@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 from devkit.child import start
+from integration.support.coverage import COLLECTION, INVENTORY, Seen
 from integration.support.listing import unmarked
-from integration.support.seen import COLLECTION, INVENTORY, Seen
 
 PLUGIN = f"{COLLECTION}.{INVENTORY}"
 

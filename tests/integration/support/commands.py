@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is said of a rollout: operators' actions as tasks, and hosts' reports."""
+"""Commands of operators as tasks, and reports of hosts."""
 
 from __future__ import annotations
 
