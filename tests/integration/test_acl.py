@@ -186,7 +186,7 @@ OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state=
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("check", [False, True])
-def test_operators_are_reported_what_is_wrong_with_their_token_and_never_shown_it(
+def test_operators_learn_what_is_wrong_with_their_token_and_never_see_it(
     tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool
 ) -> None:
     make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))

@@ -149,7 +149,7 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
 
 
 @pytest.mark.thorough
-def test_no_color_and_no_terminal_are_reported_in_lines(
+def test_without_color_or_terminal_progress_is_reported_in_lines(
     play: Shipped, consul: RawKV, store: Store, agent: Agent
 ) -> None:
     seed(consul, HOSTS)

@@ -121,7 +121,7 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
 
 
 @pytest.mark.thorough
-def test_services_are_reported_where_a_host_comes_from_and_goes_to(site: Site) -> None:
+def test_services_get_where_a_host_comes_from_and_goes_to(site: Site) -> None:
     site.service("app", ["validate", "upgrade"], after=["after"])
     site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2"]})
     site.play("upgrade", version="v1")

@@ -111,7 +111,7 @@ def test_an_upgrade_that_has_begun_leaves_no_version_until_it_ends(fleet: Fleet,
     assert node.read(RELEASE) == "manifest v1 on v1\n"
 
 
-def test_a_failure_that_cannot_be_reported_is_reported_on_the_node(fleet: Fleet, node: Node) -> None:
+def test_a_failure_that_cannot_reach_consul_is_reported_on_the_node(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
     node.write("/root/slow", "")
