@@ -72,7 +72,7 @@ def test_if_memory_runs_out_the_cause_is_named(done: Store, consul: RawKV, monke
 
     before = consul.tree()
     monkeypatch.setattr(post_upgrade_pass, "make_plan", fill)
-    with pytest.raises(UpgradeError, match="Memory ran out while the tasks after the upgrade were planned") as raised:
+    with pytest.raises(UpgradeError, match="Memory ran out while the post-upgrade tasks were planned") as raised:
         go(done)
     assert raised.value.code == "out_of_memory"
     assert consul.tree() == before

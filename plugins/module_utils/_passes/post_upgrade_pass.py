@@ -55,7 +55,7 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     def written() -> str:
         return "What was written before it obeys the rules." if admissions else "Nothing was written."
 
-    with needs_memory("the tasks after the upgrade were planned", written):
+    with needs_memory("the post-upgrade tasks were planned", written):
         return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
