@@ -139,7 +139,7 @@ def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balance
 @pytest.mark.thorough
 def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 state maint")
-    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=1))
+    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_others_timeout=1))
     assert "balancer lb1: app/web1 is not taken out: 1 other server of the backend must serve, and none would" in shown
     assert "has web2 MAINT." in shown
     assert status(balancer, "web1") == "UP"
@@ -148,7 +148,7 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
 
 @pytest.mark.thorough
 def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
-    settings = {**BACKEND, "haproxy_backend_drain_timeout": 1}
+    settings = {**BACKEND, "haproxy_backend_others_timeout": 1}
     shown = words(steps.run("haproxy_backend", ["drain"], ["web1", "web2"], settings, code=2))
     assert shown.count("is not taken out: 1 other server of the backend must serve, and none would") >= 1
     assert sorted(status(balancer, host) for host in ("web1", "web2")) == ["DRAIN", "UP"]
