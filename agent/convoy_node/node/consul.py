@@ -22,6 +22,8 @@ from .connection import Connection
 
 # The largest answer that is read. A read of web1 also returns the keys of web10, web100 and so on: about 1 KiB for each such host.
 _MOST_BYTES = 64_000_000
+# Python 3.9 allocates as many bytes as a read may return, for each read.
+_PIECE_BYTES = 65_536
 # Consul's indexes and flags are unsigned numbers of 64 bits.
 _MOST_NUMBER = 2**64 - 1
 # Operations that return their key if they were executed.
@@ -168,12 +170,7 @@ class Consul:
         :raises ConsulError: also :class:`Denied`.
         """
         response = connection.getresponse()
-        body = response.read(_MOST_BYTES + 1)
-        if len(body) > _MOST_BYTES:
-            raise ConsulError(
-                f"{self._to.url}: the answer is larger than {_MOST_BYTES // 1_000_000} MB, and can't be used. If too many hosts have names that begin "
-                "with the name of this node, rename it."
-            )
+        body = self._body(response)
         index = response.headers.get("X-Consul-Index") or "0"
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):
@@ -186,6 +183,17 @@ class Consul:
         if response.status == 403 or "Permission denied" in text or "ACL not found" in text:
             raise self._denied(text or str(response.status))
         raise ConsulError(f"Consul at {self._to.url} answered {response.status}: {text or 'no reason given'}.")
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        body = bytearray()
+        while piece := response.read(_PIECE_BYTES):
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise ConsulError(
+                    f"{self._to.url}: the answer is larger than {_MOST_BYTES // 1_000_000} MB, and can't be used. If too many hosts have names that "
+                    "begin with the name of this node, rename it."
+                )
+        return bytes(body)
 
     def unreachable(self, error: BaseException) -> ConsulError:
         """Return the error for a Consul that does not answer."""

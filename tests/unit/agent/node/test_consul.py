@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from collections.abc import Iterator
@@ -141,6 +142,20 @@ def test_an_answer_that_is_too_large_is_an_error_of_its_own(server: Server, monk
     server.consul.read(["a"])
     with pytest.raises(ConsulError, match="the answer is larger than"):
         server.gives({"Results": [{"KV": PAIR}], "Errors": None}).read(["a"])
+
+
+def test_a_small_answer_takes_little_memory(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int | None] = []
+    read = http.client.HTTPResponse.read
+
+    def note(response: http.client.HTTPResponse, amt: int | None = None) -> bytes:
+        sizes.append(amt)
+        return read(response, amt)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", note)
+    assert server.gives([PAIR]).get("a") == ConsulKey(b"x", 7, 0)
+    # Python 3.9 allocates that many bytes.
+    assert sizes and all(size is not None and size <= 65_536 for size in sizes)
 
 
 def test_a_single_key_has_to_be_the_one_that_was_asked_for(server: Server) -> None:
