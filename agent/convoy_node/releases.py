@@ -49,6 +49,8 @@ _CHECK_SECONDS = 60.0
 _REPORT_SECONDS, _REPORT_AGAIN = 60.0, 2.0
 # An agent run that was killed has freed its lock after this time (seconds).
 _LOCK_SECONDS = 2.0
+# How long a release that has reported waits for an installation that is under way (seconds).
+_INSTALL_SECONDS = 120.0
 
 
 class TrialResult(Enum):
@@ -154,7 +156,11 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     home = old.home
     assert home is not None
     if problem is None:
-        activate(home, new.folder)
+        try:
+            with alone(home, _INSTALL_SECONDS):
+                activate(home, new.folder)
+        except InstallError as error:
+            return TrialResult.POSTPONED, str(error)
         return TrialResult.ACTIVE, ""
     if is_rebooting(settings.version_file):
         return TrialResult.REBOOTS, ""
@@ -264,9 +270,10 @@ def _limits(settings: NodeSettings) -> float:
 
 
 @contextlib.contextmanager
-def alone(home: Path) -> Iterator[None]:
+def alone(home: Path, seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock of installations meanwhile.
 
+    :param seconds: how long to wait for another installation.
     :raises InstallError: if another installation has it, or it can't be opened.
     """
     path = home / ".lock"
@@ -281,13 +288,18 @@ def alone(home: Path) -> Iterator[None]:
             else "Run convoy-node as root, and make room on the disk if it is full"
         )
         raise InstallError(f"The lock {path} can't be opened: {error.strerror}. {remedy}.") from error
+    until = time.monotonic() + seconds
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InstallError(
-                f"Another installation works in {home}. Wait until it ends, then run the same command again."
-            ) from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise InstallError(
+                        f"Another installation works in {home}. Wait until it ends, then run the same command again."
+                    ) from None
+            time.sleep(0.1)
         yield
     finally:
         os.close(file)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -255,6 +256,30 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
     # After a reboot, it is tried again.
     assert (releases.next_release(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.usefixtures("record")
+def test_a_release_that_has_reported_waits_for_an_installation_before_it_becomes_active(
+    ends: bool, node: NodeSettings, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if ends:
+            installation.close()
+
+    monkeypatch.setattr(releases, "_INSTALL_SECONDS", 0.3)
+    monkeypatch.setattr("convoy_node.releases.time.sleep", pause)
+    with contextlib.ExitStack() as installation:
+        installation.enter_context(releases.alone(home))
+        result, reason = tried(home, node)
+    assert (result, bool(reason)) == ((TrialResult.ACTIVE, False) if ends else (TrialResult.POSTPONED, True))
+    assert current(home) == ("r2" if ends else "r1")
+    assert pauses
+    # It is not refused, but tried again.
+    assert not (home / "releases/r2" / releases.REFUSED).exists()
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
