@@ -144,6 +144,9 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     if result is TrialResult.ACTIVE:
         say(f"{settings.host}: the release {new.name} has reported, and is active now")
         return 0
+    if result is TrialResult.REPLACED:
+        say(f"{settings.host}: the release {new.name} has reported, but another release was installed meanwhile")
+        return 0
     if result is TrialResult.POSTPONED:
         say(
             f"{settings.host}: no release can report now: {reason.rstrip('.')}. The next agent run of the upgrade tries {new.name} again"

@@ -59,6 +59,7 @@ class TrialResult(Enum):
     ACTIVE = "it has reported, and is active"
     REBOOTS = "the node reboots first"
     REFUSED = "it could not report"
+    REPLACED = "it has reported, but another release was installed meanwhile"
     POSTPONED = "no release could have reported"
 
 
@@ -158,6 +159,8 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     if problem is None:
         try:
             with alone(home, _INSTALL_SECONDS):
+                if linked(home, NEXT) != new.folder:
+                    return TrialResult.REPLACED, ""
                 activate(home, new.folder)
         except InstallError as error:
             return TrialResult.POSTPONED, str(error)
@@ -336,5 +339,8 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
         if stage and linked(home, CURRENT) not in (None, folder):
             link(home, NEXT, folder)
             return folder, False
+        # What was staged before is not tried after this one: a package that goes back would bring the release that it replaces.
+        with contextlib.suppress(FileNotFoundError):
+            (home / NEXT).unlink()
         activate(home, folder)
         return folder, True

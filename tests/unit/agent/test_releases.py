@@ -76,6 +76,21 @@ def test_a_staged_release_waits_until_it_is_tried(home: Path, tmp_path: Path) ->
     assert releases.next_release(Release.at(home / "releases/r1")) is not None
 
 
+@pytest.mark.parametrize("stage", [True, False])
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_package_that_goes_back_ends_the_trial_of_the_release_before(
+    is_refused: bool, stage: bool, home: Path, tmp_path: Path
+) -> None:
+    releases.install(source(tmp_path, "r1"), home)
+    newer, _is_active = releases.install(source(tmp_path, "r2"), home, stage=True)
+    if is_refused:
+        (newer / releases.REFUSED).write_text("it can't report")
+    assert releases.install(source(tmp_path / "again", "r1"), home, stage=stage) == (home / "releases/r1", True)
+    assert (current(home), names(home)) == ("r1", ["r1"])
+    # The role looks for this link too.
+    assert not (home / releases.NEXT).is_symlink()
+
+
 def test_the_release_before_stays_and_older_ones_go(home: Path, tmp_path: Path) -> None:
     for name in ("r1", "r2", "r3"):
         releases.install(source(tmp_path, name), home)
@@ -256,6 +271,25 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
     # After a reboot, it is tried again.
     assert (releases.next_release(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
+
+
+@pytest.mark.parametrize("installed", ["r1", "r3"])
+@pytest.mark.usefixtures("record")
+def test_a_release_that_is_tried_while_another_one_is_installed_does_not_become_active(
+    installed: str, node: NodeSettings, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: Sequence[str], seconds: float) -> int:
+        if words[3] == "run":
+            releases.install(source(tmp_path / "meanwhile", installed), home, stage=installed == "r1")
+        return run_limited(words, seconds)
+
+    monkeypatch.setattr(releases, "run_limited", run)
+    with (home / "releases/r2/release.json").open("rb") as used:
+        # As its agent run does.
+        fcntl.flock(used, fcntl.LOCK_SH)
+        assert tried(home, node) == (TrialResult.REPLACED, "")
+    assert current(home) == installed
+    assert not (home / releases.NEXT).is_symlink()
 
 
 @pytest.mark.parametrize("ends", [True, False])
