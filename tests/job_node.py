@@ -57,5 +57,5 @@ class Node:
         self.consul.put(RECORD, json.dumps({**self.record, "state": "retried"}))
 
 
-def needs_run_of(node: Node) -> str:
-    return needs_run(KEYS, node.consul, node.spool, None)
+def needs_run_of(node: Node, identifier: str | None = None) -> str:
+    return needs_run(KEYS, node.consul, node.spool, identifier)[0]

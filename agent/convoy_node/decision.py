@@ -35,6 +35,7 @@ class NodeFacts:
     :param doubt_since: since when the gate can't be read; None if it can.
     :param patience: how long the gate may be unreadable before that is reported.
     :param job: the job that has to run, or whose end has to be reported; empty for none.
+    :param job_reason: why, as a phrase for the journal.
     """
 
     version: Optional[str]
@@ -49,6 +50,7 @@ class NodeFacts:
     doubt_since: Optional[float] = None
     patience: float = 30.0
     job: str = ""
+    job_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,7 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
     # A job does not depend on the gates, which are Puppet's.
     left = facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
     if left <= 0:
-        reason = f"the node is admitted to the job {facts.job}"
-        return NextAction(f"{JOB} {facts.job}", reason, settings.interval)
+        return NextAction(f"{JOB} {facts.job}", facts.job_reason, settings.interval)
     # Nor does Puppet wait for a job that could not begin, or whose end Consul does not take.
     found = _by_gate(settings, answer, facts) if answer.is_open is not None else _in_doubt(settings, answer, facts)
     if found.run is not None:

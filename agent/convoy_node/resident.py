@@ -113,10 +113,12 @@ class GateReading:
                 self._keep_puppet_out(decision)
             return decision
         since = facts.now if self.answer.is_open is None and facts.doubt_since is None else facts.doubt_since
+        job, job_reason = self._job() if self.is_answered else ("", "")
         self._facts = facts = replace(
             facts,
             doubt_since=since if self.answer.is_open is None else None,
-            job=self._job() if self.is_answered else "",
+            job=job,
+            job_reason=job_reason,
         )
         decision = decide(self.settings, self.answer, facts)
         if not only:
@@ -131,13 +133,13 @@ class GateReading:
         """
         return read_keys(self.consul, self.keys, bool(self.settings.connection.token))
 
-    def _job(self) -> str:
-        """Return the job for which there is something to do; empty for none, and if the token may not read the host's record of it."""
+    def _job(self) -> tuple[str, str]:
+        """Return the job for which there is something to do, and why; empty for none, and if the token may not read the host's record of it."""
         try:
             return needs_run(self.keys, self.consul, self._spool, admitted_job(self.keys, self.entries))
         except ConsulError as error:
             self._say(f"{self.settings.host}: no job begins: {error}")
-            return ""
+            return "", ""
 
     @property
     def wake_keys(self) -> tuple[str, ...]:

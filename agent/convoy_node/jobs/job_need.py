@@ -17,25 +17,27 @@ from .reports import is_over, parse_record
 from .spool import STARTED, STARTING, Spool
 
 
-def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> str:
-    """Return the job for which :meth:`JobRun.run` has something to do; empty for none.
+def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> tuple[str, str]:
+    """Return the job for which :meth:`JobRun.run` has something to do, and why; both are empty if there is none.
 
     :param identifier: the job that the node is admitted to; None for none.
     :raises ConsulError: if its record can't be read.
     """
     left = spool.to_report()
     if left:
-        return left[0].id
+        return left[0].id, f"the end of the job {left[0].id} has to be reported"
     is_admitted = identifier is not None and is_job_id(identifier)
     if not is_admitted and not any(one.state == STARTING for one in spool.entries()):
-        return ""
+        return "", ""
     entry = consul.get(keys.job_record)
     record = parse_record(entry.value if entry else None)
     if never_ran(record, spool, identifier):
-        return str(record["job"])
-    if identifier is None or not is_admitted or is_over(record, identifier):
-        return ""
-    return "" if is_by_ansible(keys, consul, identifier) else identifier
+        return str(
+            record["job"]
+        ), f"the start of the job {record['job']} has to be undone, because its command never ran"
+    if identifier is None or not is_admitted or is_over(record, identifier) or is_by_ansible(keys, consul, identifier):
+        return "", ""
+    return identifier, f"the node is admitted to the job {identifier}"
 
 
 def never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:

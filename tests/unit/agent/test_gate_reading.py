@@ -288,7 +288,8 @@ def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
     answers.found["config_state/enable_puppet/global"] = b"False"
     found = gate_reading(tmp_path, answers)
-    assert found.read().run == "job j1"
+    decision = found.read()
+    assert (decision.run, decision.reason) == ("job j1", "the node is admitted to the job j1")
     found.ended("job j1")
     # A job is no run of Puppet.
     assert PuppetRuns(str(tmp_path / "agent.json")).last() is None

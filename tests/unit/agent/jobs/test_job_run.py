@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 from convoy_node.jobs import job_run
-from convoy_node.jobs.job_need import needs_run
 from convoy_node.machine.errors import Denied
 from convoy_node.node.consul import ConsulKey
 from convoy_node.node.gate import admitted_job
-from job_node import KEYS, OUTPUT, RECORD, Install, Node
+from job_node import KEYS, OUTPUT, RECORD, Install, Node, needs_run_of
 
 
 def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, trusted: Path) -> None:
@@ -46,7 +45,7 @@ def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, truste
 def test_a_job_that_ansible_runs_is_no_job_of_the_node(node: Node, install: Install, trusted: Path) -> None:
     install("a", f"touch {trusted}/ran")
     node.admit("j1", by_ansible=True)
-    assert needs_run(KEYS, node.consul, node.spool, "j1") == ""
+    assert needs_run_of(node, "j1") == ""
     assert node.run() == 0
     assert not (trusted / "ran").exists()
     assert RECORD not in node.consul.keys
