@@ -16,7 +16,15 @@ from .node.gate import Answer
 from .node.settings import NodeSettings
 
 # Why an agent run is started.
-UPGRADE, POST_UPGRADE, PUPPET, HOLD, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "hold", "doubt", "job"
+UPGRADE, POST_UPGRADE, PUPPET, HOLD, UNHOLD, DOUBT, JOB = (
+    "upgrade",
+    "post-upgrade",
+    "puppet",
+    "hold",
+    "unhold",
+    "doubt",
+    "job",
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
         is_reported = answer.held is not None or reports_no_hold
         return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if answer.held is not None and not settings.noop:
-        return _run(settings, facts, HOLD, "the hold of this host has ended: Puppet is enabled again")
+        return _run(settings, facts, UNHOLD, "the hold of this host has ended: Puppet is enabled again")
     if not facts.job:
         return _by_gate(settings, answer, facts)
     # A job does not depend on the gates, which are Puppet's.

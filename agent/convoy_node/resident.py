@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run, releases
-from .decision import DOUBT, HOLD, JOB, NextAction, NodeFacts, decide, own_share, unreachable
+from .decision import DOUBT, HOLD, JOB, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
@@ -173,7 +173,7 @@ class GateReading:
             )
             self._facts = replace(self._facts, job_tried=job, job_not_before=now + self._job_pause)
             return
-        if what not in (HOLD, DOUBT):
+        if what not in (HOLD, UNHOLD, DOUBT):
             self._runs.note()
         pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
         self._facts = replace(self._facts, tried=what, not_before=now + pause, doubt_since=None)

@@ -9,7 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from convoy_node.decision import DOUBT, HOLD, PUPPET, NextAction, NodeFacts, decide, own_share, puppet_due, unreachable
+from convoy_node.decision import (
+    DOUBT,
+    HOLD,
+    PUPPET,
+    UNHOLD,
+    NextAction,
+    NodeFacts,
+    decide,
+    own_share,
+    puppet_due,
+    unreachable,
+)
 from convoy_node.node.connection import Connection
 from convoy_node.node.gate import Answer
 from convoy_node.node.settings import NodeSettings
@@ -89,7 +100,9 @@ def test_a_disabled_puppet_is_reported_once_and_holds_the_node() -> None:
         known = replace(answer, held="its disk")
         assert run(known, held) is None
         # Its end is reported too.
-        assert run(known, replace(held, disabled=None)) == HOLD
+        assert run(known, replace(held, disabled=None)) == UNHOLD
+        # At once, also if the hold itself was reported just now.
+        assert run(known, replace(held, disabled=None, tried=HOLD, not_before=9000.0)) == UNHOLD
         # Without a version there is no record to have it.
         assert run(replace(answer, version=None), held) is None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from convoy_node.decision import HOLD, PUPPET, own_share
+from convoy_node.decision import HOLD, PUPPET, UNHOLD, own_share
 from convoy_node.machine.errors import ConsulError, Denied
 from convoy_node.node.connection import Connection
 from convoy_node.node.consul import ConsulKey
@@ -176,7 +176,7 @@ def test_the_record_is_read_only_when_it_matters(
     answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
     assert found.read().run is None
     disabled[0] = None
-    assert found.read().run == HOLD
+    assert found.read().run == UNHOLD
     answers.found["upgrade/hosts/compute7"] = b"{}"
     found.read()
     before = answers.records
@@ -184,7 +184,7 @@ def test_the_record_is_read_only_when_it_matters(
     assert answers.records == before
     # A new agent finds a hold that has ended meanwhile.
     answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
-    assert gate_reading(tmp_path, answers).read().run == HOLD
+    assert gate_reading(tmp_path, answers).read().run == UNHOLD
 
 
 def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_after_it(
