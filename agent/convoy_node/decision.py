@@ -16,15 +16,9 @@ from .node.gate import Answer
 from .node.settings import NodeSettings
 
 # Why an agent run is started.
-UPGRADE, POST_UPGRADE, PUPPET, HOLD, UNHOLD, DOUBT, JOB = (
-    "upgrade",
-    "post-upgrade",
-    "puppet",
-    "hold",
-    "unhold",
-    "doubt",
-    "job",
-)
+UPGRADE, POST_UPGRADE, PUPPET, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "doubt", "job"
+# The report of an operator's hold, and that of its end. Neither waits for the pause after the other.
+HOLD, UNHOLD = "hold", "unhold"
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,8 @@ class GateReading:
             )
             self._facts = replace(self._facts, job_tried=job, job_not_before=now + self._job_pause)
             return
+        # The run may have set a hold there that ended before the next read.
+        self._has_record = False
         if what not in (HOLD, UNHOLD, DOUBT):
             self._runs.note()
         pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval

@@ -187,6 +187,23 @@ def test_the_record_is_read_only_when_it_matters(
     assert gate_reading(tmp_path, answers).read().run == UNHOLD
 
 
+def test_a_hold_that_ends_before_the_next_read_is_found(
+    tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disabled: list[str | None] = ["its disk"]
+    monkeypatch.setattr("convoy_node.machine.puppet.disabled_by_operator", lambda: disabled[0])
+    found = gate_reading(tmp_path, answers)
+    assert found.read().run == HOLD
+    # The agent run reports it, and then the operator enables Puppet.
+    answers.found[RECORD] = b'{"held": "its disk"}'
+    disabled[0] = None
+    found.ended(HOLD)
+    assert found.read().run == UNHOLD
+    answers.found[RECORD] = b"{}"
+    found.ended(UNHOLD)
+    assert found.read().run is None
+
+
 def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_after_it(
     tmp_path: Path, answers: Answers
 ) -> None:
