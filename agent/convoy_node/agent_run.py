@@ -25,6 +25,8 @@ UNIT = "convoy-node-run.service"
 JOB_UNIT = "convoy-node-job.service"
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOCK_FILE = "/run/convoy/node.lock"
+# A file beside the lock: each agent run writes that it has begun, and the role in tasks/run.yml that another run has the lock.
+_LAST_RUN, _BEGUN, _LOCKED = "last_run", "begun", "locked"
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,25 @@ def lock_file(settings: NodeSettings) -> Path:
     return Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE)
 
 
+def last_run(settings: NodeSettings) -> tuple[int, str]:
+    """Return when the file of the last agent run was written, and what it says; an empty text if there is none."""
+    path = lock_file(settings).with_name(_LAST_RUN)
+    try:
+        return path.stat().st_mtime_ns, path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return 0, ""
+
+
+def has_happened(settings: NodeSettings, before: tuple[int, str], code: int) -> bool:
+    """Return whether an agent run that has ended could work: it was started, and no other run had the lock.
+
+    :param before: what :func:`last_run` returned before it.
+    :param code: the exit code of what started it.
+    """
+    after = last_run(settings)
+    return after[1] != _LOCKED if after != before else code == 0
+
+
 def environment(release: Release, settings: NodeSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an agent run."""
     # Beside the lock file, by default in /run and so in memory. Otherwise Ansible could not report a full disk.
@@ -152,6 +173,8 @@ def start(release: Release, settings: NodeSettings, path: str, more: Sequence[st
     memory = Path(environ["ANSIBLE_LOCAL_TEMP"]).absolute()
     for folder in (memory.parent, memory):
         os.close(open_lock_folder(folder))
+    with contextlib.suppress(OSError):
+        memory.with_name(_LAST_RUN).write_text(f"{_BEGUN}\n", encoding="ascii")
     with contextlib.ExitStack() as opened:
         kept = []
         with contextlib.suppress(OSError):

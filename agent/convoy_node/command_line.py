@@ -207,8 +207,9 @@ def _read_and_act(reading: GateReading, path: str, with_job: bool) -> int:
     say(f"{settings.host}: {decision.reason}" + (f" (agent run: {decision.run})" if decision.run else ""))
     if decision.run is None:
         return 0
+    before = agent_run.last_run(settings)
     code = _job(settings) if is_job else _run(settings, path, [])
-    reading.ended(decision.run)
+    reading.ended(decision.run, agent_run.has_happened(settings, before, code))
     return (_read_and_act(reading, path, with_job=False) or code) if is_job else code
 
 

@@ -157,7 +157,7 @@ def _puppet(settings: NodeSettings, facts: NodeFacts, reason: str) -> NextAction
         return NextAction(None, reason, settings.interval, keeps_puppet_out=False)
     left = puppet_due(settings, facts) - facts.now
     if left <= 0:
-        return NextAction(PUPPET, reason, settings.interval, keeps_puppet_out=False)
+        return replace(_run(settings, facts, PUPPET, reason), keeps_puppet_out=False)
     return NextAction(None, reason, min(left, settings.interval), keeps_puppet_out=False)
 
 

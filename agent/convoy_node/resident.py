@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run, releases
-from .decision import DOUBT, HOLD, JOB, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
+from .decision import DOUBT, HOLD, JOB, PUPPET, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
@@ -33,6 +33,8 @@ _EVERY = 30.0
 _DOUBT_AGAIN = 1800.0
 # A job that could not begin or be reported is tried again after this time (seconds), then after twice of it, up to the interval.
 _JOB_AGAIN = 10.0
+# An agent run that could not be started, or found the lock of another run, is tried again after this time (seconds).
+_RUN_AGAIN = 30.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
 # How long the trial of a release waits (seconds).
@@ -161,8 +163,11 @@ class GateReading:
         self._wakes = wakes
         return self._facts
 
-    def ended(self, what: str) -> None:
-        """Note that an agent run has ended."""
+    def ended(self, what: str, has_happened: bool = True) -> None:
+        """Note that an agent run has ended.
+
+        :param has_happened: whether it could work. Runs of jobs note that themselves.
+        """
         now = time.monotonic()
         if what.startswith(f"{JOB} "):
             # What has ended is not begun again. A run that was killed has left something to report.
@@ -175,9 +180,13 @@ class GateReading:
             return
         # The run may have set a hold there that ended before the next read.
         self._has_record = False
+        if not has_happened:
+            self._facts = replace(self._facts, tried=what, not_before=now + min(_RUN_AGAIN, self.settings.interval))
+            return
         if what not in (HOLD, UNHOLD, DOUBT):
             self._runs.note()
-        pause = _DOUBT_AGAIN if what == DOUBT else self.settings.interval
+        # Puppet has its own interval.
+        pause = {DOUBT: _DOUBT_AGAIN, PUPPET: 0.0}.get(what, self.settings.interval)
         self._facts = replace(self._facts, tried=what, not_before=now + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:
@@ -335,6 +344,7 @@ class Resident:
         self._notifier.status(f"agent run: {what}")
         is_job = what.startswith(f"{JOB} ")
         unit = agent_run.JOB_UNIT if is_job else agent_run.UNIT
+        before = agent_run.last_run(self._settings)
         if agent_run.has_unit(unit):
             process = agent_run.start_unit(unit)
         else:
@@ -348,7 +358,7 @@ class Resident:
                 return
         if code:
             self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
-        self._reading.ended(what)
+        self._reading.ended(what, agent_run.has_happened(self._settings, before, code))
 
     def _wait(self, seconds: float) -> None:
         """Wait for a change in Consul or on the node, at most for so long."""

@@ -139,6 +139,8 @@ def test_two_runs_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     assert f"the run of root@{NODE} (process " in shown
     assert "has the lock of this node. Nothing is done." in shown
     assert changed(shown) == 0
+    # So the agent does not count it as a run of Puppet.
+    assert node.read("/run/convoy/last_run") == "locked\n"
     over_ssh = fleet.play("node", "--limit", NODE)
     assert f"the run of root@{NODE} (process " in over_ssh
     node.run("rm", "/root/slow")

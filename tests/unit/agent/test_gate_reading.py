@@ -262,6 +262,24 @@ def test_what_failed_is_tried_again_at_once_if_the_node_was_woken_in_that_run(tm
     assert found.read().run is None
 
 
+def test_a_run_that_could_not_work_counts_as_none_and_is_tried_again_soon(tmp_path: Path, answers: Answers) -> None:
+    found = gate_reading(tmp_path, answers, splay=0)
+    assert found.read().run == PUPPET
+    found.ended(PUPPET, has_happened=False)
+    waiting = found.read()
+    assert (waiting.run, 0 < waiting.seconds <= 30) == (None, True)
+    assert waiting.reason == "open: config_state/enable_puppet/global is True; puppet is tried again later"
+    assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
+    answers.put(WAKE, b"1700000000")
+    assert found.read().run == PUPPET
+    answers.found["current_version"] = b"v3"
+    assert found.read().run == "upgrade to v3"
+    found.ended("upgrade to v3", has_happened=False)
+    waiting = found.read()
+    assert (waiting.run, 0 < waiting.seconds <= 30) == (None, True)
+    assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
+
+
 def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) -> None:
     answers = Admitting()
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}

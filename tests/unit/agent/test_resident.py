@@ -9,11 +9,14 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from convoy_node import resident
+from convoy_node import agent_run, resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
 from convoy_node.resident import GateReading, Resident
@@ -64,6 +67,53 @@ def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
     monkeypatch.setattr(agent, "_make_run", lambda _what: done.append("run"))
     assert agent.try_once() == 0
     assert done == ["read and change nothing", "wait"]
+
+
+@pytest.mark.parametrize("is_locked_before", [True, False])
+@pytest.mark.parametrize(
+    ("script", "has_happened"),
+    [
+        # The role in tasks/run.yml writes it.
+        ("echo begun >last_run; echo locked >last_run", False),
+        ("echo begun >last_run; exit 2", True),
+        ("echo begun >last_run", True),
+        # What systemctl does if it can't start the unit.
+        ("exit 1", False),
+        # A run that began before, and that systemctl has waited for.
+        ("true", True),
+    ],
+)
+def test_only_a_run_that_could_work_is_noted(
+    script: str,
+    has_happened: bool,
+    is_locked_before: bool,
+    agent: Resident,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(*_arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["/bin/sh", "-c", script], cwd=tmp_path)
+
+    if is_locked_before:
+        (tmp_path / "last_run").write_text("locked\n")
+        os.utime(tmp_path / "last_run", (1, 1))
+    agent._settings = replace(agent._settings, data={"puppet_gate_lock_file": str(tmp_path / "node.lock")})
+    ended: list[tuple[str, bool]] = []
+    monkeypatch.setattr(agent._reading, "ended", lambda what, happened: ended.append((what, happened)))
+    monkeypatch.setattr(agent._signals, "wait", lambda _seconds: time.sleep(0.01))
+    monkeypatch.setattr(agent_run, "has_unit", lambda _unit: False)
+    monkeypatch.setattr(agent_run, "start_program", start)
+    agent._make_run("puppet")
+    assert ended == [("puppet", has_happened)]
+
+
+def test_an_agent_run_notes_that_it_has_begun(agent: Resident, tmp_path: Path) -> None:
+    settings = replace(agent._settings, data={"puppet_gate_lock_file": str(tmp_path / "run/node.lock")})
+    before = agent_run.last_run(settings)
+    release = agent_run.Release(tmp_path, "r1", "/bin/false")
+    code = agent_run.start(release, settings, str(tmp_path / "node.json")).wait()
+    assert (before, code, agent_run.last_run(settings)[1]) == ((0, ""), 1, "begun")
+    assert agent_run.has_happened(settings, before, code)
 
 
 @pytest.fixture
