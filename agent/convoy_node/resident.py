@@ -35,6 +35,8 @@ _DOUBT_AGAIN = 1800.0
 _JOB_AGAIN = 10.0
 # An agent run that could not be started, or found the lock of another run, is tried again after this time (seconds).
 _RUN_AGAIN = 30.0
+# After a query on a wake key that failed, the gate is read again after this time at most (seconds), then after twice of it, up to the interval.
+_QUERY_AGAIN = 2.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
 # How long the trial of a release waits (seconds).
@@ -288,6 +290,8 @@ class Resident:
         self._release = agent_run.own_release()
         self._watch: Optional[WakeWatch] = None
         self._watched: tuple[str, ...] = ()
+        # The pause after the next query that fails.
+        self._query_pause = _QUERY_AGAIN
         self._signals = Signals()
         self._said: Optional[NextAction] = None
 
@@ -370,6 +374,7 @@ class Resident:
             self._close_watch()
             self._pause(seconds, disabled)
             return
+        begun = time.monotonic()
         try:
             keys = self._keys_to_watch()
             if self._watch is None or keys != self._watched:
@@ -378,9 +383,15 @@ class Resident:
             self._watch.note(self._reading.entries)
             # The next read finds out what has changed.
             self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))
+            self._query_pause = _QUERY_AGAIN
         except ConsulError:
-            # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes.
-            self._signals.wait(random.uniform(0.2, 2.0))
+            if time.monotonic() - begun > self._query_pause:
+                # The query was taken, and Consul was restarted meanwhile.
+                self._query_pause = _QUERY_AGAIN
+            # The next read finds out what it is: not at once, as a restarted agent needs a moment, and not with all other nodes. If reads work and
+            # only queries fail, as with a limit on connections, they go on at the interval.
+            self._pause(min(seconds, random.uniform(0.1, 1.0) * self._query_pause), disabled)
+            self._query_pause = min(self._query_pause * 2, max(self._settings.interval, _QUERY_AGAIN))
 
     def _pause(self, seconds: float, disabled: Optional[str]) -> None:
         """Wait for so long, or until something on the node is a reason to read again."""

@@ -14,11 +14,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from convoy_node import agent_run, resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
+from convoy_node.machine.errors import ConsulError
+from convoy_node.node.consul import ConsulKey, WakeWatch
 from convoy_node.resident import GateReading, Resident
 from no_signals import NoSignals
 
@@ -114,6 +117,46 @@ def test_an_agent_run_notes_that_it_has_begun(agent: Resident, tmp_path: Path) -
     code = agent_run.start(release, settings, str(tmp_path / "node.json")).wait()
     assert (before, code, agent_run.last_run(settings)[1]) == ((0, ""), 1, "begun")
     assert agent_run.has_happened(settings, before, code)
+
+
+@pytest.mark.parametrize("fails", ["query", "key"])
+def test_a_wake_key_that_can_t_be_queried_is_tried_less_and_less_often(
+    fails: str, agent: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    errors = [True]
+    now = [0.0]
+    lasts = [0.0]
+
+    def ask(*_arguments: object) -> bool:
+        now[0] += lasts[0]
+        if errors[0]:
+            raise ConsulError("Consul answered 429.")
+        return True
+
+    agent._reading.is_answered = True
+    agent._reading.entries = {} if fails == "query" else {"another": ConsulKey(b"", 1)}
+    monkeypatch.setattr(WakeWatch, "wait", ask)
+    monkeypatch.setattr(agent._reading, "ensure_wake_key", ask)
+    monkeypatch.setattr(agent, "_pause", lambda seconds, _disabled: pauses.append(seconds))
+    monkeypatch.setattr("convoy_node.resident.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("convoy_node.resident.random.uniform", lambda _least, most: most)
+    for _time in range(9):
+        agent._wait(300.0)
+    assert [round(one) for one in pauses] == [2, 4, 8, 16, 32, 64, 128, 256, 300]
+    # What is due earlier does not wait.
+    agent._wait(10.0)
+    assert round(pauses[-1]) == 11
+    # Each time, Consul is restarted after it took the query.
+    lasts[0] = 400.0
+    for _time in range(3):
+        agent._wait(300.0)
+        assert round(pauses[-1]) == 2
+    errors[0], lasts[0] = False, 0.0
+    agent._wait(300.0)
+    errors[0] = True
+    agent._wait(300.0)
+    assert round(pauses[-1]) == 2
 
 
 @pytest.fixture
