@@ -86,6 +86,18 @@ class GateReading:
             self._facts = replace(self._facts, patience=0.0, started_at=float("-inf"))
         self._renewed = float("-inf")
 
+    def with_settings(self, settings: NodeSettings) -> GateReading:
+        """Return a reading for changed settings or another token. It knows when the agent began and when Puppet ran.
+
+        For the same host and role, it also knows what was tried. Otherwise a token that changes often would end each pause after a failure.
+        """
+        found = GateReading(settings, self._runs, self._say)
+        if (settings.host, settings.role) == (self.settings.host, self.settings.role):
+            found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
+        else:
+            found._facts = replace(found._facts, started_at=self._facts.started_at)
+        return found
+
     @property
     def facts(self) -> NodeFacts:
         """What is known of the node."""
@@ -440,7 +452,7 @@ class Resident:
         keep_last_good(self._settings, self._path)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")
-        self._reading = GateReading(self._settings, say=self._say)
+        self._reading = self._reading.with_settings(self._settings)
         self._close_watch()
 
     def _replace_release(self) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,45 @@ def test_a_run_that_could_not_work_counts_as_none_and_is_tried_again_soon(tmp_pa
     waiting = found.read()
     assert (waiting.run, 0 < waiting.seconds <= 30) == (None, True)
     assert PuppetRuns(str(tmp_path / "agent.json")).last() is None
+
+
+@pytest.mark.parametrize("role", ["compute", "storage"])
+def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: str, tmp_path: Path) -> None:
+    answers = Admitting()
+    answers.found["current_version"] = b"v3"
+    answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
+    answers.put(WAKE, b"1700000000")
+    before = gate_reading(tmp_path, answers)
+    assert before.read().run == "job j1"
+    before.ended("job j1")
+    before.ended("job j1")
+    assert before.read().run == "upgrade to v3"
+    before.ended("upgrade to v3")
+    assert before.read().run is None
+    found = before.with_settings(replace(before.settings, role=role, connection=Connection(token="another")))
+    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
+    assert found.keys.role == role
+    # With another role, the gates are others.
+    assert found.read().run == (None if role == "compute" else "job j1")
+    facts = found.facts
+    assert (facts.started_at, facts.puppet_at) == (before.facts.started_at, before.facts.puppet_at)
+    if role == "compute":
+        found.ended("job j1")
+        assert round(found.facts.job_not_before - facts.now) == 40
+        # A planner that wakes the node ends the pause, as before.
+        answers.put(WAKE, b"1700000100")
+        assert found.read().run == "job j1"
+
+
+def test_a_first_run_of_puppet_is_not_put_off_by_a_token_that_changes(tmp_path: Path, answers: Answers) -> None:
+    before = gate_reading(tmp_path, answers)
+    before.read()
+    share = own_share("compute7") * 1800
+    # The agent began so long ago.
+    before._facts = replace(before._facts, started_at=before._facts.started_at - share - 1)
+    found = before.with_settings(replace(before.settings, connection=Connection(token="another")))
+    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
+    assert found.read().run == PUPPET
 
 
 def test_pauses_of_jobs_and_of_agent_runs_do_not_end_each_other(tmp_path: Path) -> None:

@@ -119,6 +119,15 @@ def test_an_agent_run_notes_that_it_has_begun(agent: Resident, tmp_path: Path) -
     assert agent_run.has_happened(settings, before, code)
 
 
+def test_settings_that_change_are_used_and_what_is_known_of_the_node_stays(agent: Resident, tmp_path: Path) -> None:
+    before = agent._reading
+    before.ended("upgrade to v2", has_happened=False)
+    (tmp_path / "node.json").write_text(json.dumps({"puppet_gate_host": "compute7", "puppet_gate_interval": 60}))
+    agent._reload()
+    assert agent._reading.settings.interval == 60
+    assert agent._reading.facts == before.facts
+
+
 @pytest.mark.parametrize("fails", ["query", "key"])
 def test_a_wake_key_that_can_t_be_queried_is_tried_less_and_less_often(
     fails: str, agent: Resident, monkeypatch: pytest.MonkeyPatch
