@@ -20,6 +20,7 @@ from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
 from .machine.errors import BadSettings, ConsulError, Denied, sanitize
+from .machine.lock_file import is_locked
 from .machine.signals import Signals
 from .machine.systemd import SystemdNotifier
 from .node.consul import Consul, ConsulKey, WakeWatch
@@ -73,6 +74,8 @@ class GateReading:
         self.is_answered = False
         # Whether Puppet's own lock could not be set or removed at the last read.
         self.has_lock_failed = False
+        # Whether the last read has set Puppet's own lock, or found it.
+        self.keeps_puppet_out = False
         # In a process that ends, no later read finds out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
         # How long the last job that was tried waits for its next try.
@@ -251,8 +254,9 @@ class GateReading:
     def _keep_puppet_out(self, decision: NextAction) -> None:
         """Use Puppet's own lock, if something else than the agent runs Puppet."""
         self.has_lock_failed = False
+        self.keeps_puppet_out = self.settings.is_external and decision.keeps_puppet_out
         try:
-            if self.settings.is_external and decision.keeps_puppet_out:
+            if self.keeps_puppet_out:
                 if puppet.keep_out(decision.reason):
                     self._say(f"Puppet's own runs are kept out: {decision.reason}")
             elif puppet.let_in():
@@ -260,6 +264,20 @@ class GateReading:
         except OSError as error:
             self.has_lock_failed = True
             self._say(f"The lock of Puppet's own runs can't be changed: {error}")
+
+    @property
+    def has_lost_lock(self) -> bool:
+        """Whether something has removed Puppet's own lock since the last read, so that Puppet could run with a closed gate.
+
+        An agent run removes it too, for its own Puppet, and sets it again.
+        """
+        return (
+            self.keeps_puppet_out
+            and not self.has_lock_failed
+            and puppet.is_enabled()
+            and puppet.disabled_by_operator() is None
+            and not is_locked(agent_run.lock_file(self.settings))
+        )
 
     @property
     def renew_every(self) -> float:
@@ -432,6 +450,7 @@ class Resident:
             self._signals.is_over
             or self._signals.read_again
             or puppet.disabled_by_operator() != disabled
+            or self._reading.has_lost_lock
             or _stamp(self._path, self._settings) != self._stamp
         )
 

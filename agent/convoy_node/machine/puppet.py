@@ -25,6 +25,8 @@ _NAME = "agent_disabled.lock"
 # How the reason of this agent's own lock begins. It is no hold of an operator. An operator may give such a reason too, so the whole text counts:
 # Puppet writes its JSON without spaces.
 OWN = "convoy.upgrade: "
+# While this lock is there, `puppet agent --disable` does nothing, without an error.
+_NO_HOLD = "This is no hold. To hold the host, use convoy.upgrade.hold"
 _MOST_BYTES = 8192
 _MOUNTS = "/proc/self/mountinfo"
 
@@ -60,10 +62,15 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
         except FileExistsError:
             return False
         with os.fdopen(file, "w", encoding="utf-8") as out:
-            out.write(_lock_text(f"{OWN}{sanitize(reason)}"))
+            out.write(_lock_text(f"{OWN}{sanitize(reason).rstrip('.')}. {_NO_HOLD}"))
         return True
 
     return _in_each(folders, lock)
+
+
+def is_enabled(folders: Sequence[str] = FOLDERS) -> bool:
+    """Return whether a folder that may be Puppet's has no lock, such as after ``puppet agent --enable``."""
+    return any(Path(one).parent.is_dir() and not os.path.lexists(Path(one, _NAME)) for one in folders)
 
 
 def let_in(folders: Sequence[str] = FOLDERS) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -126,6 +127,37 @@ def test_settings_that_change_are_used_and_what_is_known_of_the_node_stays(agent
     agent._reload()
     assert agent._reading.settings.interval == 60
     assert agent._reading.facts == before.facts
+
+
+@pytest.mark.parametrize("in_a_run", [True, False])
+@pytest.mark.parametrize("schedule", ["external", "agent"])
+def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
+    schedule: str, in_a_run: bool, agent: Resident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "puppet/state/agent_disabled.lock"
+    lock.parent.mkdir(parents=True)
+    for function in (puppet.keep_out, puppet.let_in, puppet.disabled_by_operator, puppet.is_enabled):
+        monkeypatch.setattr(function, "__defaults__", ((str(lock.parent),),))
+    # No one listens on this port, so the gate counts as closed.
+    settings = {"puppet_gate_puppet_schedule": schedule, "upgrade_consul_port": 1}
+    settings["puppet_gate_lock_file"] = str(tmp_path / "node.lock")
+    (tmp_path / "node.json").write_text(json.dumps({"puppet_gate_host": "compute7", **settings}))
+    agent._next_action()
+    assert lock.exists() == (schedule == "external")
+    assert not agent._has_reason(None)
+    # As `puppet agent --enable` does.
+    lock.unlink(missing_ok=True)
+    with (tmp_path / "node.lock").open("w") as file:
+        if in_a_run:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        assert agent._has_reason(None) == (schedule == "external" and not in_a_run)
+    agent._next_action()
+    assert lock.exists() == (schedule == "external")
+    # An operator who is faster wins.
+    lock.unlink(missing_ok=True)
+    lock.write_text('{"disabled_message":"its disk"}')
+    assert agent._has_reason(None)
+    assert not agent._has_reason("its disk")
 
 
 @pytest.mark.parametrize("fails", ["query", "key"])

@@ -63,7 +63,8 @@ def test_an_operator_s_lock_is_seen_and_never_touched(text: str, reason: str, fo
 def test_the_agent_s_own_lock_keeps_puppet_out_and_holds_no_one(folders: list[str]) -> None:
     assert not puppet.let_in(folders)
     assert puppet.keep_out("closed: a gate", folders)
-    assert json.loads((Path(folders[1]) / LOCK).read_text()) == {"disabled_message": "convoy.upgrade: closed: a gate"}
+    reason = "convoy.upgrade: closed: a gate. This is no hold. To hold the host, use convoy.upgrade.hold"
+    assert json.loads((Path(folders[1]) / LOCK).read_text()) == {"disabled_message": reason}
     # The second time changes nothing.
     assert not puppet.keep_out("closed: another gate", folders)
     assert puppet.disabled_by_operator(folders) is None
@@ -110,8 +111,17 @@ def test_a_first_run_is_kept_out_too(folders: list[str]) -> None:
     assert not Path(folders[0]).exists()
 
 
+def test_a_lock_that_is_removed_is_noticed(folders: list[str]) -> None:
+    assert puppet.is_enabled(folders)
+    puppet.keep_out("closed", folders)
+    assert not puppet.is_enabled(folders)
+    (Path(folders[1]) / LOCK).unlink()
+    assert puppet.is_enabled(folders)
+
+
 def test_without_puppet_nothing_is_created(tmp_path: Path) -> None:
     nowhere = [str(tmp_path / "none/state")]
+    assert not puppet.is_enabled(nowhere)
     assert not puppet.keep_out("closed", nowhere)
     assert puppet.disabled_by_operator(nowhere) is None
     assert not (tmp_path / "none").exists()
