@@ -516,5 +516,10 @@ def report_bad_settings(error: BadSettings, last_good: str) -> bool:
     except BadSettings:
         # The token may be what can't be read. Then nothing can be reported.
         return False
-    more = ["-e", agent_run.as_variables(puppet_gate_unusable=sanitize(str(error), 2000))]
+    facts = {"puppet_gate_unusable": sanitize(str(error), 2000)}
+    # In the service, another folder of the lock and of temporary files is read-only. This run ends before it takes the lock.
+    if folder := os.environ.get("RUNTIME_DIRECTORY"):
+        facts["puppet_gate_lock_file"] = f"{folder}/node.lock"
+        settings = replace(settings, data={**settings.data, "puppet_gate_lock_file": facts["puppet_gate_lock_file"]})
+    more = ["-e", agent_run.as_variables(**facts)]
     return agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0

@@ -21,7 +21,7 @@ import pytest
 from convoy_node import agent_run, resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
-from convoy_node.machine.errors import ConsulError
+from convoy_node.machine.errors import BadSettings, ConsulError
 from convoy_node.node.consul import ConsulKey, WakeWatch
 from convoy_node.resident import GateReading, Resident
 from no_signals import NoSignals
@@ -198,6 +198,29 @@ def test_a_wake_key_that_can_t_be_queried_is_tried_less_and_less_often(
     errors[0] = True
     agent._wait(300.0)
     assert round(pauses[-1]) == 2
+
+
+@pytest.mark.parametrize("is_service", [True, False])
+def test_the_report_of_bad_settings_needs_only_folders_that_its_service_can_write(
+    is_service: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, run = str(tmp_path / "elsewhere/node.lock"), str(tmp_path / "run")
+    (tmp_path / "node.json").write_text(
+        json.dumps({"puppet_gate_host": "compute7", "puppet_gate_lock_file": elsewhere})
+    )
+    # systemd sets it for RuntimeDirectory=convoy.
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    if is_service:
+        monkeypatch.setenv("RUNTIME_DIRECTORY", run)
+    program = tmp_path / "ansible"
+    program.write_text(f'#!/bin/sh\necho "$ANSIBLE_LOCAL_TEMP" >{tmp_path}/folder\necho "$@" >{tmp_path}/words\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(agent_run, "own_release", lambda: agent_run.Release(tmp_path, "r1", str(program)))
+    assert resident.report_bad_settings(BadSettings("it has a mistake"), str(tmp_path / "node.json"))
+    folder = run if is_service else str(tmp_path / "elsewhere")
+    assert (tmp_path / "folder").read_text() == f"{folder}/tmp\n"
+    assert (f'"puppet_gate_lock_file": "{run}/node.lock"' in (tmp_path / "words").read_text()) == is_service
+    assert (tmp_path / "elsewhere").exists() != is_service
 
 
 @pytest.fixture
