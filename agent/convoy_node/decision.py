@@ -116,7 +116,7 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
             settings,
             facts,
             f"{POST_UPGRADE} of {answer.version}",
-            "the node is admitted to the tasks after the upgrade",
+            "the node is admitted to post-upgrade tasks",
         )
     return _puppet(settings, facts, answer.reason)
 

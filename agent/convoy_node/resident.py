@@ -175,7 +175,7 @@ class GateReading:
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
             # What failed lately may be tried again.
             self._facts, self._job_pause = replace(self._facts, not_before=0.0, job_not_before=0.0), 0.0
-            # Planners admit a host to the tasks after the upgrade in its record.
+            # Planners admit a host to post-upgrade tasks in its record.
             self._has_record = self._has_record and not self.settings.services
         self._wakes = wakes
         return self._facts
@@ -233,7 +233,7 @@ class GateReading:
     def _read_record(self, facts: NodeFacts) -> dict[str, ConsulKey]:
         """Return the host's record, if it matters.
 
-        The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to the tasks after the upgrade, and wake it.
+        The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to post-upgrade tasks, and wake it.
         """
         has_changed = self.answer is None or self.answer.held is not None or self.answer.post_upgrade is not None
         if self._has_record and not has_changed and facts.disabled is None:

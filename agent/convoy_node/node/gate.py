@@ -286,5 +286,5 @@ def _text(record: Mapping[str, Any], name: str) -> Optional[str]:
 
 
 def _post_upgrade(record: Mapping[str, Any]) -> Optional[str]:
-    """Return the version of a record whose host is admitted to the tasks after the upgrade, or has begun them. It repeats them until they do not fail."""
+    """Return the version of a record whose host is admitted to post-upgrade tasks, or has begun them. It repeats them until they do not fail."""
     return _text(record, "version") if record.get("post") in ("open", "started", "failed") else None
