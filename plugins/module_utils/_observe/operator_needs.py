@@ -245,7 +245,8 @@ def _in_the_middle(names: Sequence[str], ledger: Ledger, why: str) -> str:
 def is_interrupted(snapshot: Snapshot, host: str) -> bool:
     """Return whether an Ansible run has begun the upgrade of a host to the target, or a job, and not ended it, and no run has the host's lease.
 
-    A pull host continues the tasks of its services, and the command of a job, by itself.
+    A pull host continues the tasks of its services, and the command of a job, by itself. So does a host that reports its steps: only an Ansible run
+    notes the origin and the finished task groups.
     """
     record = snapshot.records.get(host)
     if record is None or not record.readable or host in snapshot.leases:
@@ -253,7 +254,7 @@ def is_interrupted(snapshot: Snapshot, host: str) -> bool:
     is_begun = (record.state, record.version) == (STARTED, snapshot.current_version)
     if snapshot.is_job:
         return is_begun and snapshot.ledger is not None and snapshot.ledger.by_ansible
-    return is_begun and bool(record.done or record.trail) and record.services is None
+    return is_begun and bool(record.done or record.origin) and record.services is None
 
 
 def _failed_at(record: HostRecord | None) -> float:

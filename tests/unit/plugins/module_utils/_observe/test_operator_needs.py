@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
     OperatorNeed,
     next_need_at,
@@ -91,6 +92,15 @@ def test_a_host_that_an_interrupted_run_left_behind_needs_the_same_command_again
     )
     site.leases.add("compute2")
     assert needs(site) == []
+
+
+def test_hosts_that_report_their_steps_themselves_need_no_run() -> None:
+    site = rollout().opened("compute2")
+    site.records["compute2"] = HostRecord(NEW, STARTED, "nova", "upgrade", trail=(StepStart(9_000, "nova", "upgrade"),))
+    assert needs(site) == []
+    # Before the first task group of a run has ended.
+    site.records["compute2"] = replace(site.records["compute2"], origin=OLD)
+    assert [one.code for one in needs(site)] == ["interrupted"]
 
 
 def test_a_host_in_the_middle_of_the_upgrade_that_is_held_needs_an_operator_once_nothing_else_goes_on() -> None:
