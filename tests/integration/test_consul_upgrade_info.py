@@ -107,7 +107,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         f"Why: waits for a slot: {slots}.",
         f"The rule is rolling_rules.global: 2, given by {current_user()} at TIME.",
         "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher rolling_rules.global.",
-        "Next: if all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts in flight.",
+        "Next: if all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts being upgraded.",
     ]
     assert unknown["failure"]["message"].startswith(
         "name: 'comptue5' is unknown: it is neither in fleet nor in a report; did"

@@ -239,7 +239,7 @@ def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
         if view.held and not view.started:
             return "Next: nothing until then. It keeps its slot, because it was admitted."
         if view.busy:
-            return "Next: it ends what it does. Until then it takes a slot."
+            return "Next: it finishes its work. Until then it takes a slot."
         if job:
             report = "reports the end of the command" if view.started else "starts, runs the command and reports"
         else:
@@ -265,7 +265,7 @@ def _wave_text(
                 return f"Next: the next pass of {playbook} admits it. If no run is active, start one."
             return (
                 f"Next: if all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
-                f"{plural(before, 'host')} of role {view.role} and the hosts in flight."
+                f"{plural(before, 'host')} of role {view.role} and the hosts being upgraded."
             )
         before += sum(1 for one in wave if hosts[one].role == view.role)
     return "Next: nothing until that changes. It is in no wave of the forecast."

@@ -222,8 +222,8 @@ def _of_state(host: HostState, version: str | None) -> str:
 def _upgrading(host: HostState, version: str | None) -> str:
     if host.is_busy and not host.has_started and host.record is not None:
         return (
-            f"its gate is open for {host.record.version}, which it does not run, so it may start that upgrade at any time and takes a slot; it is "
-            f"not admitted before it has ended: let it upgrade, or hold it (convoy.upgrade.hold -e host={host.host})"
+            f"its open gate lets it start the upgrade to {host.record.version} at any time, so it takes a slot and is not admitted: let it upgrade, "
+            f"or hold it (convoy.upgrade.hold -e host={host.host})"
         )
     if host.record is not None and host.has_started:
         if host.is_busy:
@@ -232,7 +232,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
                 if is_job(host.record.version)
                 else f"an upgrade to {host.record.version}"
             )
-            text = f"has started {what}{host.record.where()} and not ended it, so it takes a slot; it is not admitted before that"
+            text = f"has not finished {what}{host.record.where()}, so it takes a slot and is not admitted"
             if not host.is_target or (version is not None and is_job(version) and is_job(host.record.version)):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
                 text += f". If nothing works on it any more, run convoy.upgrade.retry -e host={host.host}"

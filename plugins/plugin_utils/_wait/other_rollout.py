@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for its turn: only one job or rollout moves the fleet at a time."""
+"""Wait until no other job or rollout is under way."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class RolloutWait:
             except PassFailed as failed:
                 if failed.code not in PASSING or deadline - runtime.monotonic() <= pause:
                     raise
-                self._say([f"{failed} No host is admitted until it is back; the next try is in {pause:.0f} s."])
+                self._say([f"{failed} No host is admitted meanwhile; the next try is in {pause:.0f} s."])
                 runtime.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue

@@ -53,7 +53,7 @@ def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_i
         "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
         "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher rolling_rules.roles.compute.",
-        "Next: if all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts in flight.",
+        "Next: if all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts being upgraded.",
     ]
 
 

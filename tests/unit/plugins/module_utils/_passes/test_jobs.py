@@ -233,7 +233,7 @@ def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedC
     consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "started", "times": {"started": at}})
     begin(store)
     assert admitted(consul) == ["db1"]
-    assert "has started an upgrade to 2.0" in read_fleet(store, fleet=FLEET).plan.hosts["web2"].reason
+    assert "has not finished an upgrade to 2.0" in read_fleet(store, fleet=FLEET).plan.hosts["web2"].reason
     consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "times": {"upgraded": at}})
     assert [one.host for one in go_on(store).admissions] == ["web1"]
     reports(consul, "web1", "started")
@@ -242,7 +242,7 @@ def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedC
     # db1 had not started its job, and can't any more.
     assert [one.host for one in found.admissions] == ["db1"]
     view = found.hosts()["web1"]
-    assert view.state == "upgrading" and "has started the job j1" in view.reason and not view.unadmitted
+    assert view.state == "upgrading" and "has not finished the job j1" in view.reason and not view.unadmitted
     retried = control.retry(store, Command(fleet=FLEET), ["web1"])
     assert not retried.hosts and "web1 is not changed, because it has started the job j1" in retried.remarks[0]
     reports(consul, "web1", "lost")
@@ -261,7 +261,7 @@ def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_an
     assert admitted(consul) == []
     found = read_fleet(store, fleet=FLEET)
     view = found.plan.hosts["web1"]
-    assert view.busy and "has started the job j0" in view.reason
+    assert view.busy and "has not finished the job j0" in view.reason
     assert "If nothing works on it any more, run convoy.upgrade.retry -e host=web1" in view.reason
     assert operator_needs(found.snapshot, found.plan) == ()
     (need,) = operator_needs(replace(found.snapshot, now=found.snapshot.now + 400), found.plan)
@@ -313,7 +313,7 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
     begin(store)
     assert admitted(consul) == ["db1"]
     view = read_fleet(store, fleet=FLEET)
-    assert "it may start that upgrade at any time" in view.plan.hosts["web1"].reason
+    assert "its open gate lets it start the upgrade to" in view.plan.hosts["web1"].reason
     assert operator_needs(view.snapshot, view.plan) == ()
     # A host that is there starts soon.
     (need,) = operator_needs(replace(view.snapshot, now=view.snapshot.now + 400), view.plan)

@@ -180,7 +180,7 @@ def test_it_waits_longer_and_longer_for_a_consul_that_is_gone(code: Code, clock:
     passes = Scripted(clock, made("upgrading"), *[UpgradeError(code, "Consul can't be reached.")] * 6, made("upgraded"))
     assert shown.wait(passes).until(clock.seconds + 600)["state"] == "upgraded"
     assert clock.seconds - began == 1 + 2 + 4 + 8 + 15 + 15
-    assert f"[{code}] Consul can't be reached. No host is admitted until it is back; the next try is in 15 s." in shown
+    assert f"[{code}] Consul can't be reached. No host is admitted meanwhile; the next try is in 15 s." in shown
 
 
 def test_a_consul_that_stays_away_ends_it_with_what_was_done(clock: Clock) -> None:
