@@ -25,7 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
 from integration.support.fleet import seed
-from integration.support.push_services import PushServices, admit, admit_apart, end, entry, step
+from integration.support.push_services import PushServices, admit_apart, end, entry, step
 
 pytestmark = pytest.mark.one_release
 
@@ -51,21 +51,50 @@ def test_after_an_abort_a_failed_host_that_is_retried_gets_a_slot_again(
     services: PushServices, store: Store, consul: RawKV, *, as_wave: bool
 ) -> None:
     first = services.begin(GROUPS, "2")
-    admit_apart(first, "web1")
-    assert step(first, "web1", "drain/app")
-    first.fail_host(FailHost("web1", "the disk is full"))
+    admit_apart(first, "web2")
+    assert step(first, "web2", "drain/app")
+    first.fail_host(FailHost("web2", "the disk is full"))
     first.close()
     control.abort(store, Command(fleet=FLEET))
     make_pass(store, PassRequest("2", ONE, fleet=FLEET, limit=[], restart=True))
     refused = services.start(GROUPS, "2")
-    assert not refused.admit(Admit("web1")).admitted
+    assert not refused.admit(Admit("web2")).admitted
     refused.close()
-    service = services.start(GROUPS, "2", retry_failed=True)
-    (admit if as_wave else admit_apart)(service, "web1")
-    record = entry(consul, "upgrade/hosts/web1")
+    control.pause(store, Command(fleet=FLEET))
+    failed = consul.get("upgrade/hosts/web2")
+    paused = services.start(GROUPS, "2", retry_failed=True, wait_timeout=1)
+    assert not paused.admit(Admit("web2")).admitted
+    paused.close()
+    assert consul.get("upgrade/hosts/web2") == failed
+    control.resume(store, Command(fleet=FLEET))
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=20)
+    if as_wave:
+        answers = service.admit_wave(AdmitWave(("web1", "web2")))
+    else:
+        with ThreadPoolExecutor() as pool:
+            asked = {host: pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")}
+            assert asked["web2"].result(60).admitted
+            assert not wait([asked["web1"]], 1).done
+            assert [step(service, "web2", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+            assert entry(consul, "upgrade/hosts/web2")["attempt"] == 2
+            assert end(service, "web2") == "upgraded"
+            assert asked["web1"].result(60).admitted
+        return
+    # It may be down, so it has the only slot, and not the host that comes first.
+    assert {host: one.admitted for host, one in answers.items()} == {"web1": False, "web2": True}
+    record = entry(consul, "upgrade/hosts/web2")
     assert (record["state"], record["attempt"], len(record["failures"])) == ("started", 2, 1)
-    # It has the only slot.
-    assert make_pass(store, PassRequest("2", fleet=FLEET)).admissions == []
+
+
+def test_a_record_that_can_not_be_read_is_no_slot_to_give_back(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    services.begin(GROUPS, "2").close()
+    consul.put("upgrade/hosts/web1", "not JSON")
+    service = services.start(GROUPS, "2", retry_failed=True)
+    assert not service.admit(Admit("web1")).admitted
+    assert consul.get("upgrade/hosts/web1") == b"not JSON"
+    assert make_pass(store, PassRequest("2", fleet=FLEET, limit=[])).hosts()["web1"].state == "failed"
 
 
 def test_a_host_that_was_broken_before_a_rollback_is_retried_under_its_caps(

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The former rollouts in a host's record, for reports on rollouts that are over. No plan depends on them."""
+"""The former rollouts in a host's record, for reports on rollouts that are over, and for what one that did not end has stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .failures import newest_failures
 from .fleet import HostRecord
-from .step_trail import newest_steps
+from .step_trail import StepStart, newest_steps
 
 # In characters as stored: all rollouts, and of one its steps, its error and its failures. Planners write 60 records at once, and Consul
 # takes half a megabyte.
@@ -40,10 +40,15 @@ def with_former_rollout(before: HostRecord) -> tuple[HostRecord, ...]:
 
 
 def newest_rollouts(rollouts: Sequence[HostRecord]) -> tuple[HostRecord, ...]:
-    """Return as many of the last rollouts as fit into a record."""
+    """Return as many of the last rollouts as fit into a record. Of the last one, at least the state and the steps are kept."""
     kept, size = len(rollouts), 0
     while kept and (size := size + len(json.dumps(rollouts[kept - 1].slim())) + 2) <= MOST_FORMER:
         kept -= 1
+    if rollouts and kept == len(rollouts):
+        last = rollouts[-1]
+        # What it stopped may be stopped still.
+        steps = {start.step: StepStart(start.at, "", start.step) for start in last.trail if start.step}
+        return (HostRecord(last.version, last.state, attempt=last.attempt, times=last.times, trail=(*steps.values(),)),)
     return tuple(rollouts[kept:])
 
 

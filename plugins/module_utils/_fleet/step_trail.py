@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The trail: the steps that a host went through, with their times, for reports. No plan depends on it."""
+"""The trail: the steps that a host went through, with their times, for reports, and for what has been stopped on it."""
 
 from __future__ import annotations
 

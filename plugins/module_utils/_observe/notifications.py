@@ -12,7 +12,7 @@ from typing import Any
 
 from .._common.names import is_job, listing, plural, target_text
 from .._common.sanitize import sanitize, truncate_middle
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import FAILED, Snapshot
 from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.plan import HostView, Plan
@@ -155,9 +155,9 @@ def pending_notifications(
     # A failed host that starts again by itself stays in the list.
     kept = tuple(host for host in sent.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
     sent = replace(sent, broken=(*kept, *updates))
-    # After a job, the state is that of the rollout before it. If that was aborted, its failures were sent before the job began.
-    is_former = snapshot.job is not None and snapshot.ledger is not None and snapshot.ledger.state == ABORTED
-    if updates and not is_former:
+    # After a job, the state is that of the rollout before it. Its failures before the job were sent then.
+    updates = tuple(host for host in updates if not _is_before_job(snapshot, host))
+    if updates:
         notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
     wanted = _wanted(plan)
     is_new = wanted not in ("", sent.approval)
@@ -165,6 +165,15 @@ def pending_notifications(
     if is_new:
         notifications.append(Notification(WANTED, at, version, sent, stage=wanted))
     return notifications, sent
+
+
+def _is_before_job(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host of an aborted rollout failed before the job that came after it began, or is lost, which has no time of its own."""
+    job, ledger, record = snapshot.job, snapshot.ledger, snapshot.records.get(host)
+    if job is None or ledger is None or ledger.state != ABORTED:
+        return False
+    failed_at = record.times.get(FAILED) if record is not None else None
+    return failed_at is None or failed_at < job.since
 
 
 def _forgotten(sent: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:

@@ -27,6 +27,8 @@ from .settings_file import refuse_unknown
 
 # Seconds to connect to a webhook, and to wait for its answer.
 _TIMEOUTS = (5, 10)
+# How long an event waits for targets that are still at an earlier one (seconds).
+_LATE = 3.0
 # Further tries after a webhook could not be reached or had a passing problem, each after so many seconds.
 _PAUSES = (1.0, 3.0)
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
@@ -83,13 +85,15 @@ class Messenger:
             if not self._is_sending(target)
         }
         _sending.update({(self.file, name): thread for name, thread in threads.items()})
+        late_until = runtime.monotonic() + min(_LATE, self.patience)
         for target in wanted:
             if target.name not in threads:
-                # It may be late only.
-                _sending[self.file, target.name].join(max(0.0, until - runtime.monotonic()))
+                # It may be late only. One that hangs must not delay each event for all others.
+                _sending[self.file, target.name].join(max(0.0, late_until - runtime.monotonic()))
                 if self._is_sending(target):
                     answers[target.name] = "it is still at an earlier event"
                     continue
+                until = runtime.monotonic() + self.patience
                 thread = runtime.start_thread(self._send_to, target, event, answers, until)
                 threads[target.name] = _sending[self.file, target.name] = thread
         for thread in threads.values():

@@ -9,13 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ...module_utils._common import runtime
+from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._fleet.ledger import Ledger
+from ...module_utils._fleet.ledger import RUNNING, Ledger
 from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
+from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import Plan, blocked_hosts
 from ...module_utils._rollout._commands.command import Command
 from ...module_utils._rollout._commands.retry import retry
@@ -149,7 +151,8 @@ class RunAdmission:
                 return later
             if view.state == state_names.PENDING and host in admissible:
                 return f"{view.reason}, but no run holds its lease; run the same command again"
-            is_left = view.state == state_names.UPGRADING and view.started and not (view.held or host in leases)
+            has_its_own_way = view.held or view.unadmitted or view.busy or view.soaking
+            is_left = view.state == state_names.UPGRADING and view.started and not (has_its_own_way or host in leases)
             if is_left and self._run.is_pushed(view.role):
                 return f"{view.reason}; no run works on it, so run the same command again, without a limit that leaves it out"
             return view.reason
@@ -247,9 +250,10 @@ class RunAdmission:
     def _decide_wave(self, hosts: Collection[str], deadline: float) -> dict[str, Decision]:
         while True:
             try:
-                latest = self._put_back(self._make_pass(self._pulled), hosts)
+                latest = self._make_pass(self._pulled)
                 # Their mates were in earlier waves. One whose connection failed before would end the run together with its wave.
                 refused = {host: why for host in hosts if (why := self._why_later(host) or self._why_unreachable(host))}
+                latest = self._put_back(latest, [host for host in hosts if host not in refused])
                 decisions = {host: decide(self._run, latest, host) for host in hosts if host not in refused}
                 waiting = [host for host, found in decisions.items() if found is None]
                 # A rollout that began after their start has closed their gates, and only a pass for them opens these again.
@@ -291,7 +295,8 @@ class RunAdmission:
             return
         if any(host in self._run.last or self._may_need_slot(host) for host in waiting):
             # Whether they go last depends on hosts that may have failed since the last pass.
-            self._put_back(self._make_pass(self._pulled), waiting)
+            latest = self._make_pass(self._pulled)
+            self._put_back(latest, [host for host in waiting if not self._why_later(host)])
         later = {host: why for host in waiting if (why := self._why_later(host))}
         mates = [host for host in waiting if host not in later]
         latest = self._make_pass([*mates, *self._pulled])
@@ -375,19 +380,30 @@ class RunAdmission:
         ]
 
     def _may_need_slot(self, host: str) -> bool:
-        latest = self._latest
-        return self._run.retry_failed and (latest is None or latest.hosts[host].state in state_names.BROKEN)
+        if not self._run.retry_failed or self._run.phase == AFTER:
+            return False
+        return self._latest is None or self._latest.hosts[host].state in state_names.BROKEN
 
     def _put_back(self, latest: PassView, hosts: Collection[str]) -> PassView:
-        """Let failed hosts that are retried wait for a slot like others if they have none; return the pass after that."""
-        run = self._run
-        failed = [host for host in hosts if run.retry_failed and not latest.hosts[host].held]
-        chosen = [host for host in failed if needs_slot(run, latest, host)]
-        if not chosen or latest.is_aborted:
+        """Retry failed hosts whose gates are closed, or that have no slot, as an operator's command does; return the pass after that.
+
+        They are admitted before the other hosts of this run, because they may be down.
+        """
+        run, outcome = self._run, latest.outcome
+        chosen = [host for host in hosts if run.retry_failed and needs_slot(run, latest, host)]
+        blocker = outcome.plan.blocker
+        is_blocked = blocker is not None and blocker.code != BUDGET
+        if not chosen or is_blocked or outcome.ledger is None or outcome.ledger.state != RUNNING:
             return latest
         command = Command("-e retry_failed=true", fleet=run.fleet)
-        self._pool.with_retries(lambda store: retry(store, command, chosen))
-        return self._make_pass(self._pulled)
+        try:
+            self._pool.with_retries(lambda store: retry(store, command, chosen))
+        except UpgradeError as error:
+            if isinstance(error, Unreachable):
+                raise
+            # Such as one that writes its record all the time. The others go on, and the decision on this host says why it waits.
+            return latest
+        return self._make_pass([*chosen, *self._pulled])
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run

@@ -122,8 +122,12 @@ def needs_slot(run: PushRun, latest: PassView, host: str) -> bool:
 
     Its gate may have been closed since it failed, as by an abort. One that was broken before a rollback takes no slot.
     """
-    one = _state_of(run, latest, host)
-    return one is not None and one.state in state_names.BROKEN and not (one.gate.is_open and one.takes_a_slot)
+    one, view = _state_of(run, latest, host), latest.hosts[host]
+    if one is None or one.state not in state_names.BROKEN or view.held or interrupted_at(run, host, view):
+        return False
+    # A retry would replace a record that can't be read, and what is known of the host would be lost.
+    is_readable = one.record is None or one.record.readable
+    return is_readable and not (one.gate.is_open and one.takes_a_slot)
 
 
 def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:

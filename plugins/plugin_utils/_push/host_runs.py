@@ -109,7 +109,10 @@ class HostRuns:
             host_run.done = finished_groups(self._run, host, before)
             is_same = before is not None and (before.state, before.version) == (STARTED, self._run.version)
             after = before if before is not None and is_same else self._started(host_run, before)
-            host_run.was_midway = (before is not None and not before.readable) or bool(after.not_ended)
+            was_elsewhere = before is not None and (
+                not before.readable or (before.state != UPGRADED and before.version != self._run.version)
+            )
+            host_run.was_midway = was_elsewhere or bool(after.not_ended)
             return after
 
         def start_upgrade(store: Store) -> None:

@@ -44,7 +44,7 @@ def refuse_limit(playbook: str, limit: str, left_out: Sequence[str], named: Sequ
     instead = f" and name hosts with {as_option(variables)}" if variables else ""
     raise UpgradeError(
         "limited",
-        f"--limit {sanitize(limit)} leaves out {listing(list(left_out), 5)}, where {name} has to run, so Ansible would skip its tasks. "
+        f"--limit {sanitize(limit)} leaves out {listing(list(left_out), 5)}, where {name} may have to run, so Ansible would skip its tasks. "
         f"Nothing was done: leave --limit out{instead}.",
         left_out=list(left_out),
         variables=variables,

@@ -108,10 +108,9 @@ def after_failure(
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
     interrupted = [one for one in info.get("needs_operator") or () if one["code"] == INTERRUPTED]
-    if is_part and interrupted:
-        # Only a run for the whole fleet, or the end of a hold, lets these hosts go on.
-        need = interrupted[0]
-        return NextStep(need["playbook"], dict(need["variables"]), then_again=True)
+    if code == "stuck" and interrupted and interrupted[0]["playbook"] not in UPGRADES:
+        # Only the end of a hold lets these hosts go on.
+        return NextStep(interrupted[0]["playbook"], dict(interrupted[0]["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.

@@ -190,8 +190,10 @@ def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
 def test_failures_of_an_aborted_rollout_are_not_sent_again_after_a_job() -> None:
     site = rollout(ABORTED, compute=2).failed("compute2")
     plan = site.plan()
-    job = Ledger(12, "job/j1", state=COMPLETE)
-    for after, events in ((None, ["failure"]), (job, [])):
+    job = Ledger(12, "job/j1", state=COMPLETE, since=2_000)
+    for after, failed_at, events in ((None, 0, ["failure"]), (job, 0, []), (job, 1_999, []), (job, 2_001, ["failure"])):
+        times = {"failed": failed_at} if failed_at else {}
+        site.records["compute2"] = replace(site.records["compute2"], times=times)
         snapshot = replace(site.snapshot(), job=after)
         found, sent = pending_notifications(snapshot, plan, watched_hosts(snapshot, plan), [], SentNotifications(9))
         assert [one.event for one in found] == events

@@ -92,9 +92,11 @@ def test_what_stops_a_run_for_a_part_may_be_outside_of_it(playbook: str, is_limi
         return after_failure(playbook, "stuck", info, pushes=True, is_limited=is_limited)
 
     assert step(reasons=FAILED) == NextStep("retry", {"host": "web1"}, True)
-    for need in (("upgrade", {"version": "2"}), ("unhold", {"host": "web3"})):
-        interrupted = {"code": "interrupted", "playbook": need[0], "variables": need[1]}
-        assert step(reasons=HELD, needs_operator=[interrupted]) == NextStep(*need, then_again=True)
+    held = {"code": "interrupted", "playbook": "unhold", "variables": {"host": "web3"}}
+    assert step(reasons=HELD, needs_operator=[held]) == NextStep("unhold", {"host": "web3"}, then_again=True)
+    # It may be in this part, or outside of it. No command for more hosts is proposed.
+    left = {"code": "interrupted", "playbook": "upgrade", "variables": {"version": "2"}}
+    assert step(reasons=HELD, needs_operator=[left]) == NextStep("status", {"host": "web2"}, then_again=True)
 
 
 def test_other_playbooks_are_run_again() -> None:
