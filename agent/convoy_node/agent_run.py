@@ -129,14 +129,25 @@ def last_run(settings: NodeSettings) -> tuple[int, str]:
         return 0, ""
 
 
+def was_locked_out(settings: NodeSettings, before: tuple[int, str]) -> bool:
+    """Return whether an agent run that has ended found the lock of another one, and did nothing.
+
+    :param before: what :func:`last_run` returned before it.
+    """
+    after = last_run(settings)
+    return after != before and after[1] == _LOCKED
+
+
 def has_happened(settings: NodeSettings, before: tuple[int, str], code: int) -> bool:
     """Return whether an agent run that has ended could work: it was started, and no other run had the lock.
 
     :param before: what :func:`last_run` returned before it.
     :param code: the exit code of what started it.
     """
-    after = last_run(settings)
-    return after[1] != _LOCKED if after != before else code == 0
+    if was_locked_out(settings, before):
+        return False
+    # A run that has begun before, and that this one has joined, says nothing new.
+    return code == 0 or last_run(settings) != before or before[1] == _BEGUN
 
 
 def environment(release: Release, settings: NodeSettings, environ: Mapping[str, str]) -> dict[str, str]:

@@ -170,15 +170,22 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     blocker = _blocker(settings)
     if blocker:
         return TrialResult.POSTPONED, blocker
-    with contextlib.suppress(OSError):
-        (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
+    try:
+        with alone(home, _INSTALL_SECONDS):
+            if linked(home, NEXT) != new.folder:
+                # An installation may have removed it meanwhile.
+                return TrialResult.REPLACED, ""
+            with contextlib.suppress(OSError):
+                (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
+    except InstallError as error:
+        return TrialResult.POSTPONED, str(error)
     return TrialResult.REFUSED, problem
 
 
 def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     """Return why a release can't report; None if it has.
 
-    :raises ConsulError: if its report can't be read.
+    :raises ConsulError: if its report can't be read, or another agent run kept it from making one.
     """
     program = str(new.folder / "bin/convoy-node")
     run_seconds = _TRIAL_SECONDS + _limits(settings)
@@ -186,8 +193,11 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     trials = ((["check"], _CHECK_SECONDS), (["agent", "--trial"], _CHECK_SECONDS), (["run", "--trial"], run_seconds))
     for words, seconds in trials:
         command = [program, "--settings", path, *words]
+        before = agent_run.last_run(settings)
         try:
             code = run_limited(command, seconds)
+            if words[0] == "run" and agent_run.was_locked_out(settings, before):
+                raise ConsulError("another agent run had the lock of this node")
             if words[0] == "check" and code == NO_CONSUL:
                 if blocker := _blocker(settings):
                     raise ConsulError(blocker)

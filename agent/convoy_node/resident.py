@@ -277,6 +277,8 @@ class GateReading:
             and puppet.is_enabled()
             and puppet.disabled_by_operator() is None
             and not is_locked(agent_run.lock_file(self.settings))
+            # That of a run of Puppet over SSH.
+            and not is_locked(Path("/run/convoy/puppet.lock"))
         )
 
     @property

@@ -278,6 +278,10 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     unchanged = replace(before, reported=after.reported)
     if after == unchanged:
         return unchanged
+    again = replace(unchanged, release=after.release, role=after.role, services=after.services)
+    if report.state == UPGRADED and after == again:
+        # The upgrade is as old as before. With a new time, the host would soak again.
+        return again
     times = {**(before.times if same_rollout else {}), report.state: now}
     if same_rollout and before.state == report.state == STARTED:
         # The next service or step of the same start.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from convoy_node import command_line, releases
+from convoy_node import agent_run, command_line, releases
 from convoy_node.agent_run import Release
 from convoy_node.machine.errors import ConsulError, InstallError
 from convoy_node.machine.output import make_output_optional
@@ -290,6 +290,35 @@ def test_a_release_that_is_tried_while_another_one_is_installed_does_not_become_
         assert tried(home, node) == (TrialResult.REPLACED, "")
     assert current(home) == installed
     assert not (home / releases.NEXT).is_symlink()
+
+
+def test_a_trial_that_meets_the_lock_of_another_run_for_a_moment_refuses_no_release(
+    record: type[Record], node: NodeSettings, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: Sequence[str], seconds: float) -> int:
+        code = run_limited(words, seconds)
+        if words[3] == "run":
+            agent_run.lock_file(node).with_name("last_run").write_text("locked\n")
+        return code
+
+    record.found = {"release": "r1", "state": "started"}
+    monkeypatch.setattr(releases, "run_limited", run)
+    assert tried(home, node) == (TrialResult.POSTPONED, "another agent run had the lock of this node")
+    assert not (home / "releases/r2" / releases.REFUSED).exists()
+
+
+def test_an_installation_that_removes_the_release_that_is_tried_refuses_none(
+    record: type[Record], node: NodeSettings, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: Sequence[str], seconds: float) -> int:
+        if words[3] == "agent":
+            releases.install(source(tmp_path / "meanwhile", "r3"), home)
+        return run_limited(words, seconds)
+
+    record.found = {"release": "r1", "state": "started"}
+    monkeypatch.setattr(releases, "run_limited", run)
+    assert tried(home, node) == (TrialResult.REPLACED, "")
+    assert current(home) == "r3"
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -80,6 +80,8 @@ def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
         # The role in tasks/run.yml writes it.
         ("echo begun >last_run; echo locked >last_run", False),
         ("echo begun >last_run; exit 2", True),
+        # Another run found the lock of this one.
+        ("echo begun >last_run; echo locked >last_run; echo ended >last_run; exit 2", True),
         ("echo begun >last_run", True),
         # What systemctl does if it can't start the unit.
         ("exit 1", False),

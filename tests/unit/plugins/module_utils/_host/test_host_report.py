@@ -86,3 +86,11 @@ def test_an_upgrade_that_only_a_planner_may_publish_keeps_its_time() -> None:
     before = HostRecord("2", UPGRADED, times={"upgraded": 5})
     after = next_record(before, HostReport("compute1", "2", UPGRADED), 9)
     assert (after.reported, after.times) == ("2", {"upgraded": 5})
+
+
+def test_another_release_or_other_tasks_do_not_make_an_upgrade_younger() -> None:
+    first = next_record(None, HostReport("web1", "2", UPGRADED, release="r1"), 100)
+    second = next_record(first, HostReport("web1", "2", UPGRADED, release="r2", services="a1"), 500)
+    assert (second.release, second.services, second.times) == ("r2", "a1", {"upgraded": 100})
+    third = next_record(second, HostReport("web1", "3", UPGRADED, release="r2"), 900)
+    assert third.times == {"upgraded": 900}
