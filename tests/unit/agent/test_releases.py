@@ -298,7 +298,9 @@ def test_a_trial_that_meets_the_lock_of_another_run_for_a_moment_refuses_no_rele
     def run(words: Sequence[str], seconds: float) -> int:
         code = run_limited(words, seconds)
         if words[3] == "run":
-            agent_run.lock_file(node).with_name("last_run").write_text("locked\n")
+            file = agent_run.lock_file(node).with_name("last_run")
+            file.parent.mkdir()
+            file.write_text("locked\n")
         return code
 
     record.found = {"release": "r1", "state": "started"}
