@@ -25,6 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 _OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "choices": ["valid", "invalid", "begun", "ended", "failing", "failed"], "required": True},
     "hosts": {"type": "list", "elements": "str"},
+    "unreachable": {"type": "list", "elements": "str", "default": []},
     "goes_last": {"type": "bool", "default": False},
     "puppet_disabled": {"type": "str"},
     "error": {"type": "str"},
@@ -64,7 +65,7 @@ class ActionModule(ControllerAction):
             admission = ask(Admit(host))
             self._show({host: admission})
             return _plain(admission)
-        admissions = ask(AdmitWave(tuple(map(str, options["hosts"]))))
+        admissions = ask(AdmitWave(tuple(map(str, options["hosts"])), tuple(map(str, options["unreachable"]))))
         self._show(admissions)
         return {"hosts": {name: _plain(one) for name, one in admissions.items()}}
 

@@ -129,15 +129,13 @@ class ActionModule(ControllerAction):
         """Admit hosts from now on. In check mode no host is admitted."""
         if self._task.check_mode:
             return ask(GetRun()).as_result()
-        reported = ask(GetValidation())
-        last = {host for host, validation in reported.items() if validation.goes_last}
+        last = {host for host, validation in ask(GetValidation()).items() if validation.goes_last}
         run = ask(GetRun())
-        unreachable = frozenset(host for host in run.scope.resumed if host not in reported)
         run = replace(run, scope=run.scope.with_last(last, run.fleet))
         ask(KeepRun(run))
         plays = tuple(run.scope.plays[play] for play in (FIRST, CONTROL, DATA))
         hosts = tuple(host for play in plays for host in play)
-        self._push(options, UPGRADE, hosts, plays, frozenset(last), unreachable)
+        self._push(options, UPGRADE, hosts, plays, frozenset(last))
         return run.as_result()
 
     def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +170,6 @@ class ActionModule(ControllerAction):
         hosts: tuple[str, ...],
         plays: tuple[tuple[str, ...], ...] = (),
         last: frozenset[str] = frozenset(),
-        unreachable: frozenset[str] = frozenset(),
     ) -> None:
         run = ask(GetRun())
         push = PushRun(
@@ -184,7 +181,6 @@ class ActionModule(ControllerAction):
             hosts=hosts,
             plays=plays,
             last=last,
-            unreachable=unreachable,
             checkpoints=run.routes.checkpoints,
             origins=run.routes.origins,
             providers=run.routes.providers,

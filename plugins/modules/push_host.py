@@ -42,6 +42,12 @@ options:
       - While other hosts are upgrading, the wave waits until all its hosts fit under the caps. Otherwise those that fit are admitted.
     type: list
     elements: str
+  unreachable:
+    description:
+      - Hosts of the wave that can't be reached, for O(state=begun). They are not admitted.
+    type: list
+    elements: str
+    default: []
   goes_last:
     description:
       - Whether the host goes after the other hosts of its role in this run, such as the primary of a database. For O(state=valid).

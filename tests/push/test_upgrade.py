@@ -316,6 +316,27 @@ def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts
 
 
 @pytest.mark.thorough
+def test_a_lost_host_of_the_control_plane_does_not_end_each_run_after_that(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    gone = site.log / "fail-gone"
+    site.inventory(
+        {"web": {"plane": "controlplane", "services": ["app"]}}, {"web": ["web1", "web2"]}, web1=unreachable_while(gone)
+    )
+    broken = site.fail("web1", "app/upgrade")
+    rules = {"rolling_rules": {"global": "unlimited", "roles": {"web": 1}}}
+    site.play("upgrade", version="v1", instructions=rules, code=2)
+    broken.unlink()
+    gone.touch()
+    rules["rolling_rules"]["roles"] = {"web": 2}
+    shown = site.play("upgrade", version="v1", instructions=rules, retry_failed=True, code=2)
+    assert "web1 is not admitted (failed): an earlier run has begun it, and it can't be reached" in shown
+    assert site.reported("v1") == {"web2"}
+    gone.unlink()
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.reported("v1") == {"web1", "web2"}
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
 def test_a_host_that_fails_before_anything_on_it_stops_is_undrained(site: Site, plane: str) -> None:
     steps = ["drain", "stop", "upgrade", "undrain"]

@@ -66,6 +66,10 @@ class RunAdmission:
         self._remaining = dict.fromkeys(run.hosts)
         self._play_of = {host: at for at, hosts in enumerate(run.plays) for host in hosts}
         self._admitted: set[str] = set()
+        # Hosts that have gone through their task groups in this run, perhaps without those that tags leave out.
+        self._worked: set[str] = set()
+        # Hosts of the current wave that can't be reached.
+        self._unreachable: frozenset[str] = frozenset()
         # Hosts whose admission failed, and so did their tasks.
         self._dropped: set[str] = set()
         self._is_watching = False
@@ -85,9 +89,14 @@ class RunAdmission:
         """Stop watching Consul."""
         self._watcher.close()
 
-    def ended(self, host: str) -> None:
-        """Remove a host that is finished, failed or refused, and decide on the hosts that wait."""
+    def ended(self, host: str, *, has_worked: bool = False) -> None:
+        """Remove a host that is finished, failed or refused, and decide on the hosts that wait.
+
+        :param has_worked: whether it has gone through all task groups that tags select.
+        """
         with self._lock:
+            if has_worked:
+                self._worked.add(host)
             self._remaining.pop(host, None)
             self._admitted.discard(host)
             self._changed.notify_all()
@@ -117,11 +126,14 @@ class RunAdmission:
         """Wait until a host is admitted, or it is clear that it will not be; return the decision."""
         return self._decide([host], as_wave=False)[host]
 
-    def admit_wave(self, hosts: Collection[str]) -> dict[str, Decision]:
+    def admit_wave(self, hosts: Collection[str], unreachable: Collection[str] = ()) -> dict[str, Decision]:
         """Wait until hosts can be admitted at the same time; return host -> decision.
 
         If they don't all fit under the caps and no other host is upgrading, admit those that fit.
+
+        :param unreachable: those that are not admitted, because they can't be reached.
         """
+        self._unreachable = frozenset(unreachable)
         return self._decide(hosts, as_wave=True)
 
     def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, PassView]:
@@ -340,8 +352,7 @@ class RunAdmission:
             self._gave_way[host] = None
 
     def _why_unreachable(self, host: str) -> str:
-        is_unreachable = host in self._run.unreachable
-        return "it could not be reached when this run gathered its facts" if is_unreachable else ""
+        return "an earlier run has begun it, and it can't be reached" if host in self._unreachable else ""
 
     def _why_later(self, host: str) -> str:
         """Return why a host has to let other hosts of its role go first, empty if it does not. If one of them failed, it waits for an operator."""
@@ -372,7 +383,8 @@ class RunAdmission:
             for mate, view in mates.items()
             if (view.state in state_names.BROKEN and view.blocks)
             # Another run may work on it, or has left it in the middle.
-            or (view.state == state_names.UPGRADING and (mate in leases or (view.blocks and not view.soaking)))
+            or (view.state == state_names.UPGRADING and mate in leases)
+            or (view.state == state_names.UPGRADING and view.blocks and not view.soaking and mate not in self._worked)
             or (
                 (mate in self._remaining or mate in self._dropped)
                 and view.state in (state_names.PENDING, state_names.UPGRADING)

@@ -130,9 +130,13 @@ class GetHostsThatGaveWay(Message[tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class AdmitWave(Message[dict[str, HostAdmission]]):
-    """Wait until all hosts of a wave fit under the caps."""
+    """Wait until all hosts of a wave fit under the caps.
+
+    :param unreachable: those that can't be reached, and are not admitted.
+    """
 
     hosts: tuple[str, ...]
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

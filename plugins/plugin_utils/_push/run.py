@@ -49,7 +49,6 @@ class PushRun:
     :param wait_timeout: seconds that a host waits to be admitted.
     :param plays: the hosts of each play of the run; empty for one play with all of them.
     :param last: hosts that go after the other hosts of their roles.
-    :param unreachable: hosts that an earlier run has begun, and that could not be reached when this run gathered their facts.
     :param forks: Ansible's forks: how many hosts ask to be admitted at the same time.
     :param command: the name of the tasks if the run is a job; empty for an upgrade. ``version`` is the target of the job then.
     :param pull_roles: the roles of pull hosts that have post-upgrade tasks.
@@ -71,7 +70,6 @@ class PushRun:
     providers: Mapping[str, str] = field(default_factory=dict)
     plays: tuple[tuple[str, ...], ...] = ()
     last: frozenset[str] = frozenset()
-    unreachable: frozenset[str] = frozenset()
     command: str = ""
     pull_roles: frozenset[str] = frozenset()
     services: Mapping[str, str] = field(default_factory=dict)

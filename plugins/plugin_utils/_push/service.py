@@ -135,7 +135,7 @@ class PushService(HostService):
         """Answer :class:`AdmitWave`."""
         begun: dict[str, HostAdmission] = {}
         with self._released_on_error(message.hosts):
-            decisions = self._admission.admit_wave(message.hosts)
+            decisions = self._admission.admit_wave(message.hosts, message.unreachable)
             try:
                 for host in message.hosts:
                     begun[host] = self._begin(host, decisions[host], in_wave=True)
@@ -153,7 +153,7 @@ class PushService(HostService):
         left = self._host_runs.end(message.host)
         if left:
             self._partial[message.host] = left
-        self._admission.ended(message.host)
+        self._admission.ended(message.host, has_worked=True)
         return "partial" if left else "upgraded"
 
     def fail_host(self, message: FailHost) -> tuple[str, str]:
