@@ -81,7 +81,10 @@ def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, c
         assert result["failure"]["code"] == "stuck"
         assert result["failure"]["message"].startswith("No host can continue without an operator. 2: ")
         assert result["failure"]["details"]["blockers"] == result["blockers"]
-    assert "compute2 (held): held by ann: disk (end it with convoy.upgrade.unhold -e host=compute2)" in held["msg"]
+    assert (
+        "compute2 (held): held by ann: disk (ends when the key hold/upgrade/hold/host/compute2 is deleted)"
+        in held["msg"]
+    )
     assert "compute 1/2, web 1/1; 0 upgrading, 1 waiting" in held["msg"]
     assert "the cap of role compute is 0: raise rolling_rules.global" in zero["msg"]
     assert "compute1 (failed): failed, step upgrade: no space left" in failed["msg"]

@@ -40,7 +40,7 @@ class Hold:
     def text(self) -> str:
         """Return a phrase with who set the hold, why, and how it ends."""
         since = f" since {self.at}" if self.at else ""
-        ends = f"end it with convoy.upgrade.unhold {self._option}"
+        ends = f"ends when the key {self.key} is deleted"
         if self.by in MADE_OF_GATES:
             ends = f"ends with convoy.upgrade.unhold, which deletes the key {self.key} and the closed gate behind it"
         if self.by == PUPPET:
@@ -48,12 +48,6 @@ class Hold:
         if self.by == PAUSED:
             ends = f"ends with convoy.upgrade.unhold, which deletes the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
-
-    @property
-    def _option(self) -> str:
-        """The option of convoy.upgrade.unhold for this hold."""
-        scope, _slash, name = self.key.rpartition("/hold/")[2].partition("/")
-        return f"-e {scope}={name}" if name else "-e everything=true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from fleets import NEW, OLD, Fleet, fleet, reasons
 
 HOST = "compute1"
 GATE = f"config_state/enable_puppet/host/{HOST}"
-HELD = "held by ann since noon: RAM test (end it with convoy.upgrade.unhold -e host=compute1)"
+HELD = "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute1 is deleted)"
 CLOSED: dict[str, Any] = {"rolling_rules": {"global": 0}}
 
 
