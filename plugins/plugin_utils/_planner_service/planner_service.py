@@ -184,7 +184,8 @@ class PlannerService:
         self._is_carried = False
         refuse_newer_among(keys, entries)
         ledger = decode_ledger(keys.ledger, found[keys.ledger].value) if keys.ledger in found else None
-        if self._is_restored(ledger) and not _is_of(found.get(keys.handover), ledger):
+        # Without a ledger, a restore may be under way key by key.
+        if ledger is not None and self._is_restored(ledger) and not _is_of(found.get(keys.handover), ledger):
             # Each later handover comes from an operator who can compare the hosts.
             self._newest = None
         if ledger is None:
