@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .actor import Actor
 from .consul.server import Snapshot
@@ -17,14 +17,16 @@ from .world import World
 _QUIET = 0.2
 
 # Those that are named twice come twice as often.
-KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock")
+KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock", "freeze")
+# In so many nights, somebody is frozen for so long (seconds), once: sessions end meanwhile, and what was read before is too old then.
+_WITH_FREEZE, _FROZEN = 0.15, (6.0, 40.0)
 
 
 class Faults:
-    """Injects faults for some time.
+    """Injects faults for some time. Each is a thread, so that one may begin before another one has ended.
 
-    :param to_kill: those that are killed, stopped, and get wrong clocks.
-    :param everybody: all that are at work, these among them.
+    :param to_kill: those that are killed, frozen, and get wrong clocks.
+    :param everybody: all that are at work, these among them. Each may be stopped for a moment.
     :param restores: whether a snapshot is taken and restored on the way.
     :param without: kinds of faults that are left out.
     """
@@ -52,19 +54,40 @@ class Faults:
         self.killed: set[str] = set()
         # When each was, and what.
         self.log: list[tuple[float, str]] = []
-        self._kinds = [getattr(self, name) for name in KINDS if name not in without]
+        is_frozen = world.chance.random() < _WITH_FREEZE
+        left_out = {*without, *(() if is_frozen else ("freeze",))}
+        self._kinds = [getattr(self, name) for name in KINDS if name not in left_out]
+        # How many have not ended, and the names of those that are stopped.
+        self._active = 0
+        self._stopped: set[str] = set()
 
     def run(self, until: float) -> None:
-        """Inject faults, a moment apart, as a process of its own."""
+        """Inject faults, a moment apart, as a process of its own, and wait for their ends."""
         world, chance = self._world, self._world.chance
         while world.now < until:
-            world.wait(chance.uniform(0.1, 0.5))
+            world.wait(chance.uniform(0.2, 0.9))
             if self._kinds:
-                act = chance.choice(self._kinds)
-                self.count[act.__name__] += 1
-                act()
+                self._begin(chance.choice(self._kinds))
             if self._restores and world.now > self._due:
+                self._wait_for_ends()
                 self._snapshot_or_restore()
+        self._wait_for_ends()
+
+    def _begin(self, act: Callable[[], None]) -> None:
+        harness = self._world.current
+        assert harness is not None
+
+        def run() -> None:
+            act()
+            self._active -= 1
+
+        self.count[act.__name__] += 1
+        self._active += 1
+        harness.start_thread(run)
+
+    def _wait_for_ends(self) -> None:
+        while self._active:
+            self._world.wait(0.05)
 
     def kill(self) -> None:
         """Kill an actor, and start it again."""
@@ -77,12 +100,22 @@ class Faults:
 
     def stop(self) -> None:
         """Let an actor sleep while others go on, and wake it up."""
-        actor = self._world.chance.choice(self._to_kill)
-        seconds = self._world.chance.uniform(0.3, 1.5)
+        self._stop(self._world.chance.choice(self._everybody), self._world.chance.uniform(0.3, 1.5))
+
+    def freeze(self) -> None:
+        """Let an actor sleep for much longer, once in a night."""
+        self._kinds = [one for one in self._kinds if one.__name__ != "freeze"]
+        self._stop(self._world.chance.choice(self._to_kill), self._world.chance.uniform(*_FROZEN))
+
+    def _stop(self, actor: Actor, seconds: float) -> None:
+        if actor.name in self._stopped:
+            return
         self._note(f"{actor.name} is stopped for {seconds:.1f} s")
+        self._stopped.add(actor.name)
         actor.process.stop()
         self._world.wait(seconds)
         actor.process.go_on()
+        self._stopped.discard(actor.name)
 
     def clock(self) -> None:
         """Set an actor's clock to some other time."""
@@ -104,6 +137,8 @@ class Faults:
     def lead(self) -> None:
         """Let the leader be gone for a while."""
         seconds = self._world.chance.uniform(0.3, 3.0)
+        if not self._network.server.has_leader:
+            return
         self._note(f"Consul has no leader for {seconds:.1f} s")
         self._network.lose_leader()
         self._world.wait(seconds)
@@ -113,6 +148,8 @@ class Faults:
         """Cut a line for a while."""
         line = self._world.chance.choice(list(self._network.lines.values()))
         seconds = self._world.chance.uniform(0.5, 1.5)
+        if line.is_cut:
+            return
         self._note(f"{line.name} is cut off for {seconds:.1f} s")
         line.is_cut = True
         self._world.wait(seconds)

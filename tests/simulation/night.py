@@ -137,16 +137,18 @@ def _is_divided(seed: int) -> bool:
 class _WatchedPusher(Pusher):
     """Makes push runs, and notices two of them at work on one host."""
 
-    def __init__(self, working: dict[str, Thread], *given: Any) -> None:
+    def __init__(self, working: dict[str, tuple[Thread, float]], *given: Any) -> None:
         super().__init__(*given)
         self._working = working
 
     def act(self, host: str) -> None:
-        me, other = getcurrent(), self._working.get(host)
+        me = getcurrent()
         assert isinstance(me, Thread)
-        if other is not None and other is not me and other.is_alive:
+        other, since = self._working.get(host, (me, 0.0))
+        # One that was stopped in the middle of a task can't know that its lease has ended.
+        if other is not me and other.is_alive and other.process.stopped_at < since:
             raise AssertionError(f"{me.process.name} works on {host} while {other.process.name} does")
-        self._working[host] = me
+        self._working[host] = me, me.process.world.now
         try:
             super().act(host)
         finally:
@@ -178,8 +180,8 @@ class Night:
         self._has_notifiers = world.chance.random() < _WITH_NOTIFIERS
         self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
         self._hook = Hook(world)
-        # Host -> the thread of a push run that works on it.
-        self._working: dict[str, Thread] = {}
+        # Host -> the thread of a push run that works on it, and since when.
+        self._working: dict[str, tuple[Thread, float]] = {}
         self._is_complete = False
         self._down: tuple[State, Rules, set[str]] | None = None
 

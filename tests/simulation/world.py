@@ -62,6 +62,7 @@ class Process:
     :param machine: where it runs. Those on the same machine see whether it is alive.
     :param pid: that of its last start; 0 before the first one.
     :param error: what it ended with, None while it runs or if it ended well.
+    :param stopped_at: when it was stopped last (seconds of the world).
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -74,6 +75,7 @@ class Process:
         self.is_alive = False
         self.error: BaseException | None = None
         self.stack = ""
+        self.stopped_at = float("-inf")
         self._is_stopped = False
         self._kept: list[tuple[Wait, Any]] = []
         # In the order of their starts; those that have ended are left out.
@@ -115,6 +117,7 @@ class Process:
     def stop(self) -> None:
         """Stop it as by SIGSTOP, until :meth:`go_on`."""
         self._is_stopped = True
+        self.stopped_at = self.world.now
 
     def go_on(self) -> None:
         """Let it go on."""
