@@ -84,15 +84,16 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
     :raises Conflict: if another process wrote the ledger or ``current_version``.
     """
     keys = writer.store.keys
-    # Each write has the whole ledger, so these come first: another write would leave nothing for their entries.
-    old = writer.ledger
-    if old is not None and ledger.stopped != old.stopped:
+    old = writer.ledger or ledger
+    if ledger.stopped != old.stopped:
         writer.write(replace(ledger, stage=old.stage), _budgets(plan))
-    if old is not None and ledger.stage != old.stage:
-        stage = dict(ledger.stage)
-        reason = "all of its hosts are upgraded" if "done_at" in stage else f"stage {plan.stage} began"
-        writer.write(ledger, {"what": "stage", "stage": plan.stage, "reason": reason})
-    warnings = _publish(writer, snapshot, plan, ledger)
+    # A stage is noted as done after what shows that, because an operator may approve it at once. That one is not done any more comes first.
+    is_forward = _position(ledger) > _position(old)
+    if ledger.stage != old.stage and not is_forward:
+        writer.write(ledger, _stage(plan, ledger))
+    # Each write has the whole ledger.
+    during = replace(ledger, stage=old.stage) if is_forward else ledger
+    warnings = _publish(writer, snapshot, plan, during)
     due = {host: mark for host, mark in plan.marks.items() if _is_due(snapshot.marks.get(host), mark, writer.clock)}
     for marks in _pieces(due, MOST_GATES):
         changes = []
@@ -106,8 +107,21 @@ def write_health(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: L
             put(keys.mark(host), encode_health_mark(mark), health_mark_flags(snapshot.marks.get(host), writer.clock))
             for host, mark in marks.items()
         ]
-        writer.write(ledger, event, operations, changes)
+        writer.write(during, event, operations, changes)
+    if is_forward:
+        writer.write(ledger, _stage(plan, ledger))
     return warnings
+
+
+def _position(ledger: Ledger) -> tuple[int, bool]:
+    """Return how far the stages of a rollout are: the number of the current one, and whether it is done."""
+    return ledger.stage.get("number", 0), "done_at" in ledger.stage
+
+
+def _stage(plan: Plan, ledger: Ledger) -> dict[str, object]:
+    """Return the history entry for a change of the stage."""
+    reason = "all of its hosts are upgraded" if "done_at" in ledger.stage else f"stage {plan.stage} began"
+    return {"what": "stage", "stage": plan.stage, "reason": reason}
 
 
 def _is_due(before: HealthMark | None, mark: HealthMark, now: int) -> bool:

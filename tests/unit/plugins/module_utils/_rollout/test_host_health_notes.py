@@ -230,3 +230,31 @@ def test_without_a_ledger_no_stage_is_written() -> None:
     writer = LedgerWriter(NOWHERE, snapshot, "ann@here", 9, dry=True)
     write_health(writer, snapshot, plan, Ledger(0, NEW, stage=plan.stage_mark))
     assert (writer.ledger, writer.changes) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "events"),
+    [
+        ({}, {"number": 0, "done_at": 9_000}, [("health", False), ("stage", True)]),
+        ({"number": 0, "done_at": 9_000}, {"number": 1}, [("health", True), ("stage", False)]),
+        # It is not done any more.
+        ({"number": 0, "done_at": 9_000}, {"number": 0}, [("stage", False), ("health", False)]),
+    ],
+)
+def test_what_shows_that_a_stage_is_done_is_written_before_that_and_its_fall_comes_first(
+    before: dict[str, int], after: dict[str, int], events: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    site.marks["compute1"] = HealthMark(NEW, since=100)
+    site.ledger = Ledger(5, NEW, stage=before)
+    writer = LedgerWriter(NOWHERE, site.snapshot(), "ann@here", 9, dry=True)
+    found: list[tuple[str, bool]] = []
+    write = writer.write
+
+    def noting(ledger: Ledger, event: Mapping[str, Any], *rest: Any) -> None:
+        found.append((str(event["what"]), "done_at" in ledger.stage))
+        write(ledger, event, *rest)
+
+    monkeypatch.setattr(writer, "write", noting)
+    write_health(writer, site.snapshot(), site.plan(SOAK), replace(site.ledger, stage=after))
+    assert found == events
