@@ -67,7 +67,7 @@ options:
   others_timeout:
     description:
       - Longest time in seconds to wait for O(others_up), such as for another host that is being upgraded.
-      - The default is O(timeout), which begins anew once they are UP.
+      - The default is O(timeout). The wait for the sessions of this server has its own O(timeout).
     type: float
   keep_maintenance:
     description:

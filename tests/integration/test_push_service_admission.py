@@ -29,9 +29,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import Ru
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
-from integration.support.fleet import seed
 from integration.support.planner_service import until
-from integration.support.push_services import PushServices, admit_apart, end, entry, finish, step
+from integration.support.push_services import PushServices, admit_apart, end, entry, finish, push_services, step
 
 pytestmark = pytest.mark.one_release
 
@@ -42,10 +41,8 @@ GROUPS = {"web": (RunTaskGroup("upgrade/app", "upgrade", "app", once=False),)}
 @pytest.fixture
 def services(store: Store, consul: RawKV) -> Iterator[PushServices]:
     """Starts push services."""
-    seed(consul, FLEET)
-    running = PushServices(store, FLEET)
-    yield running
-    running.close()
+    with push_services(store, consul, FLEET) as running:
+        yield running
 
 
 def test_a_host_whose_admission_failed_is_not_admitted_by_a_later_pass(services: PushServices, consul: RawKV) -> None:

@@ -18,8 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
-from integration.support.fleet import seed
-from integration.support.push_services import PushServices, admit_apart, end, entry, finish, step
+from integration.support.push_services import admit_apart, end, entry, finish, push_services, step
 
 pytestmark = pytest.mark.one_release
 
@@ -43,20 +42,18 @@ def service(
     """A push service whose k1 runs a task group for all hosts, and which has lost its session with the key meanwhile."""
     if request.param == "unnoticed":
         monkeypatch.setattr(leases, "RENEW_EVERY", 600)
-    seed(consul, FLEET)
-    running = PushServices(store, FLEET)
-    found = running.begin(GROUPS, "2")
-    admit_apart(found, *FLEET)
-    assert step(found, "k1", DB_SYNC)
-    assert not step(found, "k2", DB_SYNC)
-    consul.call("PUT", f"session/destroy/{found.session.name}")
-    assert consul.get(KEY) is None
-    if request.param == "noticed":
-        deadline = time.monotonic() + LONG
-        while consul.get("upgrade/drivers/k1") is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-    yield found
-    running.close()
+    with push_services(store, consul, FLEET) as running:
+        found = running.begin(GROUPS, "2")
+        admit_apart(found, *FLEET)
+        assert step(found, "k1", DB_SYNC)
+        assert not step(found, "k2", DB_SYNC)
+        consul.call("PUT", f"session/destroy/{found.session.name}")
+        assert consul.get(KEY) is None
+        if request.param == "noticed":
+            deadline = time.monotonic() + LONG
+            while consul.get("upgrade/drivers/k1") is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+        yield found
 
 
 def test_no_other_host_runs_the_task_group_at_the_same_time(service: PushService, consul: RawKV) -> None:

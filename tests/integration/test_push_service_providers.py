@@ -20,8 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
-from integration.support.fleet import seed
-from integration.support.push_services import Begin, PushServices, admit, admit_apart, end, entry, finish, step
+from integration.support.push_services import Begin, admit, admit_apart, end, entry, finish, push_services, step
 
 pytestmark = pytest.mark.one_release
 
@@ -38,16 +37,14 @@ SHORT, LONG = 1.0, 30.0
 @pytest.fixture
 def services(store: Store, consul: RawKV) -> Iterator[Begin]:
     """Begins a rollout to a version and starts a push service for it."""
-    seed(consul, FLEET)
-    running = PushServices(store, FLEET)
+    with push_services(store, consul, FLEET) as running:
 
-    def begin(
-        task_groups: Mapping[str, tuple[RunTaskGroup, ...]] | None = None, version: str = "2", **more: Any
-    ) -> PushService:
-        return running.begin(task_groups or {"web": CLOUD, "app": CLOUD}, version, **more)
+        def begin(
+            task_groups: Mapping[str, tuple[RunTaskGroup, ...]] | None = None, version: str = "2", **more: Any
+        ) -> PushService:
+            return running.begin(task_groups or {"web": CLOUD, "app": CLOUD}, version, **more)
 
-    yield begin
-    running.close()
+        yield begin
 
 
 @pytest.fixture

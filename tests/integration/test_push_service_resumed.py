@@ -24,8 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
-from integration.support.fleet import seed
-from integration.support.push_services import PushServices, admit_apart, end, entry, step
+from integration.support.push_services import PushServices, admit_apart, end, entry, push_services, step
 
 pytestmark = pytest.mark.one_release
 
@@ -40,10 +39,8 @@ ONE = {"rolling_rules": {"global": "unlimited", "fleet": 1}}
 @pytest.fixture
 def services(store: Store, consul: RawKV) -> Iterator[PushServices]:
     """Starts push services."""
-    seed(consul, FLEET)
-    running = PushServices(store, FLEET)
-    yield running
-    running.close()
+    with push_services(store, consul, FLEET) as running:
+        yield running
 
 
 @pytest.mark.parametrize("as_wave", [True, False])

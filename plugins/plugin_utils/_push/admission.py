@@ -368,28 +368,27 @@ class RunAdmission:
         if host not in run.last or latest is None:
             return []
         place, play = latest.hosts[host].stage, self._play_of.get(host, 0)
-        mates = {
-            mate: latest.hosts[mate]
+        return [
+            mate
             for mate, role in run.fleet.items()
             if role == run.fleet[host]
             and mate not in run.last
             # Those of later stages and plays wait for this one.
             and latest.hosts[mate].stage <= place
             and self._play_of.get(mate, play) <= play
-        }
-        leases = latest.outcome.snapshot.leases
-        return [
-            mate
-            for mate, view in mates.items()
-            if (view.state in state_names.BROKEN and view.blocks)
-            # Another run may work on it, or has left it in the middle.
-            or (view.state == state_names.UPGRADING and mate in leases)
-            or (view.state == state_names.UPGRADING and view.blocks and not view.soaking and mate not in self._worked)
-            or (
-                (mate in self._remaining or mate in self._dropped)
-                and view.state in (state_names.PENDING, state_names.UPGRADING)
-            )
+            and self._goes_first(latest, mate)
         ]
+
+    def _goes_first(self, latest: PassView, mate: str) -> bool:
+        """Return whether a host has not ended its upgrade, and this run, another one or an operator has to end it."""
+        view, is_due = latest.hosts[mate], mate in self._remaining or mate in self._dropped
+        if view.state in state_names.BROKEN:
+            return view.blocks
+        if view.state == state_names.UPGRADING:
+            # Another run may have left it in the middle.
+            is_left = view.blocks and not view.soaking and mate not in self._worked
+            return is_due or is_left or mate in latest.outcome.snapshot.leases
+        return is_due and view.state == state_names.PENDING
 
     def _may_need_slot(self, host: str) -> bool:
         if not self._run.retry_failed or self._run.phase == AFTER:

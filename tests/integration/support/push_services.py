@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -22,6 +23,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
+
+from .fleet import seed
 
 Begin = Callable[..., PushService]
 
@@ -59,6 +62,17 @@ class PushServices:
         """Close all of them."""
         for service in self._running:
             service.close()
+
+
+@contextmanager
+def push_services(store: Store, consul: RawKV, fleet: Mapping[str, str]) -> Iterator[PushServices]:
+    """Seed a fleet, yield what starts push services for it, and close them all."""
+    seed(consul, fleet)
+    running = PushServices(store, fleet)
+    try:
+        yield running
+    finally:
+        running.close()
 
 
 def admit(service: PushService, *hosts: str) -> None:

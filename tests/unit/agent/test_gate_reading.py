@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from convoy_node.decision import HOLD, PUPPET, UNHOLD, own_share
@@ -68,7 +69,8 @@ def answers() -> Answers:
 
 def gate_reading(
     folder: Path,
-    answers: Answers,
+    # It has the methods of Consul that a reading calls.
+    answers: Any,
     *,
     single: bool = False,
     splay: int = 1800,
@@ -92,7 +94,7 @@ def gate_reading(
         services=services,
     )
     found = GateReading(settings, PuppetRuns(str(folder / "agent.json")), say=say, is_single=single)
-    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
+    found.consul = answers
     return found
 
 
@@ -283,7 +285,7 @@ def test_a_run_that_could_not_work_counts_as_none_and_is_tried_again_soon(tmp_pa
 
 @pytest.mark.parametrize("role", ["compute", "storage"])
 def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: str, tmp_path: Path) -> None:
-    answers = Admitting()
+    answers: Any = Admitting()
     answers.found["current_version"] = b"v3"
     answers.found |= {"upgrade/current_job": b"job/j1", "upgrade/job_gates/host/compute7": b"True"}
     answers.put(WAKE, b"1700000000")
@@ -295,7 +297,7 @@ def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: s
     before.ended("upgrade to v3")
     assert before.read().run is None
     found = before.with_settings(replace(before.settings, role=role, connection=Connection(token="another")))
-    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
+    found.consul = answers
     assert found.keys.role == role
     # With another role, the gates are others.
     assert found.read().run == (None if role == "compute" else "job j1")
@@ -309,14 +311,14 @@ def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: s
         assert found.read().run == "job j1"
 
 
-def test_a_first_run_of_puppet_is_not_put_off_by_a_token_that_changes(tmp_path: Path, answers: Answers) -> None:
+def test_a_first_run_of_puppet_is_not_put_off_by_a_token_that_changes(tmp_path: Path, answers: Any) -> None:
     before = gate_reading(tmp_path, answers)
     before.read()
     share = own_share("compute7") * 1800
     # The agent began so long ago.
     before._facts = replace(before._facts, started_at=before._facts.started_at - share - 1)
     found = before.with_settings(replace(before.settings, connection=Connection(token="another")))
-    found.consul = answers  # type: ignore[assignment]  # it has the methods that a reading calls
+    found.consul = answers
     assert found.read().run == PUPPET
 
 

@@ -46,7 +46,8 @@ def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
     silent: Any = SimpleNamespace(
         every=20.0, alive=lambda: None, state=lambda *_words, **_more: None, answer=lambda *_words: None
     )
-    planner = PlannerService(SimpleNamespace(consul=Settings()), silent, silent, silent)  # type: ignore[arg-type]  # only its connection is used
+    connection: Any = SimpleNamespace(consul=Settings())
+    planner = PlannerService(connection, silent, silent, silent)
     passes = Passes()
     work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine")
     monkeypatch.setattr(planner, "_handover", Watch(looks))
