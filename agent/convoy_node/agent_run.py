@@ -25,8 +25,9 @@ UNIT = "convoy-node-run.service"
 JOB_UNIT = "convoy-node-job.service"
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOCK_FILE = "/run/convoy/node.lock"
-# A file beside the lock: each agent run writes that it has begun, and the role in tasks/run.yml that another run has the lock.
-_LAST_RUN, _BEGUN, _LOCKED = "last_run", "begun", "locked"
+# A file beside the lock. This agent writes begun, and ended if nothing else did. The role in tasks/run.yml writes locked if another run has the
+# lock, and ended after its steps.
+_LAST_RUN, _BEGUN, _LOCKED, _ENDED = "last_run", "begun", "locked", "ended"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,17 @@ def last_run(settings: NodeSettings) -> tuple[int, str]:
         return 0, ""
 
 
+def note_end(settings: NodeSettings) -> None:
+    """Note the end of an agent run without steps, such as one with a closed gate."""
+    if last_run(settings)[1] == _BEGUN:
+        _note(settings, _ENDED)
+
+
+def _note(settings: NodeSettings, text: str) -> None:
+    with contextlib.suppress(OSError):
+        lock_file(settings).with_name(_LAST_RUN).write_text(f"{text}\n", encoding="ascii")
+
+
 def was_locked_out(settings: NodeSettings, before: tuple[int, str]) -> bool:
     """Return whether an agent run that has ended found the lock of another one, and did nothing.
 
@@ -138,7 +150,7 @@ def was_locked_out(settings: NodeSettings, before: tuple[int, str]) -> bool:
     return after != before and after[1] == _LOCKED
 
 
-def has_happened(settings: NodeSettings, before: tuple[int, str], code: int) -> bool:
+def has_worked(settings: NodeSettings, before: tuple[int, str], code: int) -> bool:
     """Return whether an agent run that has ended could work: it was started, and no other run had the lock.
 
     :param before: what :func:`last_run` returned before it.
@@ -146,7 +158,7 @@ def has_happened(settings: NodeSettings, before: tuple[int, str], code: int) -> 
     """
     if was_locked_out(settings, before):
         return False
-    # A run that has begun before, and that this one has joined, says nothing new.
+    # systemctl may have waited for a run that was under way already. That run wrote begun earlier.
     return code == 0 or last_run(settings) != before or before[1] == _BEGUN
 
 
@@ -184,8 +196,7 @@ def start(release: Release, settings: NodeSettings, path: str, more: Sequence[st
     memory = Path(environ["ANSIBLE_LOCAL_TEMP"]).absolute()
     for folder in (memory.parent, memory):
         os.close(open_lock_folder(folder))
-    with contextlib.suppress(OSError):
-        memory.with_name(_LAST_RUN).write_text(f"{_BEGUN}\n", encoding="ascii")
+    _note(settings, _BEGUN)
     with contextlib.ExitStack() as opened:
         kept = []
         with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import random
 import subprocess
@@ -25,7 +24,7 @@ from .jobs.refusals import Refused
 from .jobs.signature import check_signers
 from .machine import puppet
 from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, LockError
-from .machine.lock_file import open_lock_file
+from .machine.lock_file import open_lock_file, wait_for_lock
 from .node.settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
@@ -131,6 +130,7 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     if not arguments:
         releases.forget_trial(release)
     code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
+    agent_run.note_end(settings)
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
     new = releases.take_trial(release) if is_unfinished else None
@@ -145,14 +145,23 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         say(f"{settings.host}: the release {new.name} has reported, and is active now")
         return 0
     if result is TrialResult.REPLACED:
-        say(f"{settings.host}: the release {new.name} has reported, but another release was installed meanwhile")
+        say(
+            f"{settings.host}: the release {new.name} does not become active, because {release.home}/next does not name it any more: "
+            f"{reason.rstrip('.')}"
+        )
+        return 0
+    if result is TrialResult.REPORTED:
+        say(
+            f"{settings.host}: the release {new.name} has reported, but is not active: {reason.rstrip('.')}. The next upgrade of this node tries "
+            "it again"
+        )
         return 0
     if result is TrialResult.POSTPONED:
         say(
             f"{settings.host}: no release can report now: {reason.rstrip('.')}. The next agent run of the upgrade tries {new.name} again"
         )
         return 1
-    say(f"{settings.host}: the release {new.name} can't report: {reason}. The node stays at {release.name}")
+    say(f"{settings.host}: the release {new.name} can't report: {reason.rstrip('.')}. The node stays at {release.name}")
     # This run finds the refused release, and so fails and reports it.
     return agent_run.start(release, settings, path, arguments).wait() or 1
 
@@ -209,7 +218,7 @@ def _read_and_act(reading: GateReading, path: str, with_job: bool) -> int:
         return 0
     before = agent_run.last_run(settings)
     code = _job(settings) if is_job else _run(settings, path, [])
-    reading.ended(decision.run, agent_run.has_happened(settings, before, code))
+    reading.ended(decision.run, agent_run.has_worked(settings, before, code))
     return (_read_and_act(reading, path, with_job=False) or code) if is_job else code
 
 
@@ -221,12 +230,7 @@ def alone(settings: NodeSettings) -> Iterator[bool]:
     """
     file = open_lock_file(agent_run.lock_file(settings).with_name("agent.lock"))
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield wait_for_lock(file)
     finally:
         os.close(file)
 

@@ -17,7 +17,7 @@ from .node.settings import NodeSettings
 
 # Why an agent run is started.
 UPGRADE, POST_UPGRADE, PUPPET, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "doubt", "job"
-# The report of an operator's hold, and that of its end. Neither waits for the pause after the other.
+# The report that a hold began, and the report that it ended. They are two actions, so that the pause after one does not delay the other.
 HOLD, UNHOLD = "hold", "unhold"
 
 

@@ -26,7 +26,7 @@ from . import agent_run
 from .agent_run import Release
 from .machine import puppet
 from .machine.errors import ConsulError, InstallError, sanitize
-from .machine.lock_file import is_locked
+from .machine.lock_file import is_locked, wait_for_lock
 from .machine.processes import run_limited
 from .node.consul import Consul
 from .node.gate import NodeKeys, answer, read_keys
@@ -49,7 +49,7 @@ _CHECK_SECONDS = 60.0
 _REPORT_SECONDS, _REPORT_AGAIN = 60.0, 2.0
 # An agent run that was killed has freed its lock after this time (seconds).
 _LOCK_SECONDS = 2.0
-# How long a release that has reported waits for an installation that is under way (seconds).
+# How long the end of a trial, or a package that brings a release, waits for an installation that is under way (seconds).
 _INSTALL_SECONDS = 120.0
 
 
@@ -59,7 +59,8 @@ class TrialResult(Enum):
     ACTIVE = "it has reported, and is active"
     REBOOTS = "the node reboots first"
     REFUSED = "it could not report"
-    REPLACED = "it has reported, but another release was installed meanwhile"
+    REPORTED = "it has reported, but could not be activated"
+    REPLACED = "it is not the next release any more"
     POSTPONED = "no release could have reported"
 
 
@@ -159,11 +160,14 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     if problem is None:
         try:
             with alone(home, _INSTALL_SECONDS):
+                if linked(home, CURRENT) == new.folder:
+                    # An installation has activated it meanwhile.
+                    return TrialResult.ACTIVE, ""
                 if linked(home, NEXT) != new.folder:
-                    return TrialResult.REPLACED, ""
+                    return TrialResult.REPLACED, "it has reported"
                 activate(home, new.folder)
         except InstallError as error:
-            return TrialResult.POSTPONED, str(error)
+            return TrialResult.REPORTED, str(error)
         return TrialResult.ACTIVE, ""
     if is_rebooting(settings.version_file):
         return TrialResult.REBOOTS, ""
@@ -174,7 +178,7 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
         with alone(home, _INSTALL_SECONDS):
             if linked(home, NEXT) != new.folder:
                 # An installation may have removed it meanwhile.
-                return TrialResult.REPLACED, ""
+                return TrialResult.REPLACED, problem
             with contextlib.suppress(OSError):
                 (new.folder / REFUSED).write_text(f"{problem}\n", encoding="utf-8")
     except InstallError as error:
@@ -191,13 +195,11 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     run_seconds = _TRIAL_SECONDS + _limits(settings)
     # The run comes last, because a release whose agent does not work must not finish the upgrade.
     trials = ((["check"], _CHECK_SECONDS), (["agent", "--trial"], _CHECK_SECONDS), (["run", "--trial"], run_seconds))
+    before = agent_run.last_run(settings)
     for words, seconds in trials:
         command = [program, "--settings", path, *words]
-        before = agent_run.last_run(settings)
         try:
             code = run_limited(command, seconds)
-            if words[0] == "run" and agent_run.was_locked_out(settings, before):
-                raise ConsulError("another agent run had the lock of this node")
             if words[0] == "check" and code == NO_CONSUL:
                 if blocker := _blocker(settings):
                     raise ConsulError(blocker)
@@ -210,7 +212,10 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
         # An upgrade may fail. A command for jobs that has a mistake is the operator's.
         if code and words[0] != "run" and (words[0], code) != ("check", BAD_COMMANDS):
             return f"its convoy-node {words[0]} ended with {code}"
-    return _not_reported(new, settings)
+    problem = _not_reported(new, settings)
+    if problem is not None and agent_run.was_locked_out(settings, before):
+        raise ConsulError("another agent run had the lock of this node")
+    return problem
 
 
 def _blocker(settings: NodeSettings) -> str:
@@ -301,18 +306,11 @@ def alone(home: Path, seconds: float = 0.0) -> Iterator[None]:
             else "Run convoy-node as root, and make room on the disk if it is full"
         )
         raise InstallError(f"The lock {path} can't be opened: {error.strerror}. {remedy}.") from error
-    until = time.monotonic() + seconds
     try:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise InstallError(
-                        f"Another installation works in {home}. Wait until it ends, then run the same command again."
-                    ) from None
-            time.sleep(0.1)
+        if not wait_for_lock(file, seconds):
+            raise InstallError(
+                f"Another installation works in {home}. Wait until it ends, then run the same command again."
+            )
         yield
     finally:
         os.close(file)
@@ -333,7 +331,8 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
     if not name or "/" in name or name.startswith("."):
         raise InstallError(f"{source}: {sanitize(name, 100)!r} can't be the name of a release.")
     folder = home / "releases" / name
-    with alone(home):
+    # A package that is configured must not fail because a trial ends at that moment.
+    with alone(home, _INSTALL_SECONDS if stage else 0.0):
         if not (folder / "release.json").exists() or (folder / REFUSED).exists():
             new = home / "releases" / f".{name}.new"
             shutil.rmtree(new, ignore_errors=True)

@@ -79,7 +79,7 @@ class GateReading:
         # In a process that ends, no later read finds out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
         # How long the last job that was tried waits for its next try.
-        self._job_pause = 0.0
+        self._job_pause = self._locked_pause = 0.0
         self._is_single = is_single
         self._has_record = self._is_warned = False
         self._wakes: dict[str, int] = {}
@@ -97,6 +97,9 @@ class GateReading:
         found = GateReading(settings, self._runs, self._say)
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
+            if _without_token(settings) != _without_token(self.settings):
+                # An operator may have corrected what failed.
+                found._facts, found._job_pause = replace(found._facts, not_before=0.0, job_not_before=0.0), 0.0
         else:
             found._facts = replace(found._facts, started_at=self._facts.started_at)
         return found
@@ -174,16 +177,17 @@ class GateReading:
         wakes = {key: found[key].index for key in self.wake_keys if key in found and found[key].value != _OWN_WAKE}
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
             # What failed lately may be tried again.
-            self._facts, self._job_pause = replace(self._facts, not_before=0.0, job_not_before=0.0), 0.0
+            self._facts = replace(self._facts, not_before=0.0, job_not_before=0.0)
+            self._job_pause = self._locked_pause = 0.0
             # Planners admit a host to post-upgrade tasks in its record.
             self._has_record = self._has_record and not self.settings.services
         self._wakes = wakes
         return self._facts
 
-    def ended(self, what: str, has_happened: bool = True) -> None:
+    def ended(self, what: str, has_worked: bool = True) -> None:
         """Note that an agent run has ended.
 
-        :param has_happened: whether it could work. Runs of jobs note that themselves.
+        :param has_worked: whether it could work. Runs of jobs note that themselves.
         """
         now = time.monotonic()
         if what.startswith(f"{JOB} "):
@@ -197,9 +201,12 @@ class GateReading:
             return
         # The run may have set a hold there that ended before the next read.
         self._has_record = False
-        if not has_happened:
-            self._facts = replace(self._facts, tried=what, not_before=now + min(_RUN_AGAIN, self.settings.interval))
+        if not has_worked:
+            # As long as another run has the lock, each try starts Ansible for nothing.
+            self._locked_pause = min(max(2 * self._locked_pause, _RUN_AGAIN), self.settings.interval)
+            self._facts = replace(self._facts, tried=what, not_before=now + self._locked_pause)
             return
+        self._locked_pause = 0.0
         if what not in (HOLD, UNHOLD, DOUBT):
             self._runs.note()
         # Puppet has its own interval.
@@ -277,8 +284,7 @@ class GateReading:
             and puppet.is_enabled()
             and puppet.disabled_by_operator() is None
             and not is_locked(agent_run.lock_file(self.settings))
-            # That of a run of Puppet over SSH.
-            and not is_locked(Path("/run/convoy/puppet.lock"))
+            and not is_locked(Path(puppet.RUN_LOCK))
         )
 
     @property
@@ -394,7 +400,7 @@ class Resident:
                 return
         if code:
             self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
-        self._reading.ended(what, agent_run.has_happened(self._settings, before, code))
+        self._reading.ended(what, agent_run.has_worked(self._settings, before, code))
 
     def _wait(self, seconds: float) -> None:
         """Wait for a change in Consul or on the node, at most for so long."""
@@ -508,6 +514,11 @@ def _stamp(path: str, settings: NodeSettings) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _without_token(settings: NodeSettings) -> dict[str, Any]:
+    """Return settings apart from a token, which something else may change often."""
+    return {name: value for name, value in settings.data.items() if name != "upgrade_consul_token"}
+
+
 def report_bad_settings(error: BadSettings, last_good: str) -> bool:
     """Let an agent run report that the settings can't be used, with the last that could; return whether that was possible.
 
@@ -524,4 +535,6 @@ def report_bad_settings(error: BadSettings, last_good: str) -> bool:
         facts["puppet_gate_lock_file"] = f"{folder}/node.lock"
         settings = replace(settings, data={**settings.data, "puppet_gate_lock_file": facts["puppet_gate_lock_file"]})
     more = ["-e", agent_run.as_variables(**facts)]
-    return agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0
+    has_ended = agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0
+    agent_run.note_end(settings)
+    return has_ended

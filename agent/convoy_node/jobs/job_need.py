@@ -32,9 +32,8 @@ def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional
     entry = consul.get(keys.job_record)
     record = parse_record(entry.value if entry else None)
     if never_ran(record, spool, identifier):
-        return str(
-            record["job"]
-        ), f"the start of the job {record['job']} has to be undone, because its command never ran"
+        job = str(record["job"])
+        return job, f"the start of the job {job} has to be undone, because its command never ran"
     if identifier is None or not is_admitted or is_over(record, identifier) or is_by_ansible(keys, consul, identifier):
         return "", ""
     return identifier, f"the node is admitted to the job {identifier}"

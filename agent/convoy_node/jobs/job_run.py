@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from typing import Any, Callable, Optional
 
 from ..machine import puppet
 from ..machine.errors import ConsulError, LockError, sanitize
-from ..machine.lock_file import open_lock_file
+from ..machine.lock_file import open_lock_file, wait_for_lock
 from ..machine.processes import start_ticks
 from ..node.consul import Consul, ConsulKey
 from ..node.gate import NodeKeys, admitted_job, read_keys
@@ -99,7 +98,7 @@ class JobRun:
                     # What is decided without that end could overwrite it.
                     return 75
                 code = self._run_admitted()
-                # After that, because the record of a start that never ran is told by its entry.
+                # After that, because the record of a start that never ran is recognized by its entry.
                 self._spool.prune(int(time.time()))
                 return code
         except (Refused, LockError) as error:
@@ -393,18 +392,12 @@ class JobRun:
         :raises Busy: if an agent run or another job keeps it for too long.
         :raises LockError: if the file can't be trusted.
         """
-        until = time.monotonic() + float(self._settings.data.get("puppet_gate_lock_timeout", 600))
+        seconds = float(self._settings.data.get("puppet_gate_lock_timeout", 600))
         # Not inherited by the command, which may leave a daemon behind.
         file = open_lock_file(self._lock_file)
         try:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= until:
-                        raise Busy(f"{self._lock_file} is still held by an agent run; the job waits") from None
-                    time.sleep(0.5)
+            if not wait_for_lock(file, seconds, pause=0.5):
+                raise Busy(f"{self._lock_file} is still held by an agent run; the job waits")
             process = own_process()
             # As agent runs write it, so that their messages name this process.
             holder = {

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -47,6 +48,20 @@ def open_lock_file(path: Path) -> int:
         os.close(file)
         raise LockError(f"The lock {name} can't be trusted: {problem}")
     return file
+
+
+def wait_for_lock(file: int, seconds: float = 0.0, pause: float = 0.1) -> bool:
+    """Lock an open file; return False if another process still has the lock after so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(pause)
+        else:
+            return True
 
 
 def is_locked(path: Path) -> bool:

@@ -22,6 +22,8 @@ FOLDERS = (
     "/var/opt/puppetlabs/puppet/cache/state",
 )
 _NAME = "agent_disabled.lock"
+# The lock of a run of Puppet that the module puppet_run makes, such as one over SSH.
+RUN_LOCK = "/run/convoy/puppet.lock"
 # How the reason of this agent's own lock begins. It is no hold of an operator. An operator may give such a reason too, so the whole text counts:
 # Puppet writes its JSON without spaces.
 OWN = "convoy.upgrade: "

@@ -268,7 +268,7 @@ def test_what_failed_is_tried_again_at_once_if_the_node_was_woken_in_that_run(tm
 def test_a_run_that_could_not_work_counts_as_none_and_is_tried_again_soon(tmp_path: Path, answers: Answers) -> None:
     found = gate_reading(tmp_path, answers, splay=0)
     assert found.read().run == PUPPET
-    found.ended(PUPPET, has_happened=False)
+    found.ended(PUPPET, has_worked=False)
     waiting = found.read()
     assert (waiting.run, 0 < waiting.seconds <= 30) == (None, True)
     assert waiting.reason == "open: config_state/enable_puppet/global is True; puppet is tried again later"
@@ -277,7 +277,7 @@ def test_a_run_that_could_not_work_counts_as_none_and_is_tried_again_soon(tmp_pa
     assert found.read().run == PUPPET
     answers.found["current_version"] = b"v3"
     assert found.read().run == "upgrade to v3"
-    found.ended("upgrade to v3", has_happened=False)
+    found.ended("upgrade to v3", has_worked=False)
     waiting = found.read()
     assert (waiting.run, 0 < waiting.seconds <= 30) == (None, True)
     assert PuppetRuns(str(tmp_path / "agent.json")).last() is None

@@ -287,7 +287,7 @@ def test_a_release_that_is_tried_while_another_one_is_installed_does_not_become_
     with (home / "releases/r2/release.json").open("rb") as used:
         # As its agent run does.
         fcntl.flock(used, fcntl.LOCK_SH)
-        assert tried(home, node) == (TrialResult.REPLACED, "")
+        assert tried(home, node) == (TrialResult.REPLACED, "it has reported")
     assert current(home) == installed
     assert not (home / releases.NEXT).is_symlink()
 
@@ -319,8 +319,24 @@ def test_an_installation_that_removes_the_release_that_is_tried_refuses_none(
 
     record.found = {"release": "r1", "state": "started"}
     monkeypatch.setattr(releases, "run_limited", run)
-    assert tried(home, node) == (TrialResult.REPLACED, "")
+    result, reason = tried(home, node)
+    assert (result, "bin/convoy-node can't be run" in reason) == (TrialResult.REPLACED, True)
     assert current(home) == "r3"
+
+
+def test_a_release_that_an_installation_has_activated_meanwhile_is_active(
+    record: type[Record], node: NodeSettings, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: Sequence[str], seconds: float) -> int:
+        code = run_limited(words, seconds)
+        if words[3] == "run":
+            releases.install(source(tmp_path / "meanwhile", "r2"), home)
+        return code
+
+    record.found = {"release": "r2", "state": "upgraded"}
+    monkeypatch.setattr(releases, "run_limited", run)
+    assert tried(home, node) == (TrialResult.ACTIVE, "")
+    assert current(home) == "r2"
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -336,15 +352,16 @@ def test_a_release_that_has_reported_waits_for_an_installation_before_it_becomes
             installation.close()
 
     monkeypatch.setattr(releases, "_INSTALL_SECONDS", 0.3)
-    monkeypatch.setattr("convoy_node.releases.time.sleep", pause)
+    monkeypatch.setattr("convoy_node.machine.lock_file.time.sleep", pause)
     with contextlib.ExitStack() as installation:
         installation.enter_context(releases.alone(home))
         result, reason = tried(home, node)
-    assert (result, bool(reason)) == ((TrialResult.ACTIVE, False) if ends else (TrialResult.POSTPONED, True))
+    assert (result, bool(reason)) == ((TrialResult.ACTIVE, False) if ends else (TrialResult.REPORTED, True))
     assert current(home) == ("r2" if ends else "r1")
     assert pauses
-    # It is not refused, but tried again.
+    # It is not refused, and stays staged.
     assert not (home / "releases/r2" / releases.REFUSED).exists()
+    assert releases.linked(home, releases.NEXT) == (None if ends else home / "releases/r2")
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
@@ -487,3 +504,48 @@ def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
     for text, found in ((f"v2 {boot}", True), ("v2 another\n", False), ("", False), (boot, False)):
         (tmp_path / "version.reboot").write_text(text)
         assert is_rebooting(str(version)) == found
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "told"),
+    [
+        (TrialResult.ACTIVE, 0, "the release r2 has reported, and is active now"),
+        (TrialResult.REBOOTS, 0, "the node reboots, and the release r2 is tried again after the boot"),
+        (
+            TrialResult.REPORTED,
+            0,
+            "r2 has reported, but is not active: it is so. The next upgrade of this node tries it again",
+        ),
+        (TrialResult.REPLACED, 0, "r2 does not become active, because {home}/next does not name it any more: it is so"),
+        (
+            TrialResult.POSTPONED,
+            1,
+            "no release can report now: it is so. The next agent run of the upgrade tries r2 again",
+        ),
+        (TrialResult.REFUSED, 7, "the release r2 can't report: it is so. The node stays at r1"),
+    ],
+)
+def test_each_end_of_a_trial_has_its_sentence_and_exit_code(
+    result: TrialResult,
+    code: int,
+    told: str,
+    node: NodeSettings,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (Path(node.version_file)).write_text("")
+
+    def start(*_arguments: object) -> subprocess.Popen[bytes]:
+        is_first = not started
+        started.append("run")
+        if is_first:
+            (home / releases.TRIAL).write_text("r2\n")
+        return subprocess.Popen(["sh", "-c", "exit 0" if is_first else "exit 7"])
+
+    started: list[str] = []
+    monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
+    monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(releases, "try_release", lambda *_given: (result, "it is so."))
+    assert command_line._run(node, "/nonexistent", []) == code
+    assert told.format(home=home) in capsys.readouterr().out

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
 from convoy_node import agent_run, resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
@@ -73,9 +74,9 @@ def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
     assert done == ["read and change nothing", "wait"]
 
 
-@pytest.mark.parametrize("is_locked_before", [True, False])
+@pytest.mark.parametrize("before", ["", "locked", "ended"])
 @pytest.mark.parametrize(
-    ("script", "has_happened"),
+    ("script", "has_worked"),
     [
         # The role in tasks/run.yml writes it.
         ("echo begun >last_run; echo locked >last_run", False),
@@ -85,14 +86,13 @@ def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
         ("echo begun >last_run", True),
         # What systemctl does if it can't start the unit.
         ("exit 1", False),
-        # A run that began before, and that systemctl has waited for.
         ("true", True),
     ],
 )
 def test_only_a_run_that_could_work_is_noted(
     script: str,
-    has_happened: bool,
-    is_locked_before: bool,
+    has_worked: bool,
+    before: str,
     agent: Resident,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,8 +100,8 @@ def test_only_a_run_that_could_work_is_noted(
     def start(*_arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["/bin/sh", "-c", script], cwd=tmp_path)
 
-    if is_locked_before:
-        (tmp_path / "last_run").write_text("locked\n")
+    if before:
+        (tmp_path / "last_run").write_text(f"{before}\n")
         os.utime(tmp_path / "last_run", (1, 1))
     agent._settings = replace(agent._settings, data={"puppet_gate_lock_file": str(tmp_path / "node.lock")})
     ended: list[tuple[str, bool]] = []
@@ -110,31 +110,53 @@ def test_only_a_run_that_could_work_is_noted(
     monkeypatch.setattr(agent_run, "has_unit", lambda _unit: False)
     monkeypatch.setattr(agent_run, "start_program", start)
     agent._make_run("puppet")
-    assert ended == [("puppet", has_happened)]
+    assert ended == [("puppet", has_worked)]
 
 
-def test_an_agent_run_notes_that_it_has_begun(agent: Resident, tmp_path: Path) -> None:
+def test_a_run_that_was_under_way_already_counts_though_it_fails(agent: Resident, tmp_path: Path) -> None:
+    settings = replace(agent._settings, data={"puppet_gate_lock_file": str(tmp_path / "node.lock")})
+    (tmp_path / "last_run").write_text("begun\n")
+    # systemctl waits for it.
+    assert agent_run.has_worked(settings, agent_run.last_run(settings), 2)
+
+
+def test_an_agent_run_notes_that_it_has_begun_and_ended(agent: Resident, tmp_path: Path) -> None:
     settings = replace(agent._settings, data={"puppet_gate_lock_file": str(tmp_path / "run/node.lock")})
     before = agent_run.last_run(settings)
     release = agent_run.Release(tmp_path, "r1", "/bin/false")
     code = agent_run.start(release, settings, str(tmp_path / "node.json")).wait()
     assert (before, code, agent_run.last_run(settings)[1]) == ((0, ""), 1, "begun")
-    assert agent_run.has_happened(settings, before, code)
+    assert agent_run.has_worked(settings, before, code)
+    # One with a closed gate takes no lock, so the role notes nothing.
+    agent_run.note_end(settings)
+    assert agent_run.last_run(settings)[1] == "ended"
+    (tmp_path / "run/last_run").write_text("locked\n")
+    agent_run.note_end(settings)
+    assert agent_run.last_run(settings)[1] == "locked"
 
 
 def test_settings_that_change_are_used_and_what_is_known_of_the_node_stays(agent: Resident, tmp_path: Path) -> None:
     before = agent._reading
-    before.ended("upgrade to v2", has_happened=False)
+    before.ended("upgrade to v2", has_worked=False)
     (tmp_path / "node.json").write_text(json.dumps({"puppet_gate_host": "compute7", "puppet_gate_interval": 60}))
     agent._reload()
     assert agent._reading.settings.interval == 60
-    assert agent._reading.facts == before.facts
+    # An operator may have corrected what failed.
+    assert agent._reading.facts == replace(before.facts, not_before=0.0)
 
 
-@pytest.mark.parametrize("in_a_run", [True, False])
+def test_a_run_that_finds_the_lock_again_and_again_is_tried_less_often(agent: Resident) -> None:
+    pauses = []
+    for has_worked in (False, False, False, True, False):
+        agent._reading.ended("puppet", has_worked)
+        pauses.append(round(agent._reading.facts.not_before - time.monotonic()))
+    assert pauses == [30, 60, 120, 0, 30]
+
+
+@pytest.mark.parametrize("locked", ["node.lock", "puppet.lock", None])
 @pytest.mark.parametrize("schedule", ["external", "agent"])
 def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
-    schedule: str, in_a_run: bool, agent: Resident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: str, locked: str | None, agent: Resident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "puppet/state/agent_disabled.lock"
     lock.parent.mkdir(parents=True)
@@ -149,10 +171,11 @@ def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
     assert not agent._has_reason(None)
     # As `puppet agent --enable` does.
     lock.unlink(missing_ok=True)
-    with (tmp_path / "node.lock").open("w") as file:
-        if in_a_run:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        assert agent._has_reason(None) == (schedule == "external" and not in_a_run)
+    monkeypatch.setattr(puppet, "RUN_LOCK", str(tmp_path / "puppet.lock"))
+    # An agent run, or a run of Puppet over SSH, has removed it itself.
+    with (tmp_path / (locked or "no.lock")).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert agent._has_reason(None) == (schedule == "external" and locked is None)
     agent._next_action()
     assert lock.exists() == (schedule == "external")
     # An operator who is faster wins.
@@ -160,6 +183,10 @@ def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
     lock.write_text('{"disabled_message":"its disk"}')
     assert agent._has_reason(None)
     assert not agent._has_reason("its disk")
+
+
+def test_the_collection_and_the_agent_name_the_same_lock_of_puppet() -> None:
+    assert puppet.RUN_LOCK == collection._OWN_LOCK
 
 
 @pytest.mark.parametrize("fails", ["query", "key"])
