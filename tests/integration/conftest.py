@@ -21,10 +21,10 @@ from devkit.wipe import wipe
 from integration.support.agent_process import EVERYWHERE, Node
 from integration.support.catalog import Catalog
 from integration.support.commands import FLEET, RULES
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.fleet import seed
 from integration.support.guarded import guarded_agent
-from integration.support.inventories import Shelf
+from integration.support.inventories import Inventories
 from integration.support.planner_service import Service
 from integration.support.playbook import Runner
 from integration.support.shipped import Shipped
@@ -88,10 +88,10 @@ def begun(store: Store, consul: RawKV) -> Store:
 
 
 @pytest.fixture(scope="session")
-def seen(pytestconfig: pytest.Config) -> Iterator[Seen]:
+def seen(pytestconfig: pytest.Config) -> Iterator[Coverage]:
     """What all tests have used and seen, with what those of earlier sessions have noted in the folder --seen."""
     folder = pytestconfig.getoption("seen")
-    found = Seen()
+    found = Coverage()
     if folder is not None:
         found.load(folder)
     yield found
@@ -100,7 +100,7 @@ def seen(pytestconfig: pytest.Config) -> Iterator[Seen]:
 
 
 @pytest.fixture
-def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen, pytestconfig: pytest.Config) -> Runner:  # noqa: ARG001  it wipes
+def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Coverage, pytestconfig: pytest.Config) -> Runner:  # noqa: ARG001  it wipes
     return Runner(tmp_path, agent.environ, seen, in_process=pytestconfig.getoption("in_process"))
 
 
@@ -110,8 +110,8 @@ def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Shipped:  # noqa: ARG00
 
 
 @pytest.fixture
-def shelf(agent: Agent, consul: RawKV, tmp_path: Path, seen: Seen) -> Shelf:  # noqa: ARG001  it wipes
-    return Shelf(tmp_path, agent.environ, seen)
+def shelf(agent: Agent, consul: RawKV, tmp_path: Path, seen: Coverage) -> Inventories:  # noqa: ARG001  it wipes
+    return Inventories(tmp_path, agent.environ, seen)
 
 
 @pytest.fixture

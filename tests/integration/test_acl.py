@@ -42,7 +42,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.commands import UNLIMITED
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.fleet import GATES, gates, names, seed
 from integration.support.guarded import MASTER
 from integration.support.playbook import Runner, Task, ask, gate, health, info, plan, report
@@ -143,7 +143,7 @@ WRITES = [
 
 @pytest.mark.thorough
 def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
-    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Coverage
 ) -> None:
     kv.put(f"{GATES}/role/web", "True")
     before = kv.tree()
@@ -187,7 +187,7 @@ OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state=
 @pytest.mark.thorough
 @pytest.mark.parametrize("check", [False, True])
 def test_operators_learn_what_is_wrong_with_their_token_and_never_see_it(
-    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, check: bool
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Coverage, check: bool
 ) -> None:
     make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     set_holds(store_with(guarded, MASTER), HoldTargets(roles=["web"], allow_unknown=True), "audit")
@@ -215,7 +215,9 @@ def test_operators_learn_what_is_wrong_with_their_token_and_never_see_it(
 
 
 @pytest.mark.thorough
-def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen) -> None:
+def test_operators_whose_token_is_good_are_not_shown_it(
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Coverage
+) -> None:
     make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     run = Runner(tmp_path, guarded.environ, seen)
     tasks = [task for task in OPERATORS if task != control("approve")]
@@ -233,7 +235,7 @@ def test_operators_whose_token_is_good_are_not_shown_it(tmp_path: Path, guarded:
 @pytest.mark.thorough
 @pytest.mark.parametrize("wrong", ["unreachable", "other authority", "plain HTTP", "echo", "option"])
 def test_where_there_is_no_consul_no_token_is_shown(
-    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Seen, wrong: str
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Coverage, wrong: str
 ) -> None:
     environ = {"CONSUL_HTTP_TOKEN": MASTER}
     options: dict[str, Any] = {"timeout": 0.2}
@@ -308,7 +310,7 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
-def test_a_token_given_as_an_option_is_not_shown_either(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
+def test_a_token_given_as_an_option_is_not_shown_either(tmp_path: Path, guarded: Agent, seen: Coverage) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     secrets = tmp_path / "secrets.json"
     secrets.write_text(json.dumps({"upgrade_consul_token": MASTER, "unknown": UNKNOWN}))

@@ -35,7 +35,7 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.commands import UNLIMITED
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.fleet import names, seed
 from integration.support.guarded import MASTER, guarded_agent
 from integration.support.hook import example, listening
@@ -190,7 +190,7 @@ def test_a_viewer_reports_for_no_host_and_a_node_sees_nothing_of_others(guarded:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
-    tmp_path: Path, guarded: Agent, seen: Seen
+    tmp_path: Path, guarded: Agent, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     file = tmp_path / "token"
@@ -223,7 +223,7 @@ def test_policies_and_tokens_are_made_once_and_their_secrets_are_seen_nowhere(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_what_to_do(
-    tmp_path: Path, guarded: Agent, seen: Seen
+    tmp_path: Path, guarded: Agent, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     file = tmp_path / "folder/token"
@@ -277,7 +277,7 @@ def secret_of(guarded: Agent, accessor: str) -> str:
 @pytest.mark.usefixtures("kv")
 @pytest.mark.parametrize(("check", "diff"), [(False, True), (True, False)])
 def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
-    tmp_path: Path, guarded: Agent, seen: Seen, check: bool, diff: bool
+    tmp_path: Path, guarded: Agent, seen: Coverage, check: bool, diff: bool
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     (tmp_path / "folder").mkdir()
@@ -313,7 +313,7 @@ def test_a_secret_that_can_not_be_brought_to_its_file_is_not_shown_instead(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_file(
-    tmp_path: Path, guarded: Agent, seen: Seen
+    tmp_path: Path, guarded: Agent, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     file = tmp_path / "token"
@@ -333,7 +333,7 @@ def test_a_secret_that_consul_hides_does_not_take_the_place_of_the_one_in_the_fi
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_the_host_of_the_task_is_the_node_and_strangers_policies_are_left_alone(
-    tmp_path: Path, guarded: Agent, seen: Seen
+    tmp_path: Path, guarded: Agent, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     environ = {"CONSUL_HTTP_TOKEN": MASTER}
@@ -407,7 +407,7 @@ def test_a_node_has_nothing_in_the_catalog_unless_it_publishes_its_health(guarde
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
 def test_two_fleets_on_one_consul_have_policies_and_tokens_of_their_own(
-    tmp_path: Path, guarded: Agent, seen: Seen
+    tmp_path: Path, guarded: Agent, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, guarded.environ, seen)
     environ = {"CONSUL_HTTP_TOKEN": MASTER}
@@ -449,7 +449,7 @@ def test_a_hosts_name_is_no_part_of_the_language_of_policies(guarded: Agent, kv:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kv")
-def test_a_name_that_begins_a_formula_is_refused(tmp_path: Path, guarded: Agent, seen: Seen) -> None:
+def test_a_name_that_begins_a_formula_is_refused(tmp_path: Path, guarded: Agent, seen: Coverage) -> None:
     played = Runner(tmp_path, guarded.environ, seen)(
         [acl("node", name="a$" + "{b"), acl("viewer", kv_prefix="a$" + "{b")], environ={"CONSUL_HTTP_TOKEN": MASTER}
     )

@@ -19,14 +19,14 @@ from integration.support.catalog import Catalog
 from integration.support.commands import UNLIMITED
 from integration.support.coverage import documentation
 from integration.support.fleet import GATES, names, seed
-from integration.support.inventories import Shelf
+from integration.support.inventories import Inventories
 from thorough import quick
 
 ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplane", "services": []}}
 STATES = {f"state_{name}" for name in ("upgraded", "failed", "lost", "upgrading", "held", "pending")}
 
 
-def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_nodes_and_reports_make_one_inventory(shelf: Inventories, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, names(controller=1, compute=2), "2.8", current="2.10", gates={"global": "False"})
     consul.put("running/versions/2.10/compute2", "1800000000")
     catalog.register("compute1", "10.0.0.7", {"lan": "10.0.0.7", "wan": "192.0.2.7"}, rack="r1")
@@ -66,7 +66,7 @@ def test_nodes_and_reports_make_one_inventory(shelf: Shelf, consul: RawKV, catal
     assert "WARNING" not in listed.errors
 
 
-def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
+def test_states_are_those_of_the_rollout(shelf: Inventories, consul: RawKV) -> None:
     hosts = names(compute=5, web=1)
     seed(consul, hosts, "1", current="2", gates={"global": "False", "host/compute2": "True", "role/web": "Flase"})
     consul.put("running/versions/2/compute5", "1800000000")
@@ -93,7 +93,9 @@ def test_states_are_those_of_the_rollout(shelf: Shelf, consul: RawKV) -> None:
 
 
 @pytest.mark.one_release
-def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_the_role_comes_from_the_file_the_metadata_or_the_name(
+    shelf: Inventories, consul: RawKV, catalog: Catalog
+) -> None:
     seed(consul, ["dc1-db"])
     catalog.register("compute1", role="network", kind="ceph")
     catalog.register("gw", kind="network")
@@ -111,7 +113,7 @@ def test_the_role_comes_from_the_file_the_metadata_or_the_name(shelf: Shelf, con
 @pytest.mark.thorough
 @pytest.mark.one_release
 def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
-    shelf: Shelf, agent: Agent, catalog: Catalog
+    shelf: Inventories, agent: Agent, catalog: Catalog
 ) -> None:
     catalog.register("compute1")
     catalog.register("consul1", "10.0.0.3", rack="r1")
@@ -139,7 +141,7 @@ def test_nodes_that_are_not_of_the_fleet_are_left_out_grouped_or_refused(
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, consul: RawKV) -> None:
+def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Inventories, consul: RawKV) -> None:
     seed(consul, ["enigma", "compute1"])
     assert "consul_fleet: [unplaced_hosts] No role for enigma: the host reported to Consul" in shelf.refusal()
     listed = shelf(unplaced="group")
@@ -150,7 +152,7 @@ def test_a_host_that_reported_without_a_role_is_not_passed_over(shelf: Shelf, co
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> None:
+def test_the_address_is_the_one_asked_for(shelf: Inventories, catalog: Catalog) -> None:
     catalog.register("compute1", "10.0.0.1", {"lan": "10.0.0.2", "wan": "192.0.2.1"})
     catalog.register("compute2", "10.0.0.3")
     for address, expected in (
@@ -161,7 +163,7 @@ def test_the_address_is_the_one_asked_for(shelf: Shelf, catalog: Catalog) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_consuls_own_view_of_its_agents_is_reported(shelf: Shelf, agent: Agent, catalog: Catalog) -> None:
+def test_consuls_own_view_of_its_agents_is_reported(shelf: Inventories, agent: Agent, catalog: Catalog) -> None:
     catalog.register("compute1")
     server = f"throwaway-{agent.http_port}"
     listed = shelf(roles={server: "consul"})
@@ -171,7 +173,7 @@ def test_consuls_own_view_of_its_agents_is_reported(shelf: Shelf, agent: Agent, 
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
+def test_prefixes_of_groups(shelf: Inventories, consul: RawKV) -> None:
     seed(consul, ["compute1"], "2.8-rc.1")
     prefixes = {"version_prefix": "runs-", "state_prefix": "is_", "plane_prefix": "in_"}
     assert shelf(upgrade_roles=ROLES, **prefixes).groups == {
@@ -183,7 +185,7 @@ def test_prefixes_of_groups(shelf: Shelf, consul: RawKV) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: RawKV) -> None:
+def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Inventories, consul: RawKV) -> None:
     seed(consul, ["ceph1"])
     given = {"roles": {"ceph1": "ceph-osd"}, "upgrade_roles": {"ceph-osd": {"plane": "dataplane"}}}
     assert shelf(**given).groups["ceph-osd"] == ["ceph1"]
@@ -200,14 +202,14 @@ def test_a_role_keeps_its_name_as_the_name_of_its_group(shelf: Shelf, consul: Ra
         ({"state_held": "web"}, "'state_held' is the name of a host and of a group"),
     ],
 )
-def test_names_that_ansible_would_mix_up(shelf: Shelf, roles: dict[str, str], sentence: str) -> None:
+def test_names_that_ansible_would_mix_up(shelf: Inventories, roles: dict[str, str], sentence: str) -> None:
     assert sentence in shelf.refusal(roles=roles)
     # Not a part of it either, where Ansible goes on.
     assert shelf(roles=roles).hosts == {}
 
 
 @pytest.mark.thorough
-def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_variables_and_groups_can_be_made_from_the_facts(shelf: Inventories, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["compute1"], "1", current="2")
     catalog.register("compute1", rack="r1")
     catalog.register("compute2")
@@ -229,7 +231,7 @@ def test_variables_and_groups_can_be_made_from_the_facts(shelf: Shelf, consul: R
     assert "extra" in refusal
 
 
-def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_nothing_from_consul_is_evaluated(shelf: Inventories, consul: RawKV, catalog: Catalog) -> None:
     evil = "{{ lookup('pipe', 'touch evil') }}"
     seed(consul, ["compute1"], "1", current="2", gates={"global": "False"})
     consul.put("upgrade/hosts/compute1", json.dumps({"version": "2", "state": "failed", "error": evil}))
@@ -244,7 +246,7 @@ def test_nothing_from_consul_is_evaluated(shelf: Shelf, consul: RawKV, catalog: 
     assert not (shelf.folder / "evil").exists()
 
 
-def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Shelf) -> None:
+def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Inventories) -> None:
     sentence = "consul_fleet: [unreachable] Consul at http://127.0.0.1:1 can't be reached: Connection refused. Is its agent running"
     refusal = shelf.refusal(host="127.0.0.1", port=1, timeout=0.2)
     assert sentence in refusal
@@ -288,7 +290,7 @@ def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: S
         ],
     ),
 )
-def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sentence: str) -> None:
+def test_options_that_cannot_be_right(shelf: Inventories, options: dict[str, Any], sentence: str) -> None:
     refusal = shelf.refusal("-vvv", **options)
     assert sentence in refusal
     assert "s3cret" not in refusal
@@ -296,7 +298,7 @@ def test_options_that_cannot_be_right(shelf: Shelf, options: dict[str, Any], sen
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_what_consul_holds_may_be_wrong_too(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_what_consul_holds_may_be_wrong_too(shelf: Inventories, consul: RawKV, catalog: Catalog) -> None:
     catalog.register("compute1", role="a/b")
     assert "the key 'role' of the metadata of node 'compute1': the role 'a/b' has a '/'" in shelf.refusal()
     consul.put("upgrade/ledger", json.dumps({"epoch": 1, "version": "2", "instructions": {"rolling": 1}}))
@@ -324,7 +326,9 @@ def test_files_are_known_by_their_names(tmp_path: Path, name: str, fits: bool) -
 
 
 @pytest.mark.thorough
-def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
+def test_the_playbooks_need_no_other_inventory(
+    shelf: Inventories, agent: Agent, consul: RawKV, catalog: Catalog
+) -> None:
     seed(consul, names(controller=1, compute=2), "1", prefix="clouds/east/", gates={"global": "False"})
     catalog.register("compute9")
     catalog.register("consul1")
@@ -365,7 +369,9 @@ def test_the_playbooks_need_no_other_inventory(shelf: Shelf, agent: Agent, consu
 
 
 @pytest.mark.thorough
-def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, agent: Agent, consul: RawKV) -> None:
+def test_variables_on_the_command_line_say_how_consul_is_reached(
+    shelf: Inventories, agent: Agent, consul: RawKV
+) -> None:
     seed(consul, ["compute1"], prefix="east/")
     given = {
         "upgrade_consul_port": agent.http_port,
@@ -377,7 +383,7 @@ def test_variables_on_the_command_line_say_how_consul_is_reached(shelf: Shelf, a
 
 
 @pytest.mark.thorough
-def test_examples_are_whole_files_that_work(shelf: Shelf, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
+def test_examples_are_whole_files_that_work(shelf: Inventories, agent: Agent, consul: RawKV, catalog: Catalog) -> None:
     seed(consul, ["controller1", "compute7"])
     catalog.register("gateway.example.com")
     examples = list(yaml.safe_load_all(documentation("consul_fleet", "inventory")["examples"]))

@@ -18,9 +18,9 @@ from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe
 from integration.support.catalog import Catalog
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.fleet import names, seed
-from integration.support.inventories import PLUGIN, Shelf
+from integration.support.inventories import PLUGIN, Inventories
 from integration.support.proxy import LossyProxy
 from integration.support.tls import Authority
 from integration.test_libraries import OLD_LIBRARY, environment
@@ -61,7 +61,7 @@ def proxy(agent: Agent) -> Iterator[CountingProxy]:
 @pytest.mark.one_release
 @pytest.mark.parametrize("count", [3, 300])
 def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
-    shelf: Shelf, consul: RawKV, proxy: CountingProxy, count: int
+    shelf: Inventories, consul: RawKV, proxy: CountingProxy, count: int
 ) -> None:
     hosts = names(compute=count)
     seed(consul, hosts)
@@ -73,7 +73,7 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_hosts(
 
 @pytest.mark.thorough
 def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_something_else(
-    shelf: Shelf, consul: RawKV, proxy: CountingProxy, catalog: Catalog
+    shelf: Inventories, consul: RawKV, proxy: CountingProxy, catalog: Catalog
 ) -> None:
     seed(consul, ["compute1"], "1", current="2")
     catalog.register("compute2", "10.0.0.2", {"wan": "192.0.2.2"}, rack="{{ 1 }}")
@@ -120,7 +120,7 @@ def test_from_a_cache_no_request_is_sent_until_it_is_flushed_old_or_asked_someth
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_the_old_library_does_too(shelf: Shelf, consul: RawKV, catalog: Catalog) -> None:
+def test_the_old_library_does_too(shelf: Inventories, consul: RawKV, catalog: Catalog) -> None:
     python = environment("python-consul", OLD_LIBRARY)
     code = "import consul, pathlib; print(pathlib.Path(consul.__file__).parents[1])"
     folder = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
@@ -142,11 +142,11 @@ def new_token(kv: RawKV, rules: str) -> str:
 
 
 @pytest.fixture
-def guarded_shelf(guarded: Agent, tmp_path: Path, seen: Seen) -> Shelf:
+def guarded_shelf(guarded: Agent, tmp_path: Path, seen: Coverage) -> Inventories:
     wipe(guarded.kv)
     seed(guarded.kv, ["compute1"], gates={"global": "False"})
     Catalog(guarded.kv).register("compute2")
-    return Shelf(tmp_path, guarded.environ, seen)
+    return Inventories(tmp_path, guarded.environ, seen)
 
 
 READS_KEYS = 'key_prefix "" { policy = "read" } '
@@ -154,7 +154,7 @@ READS_KEYS = 'key_prefix "" { policy = "read" } '
 
 @pytest.mark.thorough
 def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_shown(
-    guarded: Agent, guarded_shelf: Shelf
+    guarded: Agent, guarded_shelf: Inventories
 ) -> None:
     token = new_token(guarded.kv, READS_KEYS + 'node_prefix "" { policy = "read" }')
     secret = guarded_shelf.folder / "secret"
@@ -195,7 +195,7 @@ def test_a_token_comes_from_the_file_the_environment_or_elsewhere_and_is_never_s
     ),
 )
 def test_a_token_that_may_not_see_everything_is_refused(
-    guarded: Agent, guarded_shelf: Shelf, rules: str | None, sentence: str
+    guarded: Agent, guarded_shelf: Inventories, rules: str | None, sentence: str
 ) -> None:
     token = new_token(guarded.kv, rules) if rules else UNKNOWN
     refusal = guarded_shelf.refusal("-vvvv", token=token)
@@ -205,13 +205,13 @@ def test_a_token_that_may_not_see_everything_is_refused(
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Shelf) -> None:
+def test_without_a_token_nothing_is_taken_for_empty(guarded_shelf: Inventories) -> None:
     assert "permission denied; no token was given." in guarded_shelf.refusal()
 
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingProxy, catalog: Catalog) -> None:
+def test_a_catalog_that_is_not_whole_is_refused(shelf: Inventories, proxy: CountingProxy, catalog: Catalog) -> None:
     catalog.register("compute1")
     proxy.hides = "/v1/catalog/nodes"
     assert "hides nodes of its catalog from requests without a token" in shelf.refusal(environ=proxy.environ)
@@ -222,7 +222,7 @@ def test_a_catalog_that_is_not_whole_is_refused(shelf: Shelf, proxy: CountingPro
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_https_with_client_certificates(tmp_path: Path, seen: Seen) -> None:
+def test_https_with_client_certificates(tmp_path: Path, seen: Coverage) -> None:
     ours = Authority(tmp_path, "our-authority")
     server, client = ours.sign("consul.example.com", "127.0.0.1"), ours.sign("client")
     tls = {"key_file": server.key, "cert_file": server.cert, "ca_file": ours.cert, "verify_incoming_https": True}
@@ -232,6 +232,6 @@ def test_https_with_client_certificates(tmp_path: Path, seen: Seen) -> None:
             "host": "127.0.0.1", "port": agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2,
             "client_cert": client.cert, "client_key": client.key, "datacenter": "dc1", "pass_limit": 30,
         }  # fmt: skip
-        shelf = Shelf(tmp_path, {}, seen)
+        shelf = Inventories(tmp_path, {}, seen)
         assert list(shelf(ca_path=ours.cert, **options).hosts) == ["compute1"]
         assert "Set ca_path (or CONSUL_CACERT)" in shelf.refusal(**options)

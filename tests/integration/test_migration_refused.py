@@ -211,7 +211,7 @@ def test_each_removal_stops_a_planner_that_has_read_before(store: Store, consul:
 
 
 @pytest.mark.parametrize("writes", quick(1, [40, None]))
-def test_a_rollout_that_goes_on_writing_is_to_be_paused_if_it_never_lets_it_begin(
+def test_a_migration_that_can_not_begin_asks_to_pause_the_rollout(
     store: Store, consul: RawKV, writes: int | None
 ) -> None:
     seed(consul, HOSTS[:1])

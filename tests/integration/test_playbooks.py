@@ -169,7 +169,7 @@ def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped,
 
 
 @pytest.mark.thorough
-def test_status_tells_one_host_its_details(play: Shipped, agent: Agent, consul: RawKV) -> None:
+def test_status_shows_the_details_of_a_host(play: Shipped, agent: Agent, consul: RawKV) -> None:
     hosts = names(compute=2)
     seed(consul, hosts)
     with living_nodes(Settings(port=agent.http_port), hosts, "2"):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -64,23 +65,22 @@ def test_after_an_abort_a_failed_host_that_is_retried_gets_a_slot_again(
     paused.close()
     assert consul.get("upgrade/hosts/web2") == failed
     control.resume(store, Command(fleet=FLEET))
-    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=20)
-    if as_wave:
-        answers = service.admit_wave(AdmitWave(("web1", "web2")))
-    else:
-        with ThreadPoolExecutor() as pool:
-            asked = {host: pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")}
-            assert asked["web2"].result(60).admitted
-            assert not wait([asked["web1"]], 1).done
-            assert [step(service, "web2", f"{one}/app") for one in ("drain", "stop")] == [True, True]
-            assert entry(consul, "upgrade/hosts/web2")["attempt"] == 2
-            assert end(service, "web2") == "upgraded"
-            assert asked["web1"].result(60).admitted
-        return
-    # It may be down, so it has the only slot, and not the host that comes first.
-    assert {host: one.admitted for host, one in answers.items()} == {"web1": False, "web2": True}
-    record = entry(consul, "upgrade/hosts/web2")
-    assert (record["state"], record["attempt"], len(record["failures"])) == ("started", 2, 1)
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=60)
+    # It may be down, so it gets the only slot, and not the host that comes first.
+    with ThreadPoolExecutor() as pool:
+        if as_wave:
+            answers = service.admit_wave(AdmitWave(("web1", "web2")))
+            assert {host: one.admitted for host, one in answers.items()} == {"web1": False, "web2": True}
+            after = None
+        else:
+            after = pool.submit(service.admit, Admit("web1"))
+            assert service.admit(Admit("web2")).admitted
+            assert not wait([after], 1).done
+        record = entry(consul, "upgrade/hosts/web2")
+        assert (record["state"], record["attempt"], len(record["failures"])) == ("started", 2, 1)
+        assert [step(service, "web2", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "web2") == "upgraded"
+        assert after is None or after.result(60).admitted
 
 
 def test_a_record_that_can_not_be_read_is_no_slot_to_give_back(
@@ -114,8 +114,9 @@ def test_a_host_that_was_broken_before_a_rollback_is_retried_under_its_caps(
     service = services.start(GROUPS, "1", retry_failed=True, forks=2)
     with ThreadPoolExecutor() as pool:
         asked = {host: pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")}
-        done, waiting = wait(asked.values(), 3)
+        done, waiting = wait(asked.values(), 60, FIRST_COMPLETED)
         assert (len(done), len(waiting)) == (1, 1)
+        assert not wait(waiting, 1).done
         (host,) = [name for name, one in asked.items() if one in done]
         assert [step(service, host, f"{one}/app") for one in ("drain", "stop")] == [True, True]
         assert end(service, host) == "upgraded"
@@ -215,7 +216,7 @@ def test_what_failed_for_all_hosts_is_not_tried_on_the_next_host_of_the_same_run
     admit_apart(service, "web1", "web2")
     assert step(service, "web1", "upgrade/cloud")
     service.fail_host(FailHost("web1", "no quota yet"))
-    with pytest.raises(Exception, match=r"failed there: no quota yet"):
+    with pytest.raises(UpgradeError, match=r"failed there: no quota yet"):
         # One for all hosts is left to the first host, and then waited for.
         if not step(service, "web2", "upgrade/cloud"):
             step(service, "web2", "verify/app")

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code
-from integration.support.coverage import INVENTORY, LOOKUP, MODULES, Seen, documentation, documented_paths
+from integration.support.coverage import INVENTORY, LOOKUP, MODULES, Coverage, documentation, documented_paths
 
 # Results whose keys below are names of hosts, and not of the documentation.
 _BY_HOST = ("hosts",)
@@ -24,7 +24,7 @@ _BY_HOST = ("hosts",)
 @pytest.mark.parametrize(
     ("plugin", "kind"), [*((name, "module") for name in MODULES), (LOOKUP, "lookup"), (INVENTORY, "inventory")]
 )
-def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen: Seen) -> None:
+def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen: Coverage) -> None:
     documented = set(documentation(plugin, kind)["doc"]["options"])
     assert documented - seen.options[plugin] == set()
 
@@ -32,7 +32,7 @@ def test_every_documented_option_is_used_by_a_test(plugin: str, kind: str, seen:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("whole_session")
 @pytest.mark.parametrize("plugin", MODULES)
-def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, seen: Seen) -> None:
+def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, seen: Coverage) -> None:
     contents: dict[str, Any] = documentation(plugin, "module")["return"]
     documented = set(documented_paths(contents))
     returned = set(_down_to(contents, seen.returned[plugin]))
@@ -42,7 +42,7 @@ def test_results_are_documented_and_what_is_documented_is_returned(plugin: str, 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("whole_session")
-def test_every_failure_that_was_seen_has_a_code_that_is_known(seen: Seen) -> None:
+def test_every_failure_that_was_seen_has_a_code_that_is_known(seen: Coverage) -> None:
     assert seen.failures, "no test has failed on purpose"
     assert {code for code, _message in seen.failures} <= set(get_args(Code))
 

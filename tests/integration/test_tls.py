@@ -22,7 +22,7 @@ from convoy_node.node.connection import Connection
 from convoy_node.node.consul import Consul, WakeWatch
 from devkit.agent import Agent
 from integration.support.commands import UNLIMITED
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.hook import example
 from integration.support.playbook import Runner, ask, gate, health, info, plan, report
 from integration.support.push import WATCHED, push_run, stopped, without_services
@@ -75,7 +75,7 @@ def failure(settings: Settings) -> UpgradeError:
 
 @pytest.mark.thorough
 def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
-    tmp_path: Path, secure: Secure, seen: Seen
+    tmp_path: Path, secure: Secure, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, {}, seen)
     options = {

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
-from integration.support.coverage import Seen
+from integration.support.coverage import Coverage
 from integration.support.fleet import gates, history, ledger, names, opened, seed
 from integration.support.nodes import living_nodes
 from integration.support.playbook import Runner, plan, wait_until
@@ -153,7 +153,7 @@ def test_it_ends_when_another_rollout_takes_over(run: Runner, consul: RawKV) -> 
 
 
 @pytest.mark.thorough
-def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Seen) -> None:
+def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Coverage) -> None:
     fleet = names(compute=6)
     with Agent() as agent:
         seed(agent.kv, fleet)
@@ -180,7 +180,7 @@ def test_consul_may_go_away_and_come_back_meanwhile(tmp_path: Path, seen: Seen) 
 
 
 @pytest.mark.thorough
-def test_a_consul_that_stays_away_ends_it_when_the_time_is_up(tmp_path: Path, seen: Seen) -> None:
+def test_a_consul_that_stays_away_ends_it_when_the_time_is_up(tmp_path: Path, seen: Coverage) -> None:
     with Agent() as agent:
         seed(agent.kv, names(compute=2))
         run = Runner(tmp_path, agent.environ, seen)

@@ -45,7 +45,7 @@ from .world import Process, Thread, World
 _FAULTS = 12.0
 _SECONDS = 150.0
 # How long a hook may take to be told of the end.
-_UNTIL_TOLD = 60.0
+_UNTIL_SENT = 60.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
 # The same of a reader of the status.
@@ -232,10 +232,10 @@ class Night:
         for problem in [*faults.problems, *network.malformed]:
             say(problem)
         if self._has_notifiers and self._is_complete and not plan.restore:
-            for problem in self._not_told(faults):
+            for problem in self._not_sent(faults):
                 say(problem)
             if not self._is_notified():
-                say(f"the end was not told within {_UNTIL_TOLD:.0f} s: {[one['event'] for one in self._hook.told]}")
+                say(f"the end was not told within {_UNTIL_SENT:.0f} s: {[one['event'] for one in self._hook.told]}")
         self._judge(faults, result)
         result.violations = self._findings.sentences()
         result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
@@ -295,11 +295,11 @@ class Night:
     def _wait_for_hook(self, faults: Faults) -> None:
         """Let time pass until the hook has been told of everything, or should have been."""
         world = self._world
-        until = world.now + _UNTIL_TOLD
-        while world.now < until and not self._has_failed() and not (self._is_notified() and not self._not_told(faults)):
+        until = world.now + _UNTIL_SENT
+        while world.now < until and not self._has_failed() and not (self._is_notified() and not self._not_sent(faults)):
             world.run(min(until, world.now + 1), self._has_failed)
 
-    def _not_told(self, faults: Faults) -> list[str]:
+    def _not_sent(self, faults: Faults) -> list[str]:
         if not self._has_notifiers or self._plan.restore:
             return []
         every = not any("notifier" in one for one in faults.killed)

@@ -69,7 +69,7 @@ def documentation(plugin: str, kind: str) -> dict[str, Any]:
     return found[name]
 
 
-class Seen:
+class Coverage:
     """A record of a whole session."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 from devkit.child import start
-from integration.support.coverage import COLLECTION, INVENTORY, Seen
+from integration.support.coverage import COLLECTION, INVENTORY, Coverage
 from integration.support.listing import unmarked
 
 PLUGIN = f"{COLLECTION}.{INVENTORY}"
@@ -39,12 +39,12 @@ class Listed:
 
 
 @dataclass
-class Shelf:
+class Inventories:
     """Writes inventory files, and gives them to Ansible's commands."""
 
     folder: Path
     environ: Mapping[str, str]
-    seen: Seen
+    seen: Coverage
 
     def write(self, name: str = "fleet.consul_fleet.yml", **options: Any) -> Path:
         self.seen.options[INVENTORY].update(["plugin", *options])

@@ -18,7 +18,7 @@ from typing import Any
 
 from devkit.child import start, stop
 
-from .coverage import Seen
+from .coverage import Coverage
 from .in_process import is_plain, play
 
 HERE = Path(__file__).resolve().parents[1]
@@ -113,7 +113,7 @@ class Live:
 class Runner:
     """Writes small playbooks and runs them."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str], seen: Seen, *, in_process: bool = False) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str], seen: Coverage, *, in_process: bool = False) -> None:
         """Remember where to write.
 
         :param in_process: call modules directly where Ansible would do no more than that.

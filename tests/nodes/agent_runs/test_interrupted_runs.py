@@ -146,6 +146,7 @@ def test_two_runs_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     node.run("rm", "/root/slow")
     process.communicate(timeout=60)
     assert process.returncode == 0
+    assert node.read("/run/convoy/last_run") == "ended\n"
     assert fleet.record(NODE)["attempt"] == 1
 
 

@@ -305,7 +305,7 @@ def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: s
     assert (facts.started_at, facts.puppet_at) == (before.facts.started_at, before.facts.puppet_at)
     if role == "compute":
         found.ended("job j1")
-        assert round(found.facts.job_not_before - facts.now) == 40
+        assert 35 < found.facts.job_not_before - facts.now < 45
         # A planner that wakes the node ends the pause, as before.
         answers.put(WAKE, b"1700000100")
         assert found.read().run == "job j1"

@@ -73,12 +73,19 @@ def test_the_first_version_enables_and_starts_the_agent(host: Host) -> None:
     ]
 
 
-@pytest.mark.parametrize("program", ["deb-systemd-helper", "systemctl", None])
-def test_in_an_image_it_is_enabled_and_not_started(program: str | None, host: Host) -> None:
+@pytest.mark.parametrize(
+    ("there", "program"),
+    [
+        (["systemctl", "deb-systemd-helper"], "systemctl"),
+        # Without systemd.
+        (["deb-systemd-helper"], "deb-systemd-helper"),
+        ([], None),
+    ],
+)
+def test_in_an_image_it_is_enabled_and_not_started(there: list[str], program: str | None, host: Host) -> None:
     host.configure()
-    # Without systemd, there is only the helper. It would follow presets that disable units.
-    for missing in {"deb-systemd-helper", "systemctl"} - {program, "deb-systemd-helper" if program else None}:
-        (host.programs / str(missing)).unlink()
+    for name in {"systemctl", "deb-systemd-helper"} - {*there}:
+        (host.programs / name).unlink()
     assert host.run("postinst", "configure", "") == [INSTALL, *([f"{program} {ENABLE}"] if program else [])]
 
 
@@ -92,6 +99,13 @@ def test_a_later_version_neither_enables_nor_starts_what_an_operator_disabled_or
         "systemctl daemon-reload",
         "systemctl try-restart --no-block convoy-node.path convoy-node.service",
     ]
+
+
+def test_units_that_an_operator_masked_do_not_make_a_later_version_fail(host: Host) -> None:
+    host.boot()
+    host.run("postinst", "configure", "")
+    host.add(host.programs / "systemctl", '[ "$1" != try-restart ] || exit 1\n')
+    assert host.run("postinst", "configure", "1.0")[-1].startswith("systemctl try-restart")
 
 
 def test_a_later_version_in_an_image_changes_no_unit(host: Host) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,18 @@ def test_an_end_that_comes_after_a_retry_counts(is_failed: bool, node: Node, ins
     assert (trusted / "ran").read_text() == "x\n"
 
 
+def fill_disk(node: Node, changed: pytest.MonkeyPatch, is_full: Callable[[JobEntry], bool]) -> None:
+    """Let the disk take no entry for which it is full."""
+    save = node.spool.save
+
+    def full(one: JobEntry) -> None:
+        if is_full(one):
+            raise Refused("the disk is full")
+        save(one)
+
+    changed.setattr(node.spool, "save", full)
+
+
 def test_a_disk_that_stays_full_is_reported_for_the_next_job(
     node: Node, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,11 +178,7 @@ def test_a_disk_that_stays_full_is_reported_for_the_next_job(
     node.admit("j1")
     node.spool.prepare()
     node.spool.add(replace(entry("j1", int(time.time()) + 600, STARTED), pid=2**22 + 1))
-
-    def full(_entry: JobEntry) -> None:
-        raise Refused("the disk is full")
-
-    monkeypatch.setattr(node.spool, "save", full)
+    fill_disk(node, monkeypatch, lambda _entry: True)
     node.admit("j2")
     assert node.run() == 1
     assert (node.record["job"], node.record["state"]) == ("j2", "failed")
@@ -181,15 +190,8 @@ def test_a_job_that_a_full_disk_stopped_before_its_command_may_begin_after_a_ret
 ) -> None:
     install("a", f"echo x >>{trusted}/ran", repeatable=False)
     node.admit("j1")
-    save = node.spool.save
-
-    def full_at_first(one: JobEntry) -> None:
-        if one.state == STARTED:
-            raise Refused("the disk is full")
-        save(one)
-
     with monkeypatch.context() as during:
-        during.setattr(node.spool, "save", full_at_first)
+        fill_disk(node, during, lambda one: one.state == STARTED)
         assert node.run() == 1
     assert (node.record["state"], node.record["error"]) == ("failed", "refused: the disk is full")
     node.retry()
@@ -206,21 +208,13 @@ def test_an_end_in_consul_that_a_full_disk_did_not_take_is_not_replaced_by_lost(
 ) -> None:
     install("a", f"touch {trusted}/ran", repeatable=True)
     node.admit("j1")
-    save = node.spool.save
-
-    def full(one: JobEntry) -> None:
-        if (trusted / "ran").exists():
-            raise Refused("the disk is full")
-        save(one)
-
-    monkeypatch.setattr(node.spool, "save", full)
-    assert node.run() == 0
+    with monkeypatch.context() as during:
+        fill_disk(node, during, lambda _one: (trusted / "ran").exists())
+        assert node.run() == 0
     assert node.record["state"] == "done"
-    monkeypatch.undo()
-    monkeypatch.setattr(job_run, "Consul", lambda _connection: node.consul)
     (one,) = node.spool.entries()
     # As after a restart: the process that ran it is gone.
-    save(replace(one, pid=2**22 + 1))
+    node.spool.save(replace(one, pid=2**22 + 1))
     assert node.run() == 0
     assert node.record["state"] == "done"
     assert [(one.state, one.is_reported) for one in node.spool.entries()] == [(DONE, True)]

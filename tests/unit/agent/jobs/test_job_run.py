@@ -179,12 +179,8 @@ def test_a_signed_job_is_refused_where_there_are_no_temporary_files(
     )
 
 
-@pytest.mark.parametrize("place", ["find_command", "new_entry", "check_time", "Spool.recover"])
-def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
-    place: str, node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install("a", f"touch {trusted}/ran")
-    node.admit("j1")
+def fail_in(place: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a run in which a function of the agent raises an unexpected error."""
 
     def fail(*_arguments: Any) -> None:
         raise RuntimeError("it is broken")
@@ -192,6 +188,15 @@ def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
     with monkeypatch.context() as changed:
         changed.setattr(f"convoy_node.jobs.job_run.{place}", fail)
         assert node.run() == 1
+
+
+@pytest.mark.parametrize("place", ["find_command", "new_entry", "check_time", "Spool.recover"])
+def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
+    place: str, node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    fail_in(place, node, monkeypatch)
     assert node.record["state"] == "failed"
     assert node.record["error"].startswith("refused: The agent failed with RuntimeError: it is broken.")
     assert "journalctl -u convoy-node-job" in node.record["error"]
@@ -205,13 +210,7 @@ def test_an_unexpected_error_after_the_command_has_started_is_no_refusal(
 ) -> None:
     install("a", f"touch {trusted}/ran")
     node.admit("j1")
-
-    def fail(*_arguments: Any) -> None:
-        raise RuntimeError("it is broken")
-
-    with monkeypatch.context() as changed:
-        changed.setattr(job_run, "next_outputs", fail)
-        assert node.run() == 1
+    fail_in("next_outputs", node, monkeypatch)
     assert (trusted / "ran").exists()
     assert node.record["state"] == "started"
     assert node.run() == 0

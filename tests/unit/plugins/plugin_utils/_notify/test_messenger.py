@@ -190,7 +190,7 @@ def test_a_target_that_is_only_late_gets_the_next_event_after_the_earlier_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messenger, "_TIMEOUTS", (5, 5))
-    server.wait = 1.3
+    server.wait = 2.0
     hook = {"name": "late", "webhook": f"http://{server.host}/hook"}
     one = Messenger("late.yml", tuple(read_targets({"targets": [hook]})), "", 1)
     assert one.call(EVENT) == "late: not sent within 1 s"
