@@ -10,8 +10,8 @@ module: consul_upgrade_plan
 short_description: Begin or continue a rollout, and admit the next hosts that the rules allow
 version_added: 0.1.0
 description:
-  - Makes a planner pass. It computes which hosts the rules admit, and opens their gates in Consul. A node whose gate opens begins its upgrade
-    within a second.
+  - Makes a planner pass. It computes which hosts the rules admit, and opens their gates in Consul. An open gate wakes the agent of its node,
+    which then begins the upgrade.
   - A new O(version) begins a rollout. One transaction sets C(current_version), removes all gates and closes the global one. The same version
     continues the rollout.
   - Several planners may run at once. Each write is a transaction that compares the ledger. If another planner wrote first, the pass is

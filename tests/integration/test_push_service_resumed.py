@@ -83,6 +83,45 @@ def test_after_an_abort_a_failed_host_that_is_retried_gets_a_slot_again(
         assert after is None or after.result(60).admitted
 
 
+def _failed_then_restarted(services: PushServices, store: Store, order: dict[str, list[str]]) -> None:
+    """Let a host fail, and begin its rollout again after an abort, so that the host has no slot any more."""
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1", "web2")
+    assert [step(first, "web1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+    assert end(first, "web1") == "upgraded"
+    first.fail_host(FailHost("web2", "the disk is full"))
+    first.close()
+    control.abort(store, Command(fleet=FLEET))
+    rules = {"rolling_rules": {"global": "unlimited"}, "role_order": order}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[], restart=True))
+
+
+def test_a_failed_host_whose_turn_has_not_come_keeps_its_failure(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    _failed_then_restarted(services, store, {"web": ["db"]})
+    failed = consul.get("upgrade/hosts/web2")
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=60)
+    with ThreadPoolExecutor() as pool:
+        after = pool.submit(service.admit, Admit("web2"))
+        assert service.admit(Admit("db1")).admitted
+        assert not wait([after], 1).done
+        assert consul.get("upgrade/hosts/web2") == failed
+        assert [step(service, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "db1") == "upgraded"
+        assert after.result(60).admitted
+    assert entry(consul, "upgrade/hosts/web2")["state"] == "started"
+
+
+def test_a_host_gives_its_fork_to_a_failed_one_that_is_retried(services: PushServices, store: Store) -> None:
+    _failed_then_restarted(services, store, {"db": ["web"]})
+    service = services.start(GROUPS, "2", retry_failed=True, forks=1, wait_timeout=60)
+    waits = service.admit(Admit("db1"))
+    assert (waits.admitted, waits.asks_again) == (False, True)
+    assert service.hosts_that_gave_way() == ("db1",)
+    assert service.admit(Admit("web2")).admitted
+
+
 def test_a_record_that_can_not_be_read_is_no_slot_to_give_back(
     services: PushServices, store: Store, consul: RawKV
 ) -> None:

@@ -167,7 +167,7 @@ def _trail(value: object) -> tuple[StepStart, ...]:
 
 
 def _failures(value: object) -> tuple[Failure, ...]:
-    """Return a host's failures. Entries that can't be read are left out, because no plan depends on them."""
+    """Return a host's failures. Entries that can't be read are left out: the record's state and its time say whether the host failed."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
@@ -185,7 +185,7 @@ def _failures(value: object) -> tuple[Failure, ...]:
 
 
 def _former(value: object) -> tuple[HostRecord, ...]:
-    """Return a host's former rollouts. Entries that can't be read are left out, because no plan depends on them."""
+    """Return a host's former rollouts. Entries that can't be read are left out: the planner decides by the record itself."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:

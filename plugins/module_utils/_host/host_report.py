@@ -278,7 +278,13 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     unchanged = replace(before, reported=after.reported)
     if after == unchanged:
         return unchanged
-    again = replace(unchanged, release=after.release, role=after.role, services=after.services)
+    again = replace(
+        unchanged,
+        release=after.release,
+        role=after.role,
+        services=after.services,
+        machine=before.machine or after.machine,
+    )
     if report.state == UPGRADED and after == again:
         # The upgrade is as old as before. With a new time, the host would soak again.
         return again

@@ -270,20 +270,21 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     if not left:
         return
     what = "job" if is_job(version) else f"rollout to {version}"
-    run = f"convoy.upgrade.post_upgrade -e version={old.version}"
-    first = {
-        PAUSED: "convoy.upgrade.resume, then ",
-        ABORTED: f"convoy.upgrade.upgrade -e version={old.version} -e restart=true, then ",
-    }
+    last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version})
     playbook, variables = {
         PAUSED: ("resume", {}),
         ABORTED: ("upgrade", {"version": old.version, "restart": "true"}),
-    }.get(old.state, ("post_upgrade", {"version": old.version}))
+    }.get(old.state, last)
+    commands = [(playbook, variables), *([last] if playbook != last[0] else [])]
+    run = ", then ".join(
+        " ".join((f"convoy.upgrade.{name}", *(f"-e {option}={value}" for option, value in given.items())))
+        for name, given in commands
+    )
     without = "" if is_job(version) else " To begin without them, give -e restart=true."
     raise UpgradeError(
         "post_upgrade_pending",
         f"{plural(len(left), 'host')} ({listing(left)}) still {'has' if len(left) == 1 else 'have'} to run the post-upgrade tasks "
-        f"of {old.version}, so no {what} begins. Run {first.get(old.state, '')}{run}.{without}",
+        f"of {old.version}, so no {what} begins. Run {run}.{without}",
         hosts=list(left),
         playbook=playbook,
         variables=variables,

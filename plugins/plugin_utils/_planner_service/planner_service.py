@@ -275,15 +275,11 @@ class PlannerService:
         self._say(work, made)
         return made
 
-    def _is_restored(self, ledger: Ledger | None) -> bool:
+    def _is_restored(self, ledger: Ledger) -> bool:
         """Return whether a ledger is not the newest one that this planner knows of, nor a later one."""
         newest = self._newest
-        if newest is None:
-            return False
-        return (
-            ledger is None
-            or ledger.epoch < newest.epoch
-            or (ledger.epoch == newest.epoch and ledger.commit != newest.commit)
+        return newest is not None and (
+            ledger.epoch < newest.epoch or (ledger.epoch == newest.epoch and ledger.commit != newest.commit)
         )
 
     def _known(self, ledger: Ledger) -> Ledger:
@@ -335,9 +331,9 @@ class PlannerService:
             work.passes.close()
 
 
-def _is_of(handover: KVEntry | None, ledger: Ledger | None) -> bool:
+def _is_of(handover: KVEntry | None, ledger: Ledger) -> bool:
     """Return whether a handover can be read, and is that of the rollout of a ledger."""
     try:
-        return handover is not None and ledger is not None and decode_handover(handover.value).is_of(ledger)
+        return handover is not None and decode_handover(handover.value).is_of(ledger)
     except ValueError:
         return False

@@ -13,11 +13,10 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
-from ...module_utils._fleet.ledger import RUNNING, Ledger
+from ...module_utils._fleet.ledger import Ledger
 from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
-from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import Plan, blocked_hosts
 from ...module_utils._rollout._commands.command import Command
 from ...module_utils._rollout._commands.retry import retry
@@ -25,7 +24,7 @@ from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from .connections import StorePool
-from .decision import LEASED_ELSEWHERE, Decision, PassView, decide, decide_finally, needs_slot
+from .decision import LEASED_ELSEWHERE, Decision, PassView, decide, decide_finally, to_retry
 from .run import AFTER, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
@@ -68,8 +67,8 @@ class RunAdmission:
         self._admitted: set[str] = set()
         # Hosts that have gone through their task groups in this run, perhaps without those that tags leave out.
         self._worked: set[str] = set()
-        # Hosts of the current wave that can't be reached.
-        self._unreachable: frozenset[str] = frozenset()
+        # Hosts of this run's waves that can't be reached.
+        self._unreachable: set[str] = set()
         # Hosts whose admission failed, and so did their tasks.
         self._dropped: set[str] = set()
         self._is_watching = False
@@ -133,7 +132,7 @@ class RunAdmission:
 
         :param unreachable: those that are not admitted, because they can't be reached.
         """
-        self._unreachable = frozenset(unreachable)
+        self._unreachable.update(unreachable)
         return self._decide(hosts, as_wave=True)
 
     def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, PassView]:
@@ -157,6 +156,8 @@ class RunAdmission:
 
         def reason(host: str) -> str:
             view = plan.hosts[host]
+            if unreachable := self._why_unreachable(host):
+                return unreachable
             if host in leases and host not in self._remaining:
                 return f"{view.reason}; another run holds its lease"
             if view.state == state_names.PENDING and (later := self._why_later(host)):
@@ -165,6 +166,8 @@ class RunAdmission:
                 return f"{view.reason}, but no run holds its lease; run the same command again"
             has_its_own_way = view.held or view.unadmitted or view.busy or view.soaking
             is_left = view.state == state_names.UPGRADING and view.started and not (has_its_own_way or host in leases)
+            if is_left and host in self._worked:
+                return f"{view.reason}; the tags on the command line left out its other steps"
             if is_left and self._run.is_pushed(view.role):
                 return f"{view.reason}; no run works on it, so run the same command again, without a limit that leaves it out"
             return view.reason
@@ -263,8 +266,11 @@ class RunAdmission:
         while True:
             try:
                 latest = self._make_pass(self._pulled)
-                # Their mates were in earlier waves. One whose connection failed before would end the run together with its wave.
-                refused = {host: why for host in hosts if (why := self._why_later(host) or self._why_unreachable(host))}
+                # One whose connection failed before would end the run together with its wave.
+                unreachable = {host: why for host in hosts if (why := self._why_unreachable(host))}
+                # Their mates were in earlier waves.
+                later = {host: why for host in hosts if host not in unreachable and (why := self._why_later(host))}
+                refused = unreachable | later
                 latest = self._put_back(latest, [host for host in hosts if host not in refused])
                 decisions = {host: decide(self._run, latest, host) for host in hosts if host not in refused}
                 waiting = [host for host, found in decisions.items() if found is None]
@@ -276,7 +282,7 @@ class RunAdmission:
                 fits = all(host in admissible for host in waiting)
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
                 # Another run upgrades their mates, and they can go once it has.
-                mates = [mate for host in refused for mate in self._first_mates(host)]
+                mates = [mate for host in later for mate in self._first_mates(host)]
                 can_go_later = self._is_any_active(latest, [one for one in mates if one in latest.upgrading])
                 is_settled = not can_go_later and (fits or not can_fit_later)
                 if is_settled or runtime.monotonic() >= deadline:
@@ -344,7 +350,7 @@ class RunAdmission:
         """Let waiting hosts, the last ones first, give their forks to hosts that can be admitted and have no fork to ask with."""
         if not to_ask or len(self._admitted) + len(waiting) < self._run.forks:
             return
-        admissible = len(latest.plan_for(to_ask).admissions)
+        admissible = len(latest.plan_for(to_ask, to_retry(self._run, latest, to_ask)).admissions)
         candidates = [host for host in reversed(self._run.hosts) if host in waiting and host not in self._asking_again]
         for host in candidates[:admissible]:
             view = latest.hosts[host]
@@ -400,13 +406,13 @@ class RunAdmission:
 
         They are admitted before the other hosts of this run, because they may be down.
         """
-        run, outcome = self._run, latest.outcome
-        chosen = [host for host in hosts if run.retry_failed and needs_slot(run, latest, host)]
-        blocker = outcome.plan.blocker
-        is_blocked = blocker is not None and blocker.code != BUDGET
-        if not chosen or is_blocked or outcome.ledger is None or outcome.ledger.state != RUNNING:
+        broken = to_retry(self._run, latest, hosts)
+        # One that could not be admitted keeps its failure and its slot.
+        admissible = {one.host for one in latest.plan_for(broken, broken).admissions} if broken else set()
+        chosen = [host for host in broken if host in admissible]
+        if not chosen:
             return latest
-        command = Command("-e retry_failed=true", fleet=run.fleet)
+        command = Command("-e retry_failed=true", fleet=self._run.fleet)
         try:
             self._pool.with_retries(lambda store: retry(store, command, chosen))
         except UpgradeError as error:
@@ -458,7 +464,7 @@ class RunAdmission:
             return True
         if any(self._has_admission(latest, host) for host in to_ask):
             return True
-        return bool(to_ask) and bool(latest.plan_for(to_ask).admissions)
+        return bool(to_ask) and bool(latest.plan_for(to_ask, to_retry(self._run, latest, to_ask)).admissions)
 
     def _has_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
         """Return whether another run is to upgrade one of these hosts. It has the lease of a host before the host is admitted.

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ...module_utils._fleet.ledger import ABORTED
+from ...module_utils._fleet.ledger import ABORTED, RUNNING
 from ...module_utils._host_states import state_names
 from ...module_utils._host_states.host_state import HostState
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.blocker_codes import BUDGET, EXPIRED
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
+from ...module_utils._rollout._commands.retry import snapshot_after_retry
 from .resume_point import interrupted_at
 from .run import AFTER, PushRun
 
@@ -57,13 +58,16 @@ class PassView:
         """Return the hosts that are upgrading."""
         return [host for host, view in self.hosts.items() if view.state == state_names.UPGRADING]
 
-    def plan_for(self, limit: Collection[str] | None) -> Plan:
+    def plan_for(self, limit: Collection[str] | None, retried: Collection[str] = ()) -> Plan:
         """Return what another pass on the same keys would admit.
 
         :param limit: the hosts that it may admit, None for all.
+        :param retried: hosts that were retried before it.
         """
-        outcome = self.outcome
-        return make_plan(outcome.snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
+        outcome, snapshot = self.outcome, self.outcome.snapshot
+        if retried and outcome.ledger is not None:
+            snapshot = snapshot_after_retry(snapshot, retried, outcome.ledger.version)
+        return make_plan(snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
 
 
 def decide(run: PushRun, latest: PassView, host: str) -> Decision | None:
@@ -128,6 +132,16 @@ def needs_slot(run: PushRun, latest: PassView, host: str) -> bool:
     # A retry would replace a record that can't be read, and what is known of the host would be lost.
     is_readable = one.record is None or one.record.readable
     return is_readable and not (one.gate.is_open and one.takes_a_slot)
+
+
+def to_retry(run: PushRun, latest: PassView, hosts: Collection[str]) -> list[str]:
+    """Return the broken hosts among these that this run has to retry before they can be admitted again; none while the rollout is blocked."""
+    outcome = latest.outcome
+    blocker = outcome.plan.blocker
+    is_blocked = blocker is not None and blocker.code != BUDGET
+    if not run.retry_failed or is_blocked or outcome.ledger is None or outcome.ledger.state != RUNNING:
+        return []
+    return [host for host in hosts if needs_slot(run, latest, host)]
 
 
 def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:

@@ -110,7 +110,7 @@ class HostRuns:
             is_same = before is not None and (before.state, before.version) == (STARTED, self._run.version)
             after = before if before is not None and is_same else self._started(host_run, before)
             was_elsewhere = before is not None and (
-                not before.readable or (before.state != UPGRADED and before.version != self._run.version)
+                not before.readable or (before.state in (STARTED, FAILED) and before.version != self._run.version)
             )
             host_run.was_midway = was_elsewhere or bool(after.not_ended)
             return after

@@ -108,7 +108,7 @@ def after_failure(
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
     interrupted = [one for one in info.get("needs_operator") or () if one["code"] == INTERRUPTED]
-    if code == "stuck" and interrupted and interrupted[0]["playbook"] not in UPGRADES:
+    if code == "stuck" and interrupted and interrupted[0]["playbook"] not in (*UPGRADES, COMMAND):
         # Only the end of a hold lets these hosts go on.
         return NextStep(interrupted[0]["playbook"], dict(interrupted[0]["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]

@@ -21,7 +21,7 @@ from ..._fleet.failures import MOST_ERROR as MOST_KEPT
 from ..._fleet.failures import Failure, newest_failures
 from ..._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
 from ..._fleet.former_rollouts import with_former_rollout
-from ..._fleet.gates import CLOSED
+from ..._fleet.gates import CLOSED, GateValue
 from ..._fleet.ledger import PAUSED, RUNNING, Ledger
 from ..._fleet.step_trail import extended_trail
 from ..._host_states import state_names, states
@@ -203,6 +203,29 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
         failures=failures,
         times={**times, RETRIED: now},
         trail=extended_trail(kept.trail, now),
+    )
+
+
+def snapshot_after_retry(snapshot: Snapshot, hosts: Collection[str], version: str) -> Snapshot:
+    """Return a snapshot as it would be if these hosts had been retried in that moment, to see what a plan would admit then.
+
+    :param version: the target of the rollout.
+    """
+    now, gates = int(snapshot.now), snapshot.gates
+    records = {
+        host: put_back_record(snapshot.records.get(host), version, states.reported_version(snapshot, host), now)
+        for host in hosts
+    }
+    # A pass reads what planners write with the time at which they did it.
+    closed = {host: GateValue("", CLOSED, at=now) for host in hosts}
+    admitted = {} if snapshot.ledger is None else snapshot.ledger.admitted
+    return replace(
+        snapshot,
+        records={**snapshot.records, **records},
+        gates=replace(gates, hosts={**gates.hosts, **closed}),
+        marks={host: mark for host, mark in snapshot.marks.items() if host not in records},
+        ledger=snapshot.ledger
+        and replace(snapshot.ledger, admitted={host: at for host, at in admitted.items() if host not in records}),
     )
 
 
