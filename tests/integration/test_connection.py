@@ -154,7 +154,7 @@ def test_no_redirect_is_followed_with_the_token(code: int) -> None:
             do_DELETE = answering(code, b"").do_PUT
 
         with speaking(Redirecting) as port:
-            client = Store(Settings(port=port, token="s3cr3t", timeout=2)).client
+            client = Store(Settings(port=port, token="s3cr3t", timeout=0.3)).client
             for request in (
                 lambda: client.read(["upgrade/"]),
                 lambda: client.get("upgrade/ledger"),

@@ -162,6 +162,7 @@ def test_a_commander_runs_tasks_of_ansible_and_a_controller_begins_none(
     assert record(kv, "controller1") == {}
 
 
+@pytest.mark.thorough
 def test_a_controller_that_begins_a_job_learns_which_token_does(kv: RawKV, playbooks: Callable[..., Any]) -> None:
     before = kv.tree()
     refused = playbooks("controller", "command", run="work", args={"grace": 3}, instructions=RULES)
@@ -172,6 +173,7 @@ def test_a_controller_that_begins_a_job_learns_which_token_does(kv: RawKV, playb
     assert kv.tree() == before
 
 
+@pytest.mark.thorough
 def test_a_viewer_looks_at_the_job(
     guarded: Agent, kv: RawKV, folder: Path, playbooks: Callable[..., Any], tmp_path: Path
 ) -> None:

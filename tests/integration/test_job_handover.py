@@ -53,6 +53,7 @@ def job_nodes(agent: Agent, folder: Path) -> JobNodes:
     return partial(running_nodes, Connection(port=agent.http_port), FLEET, folder)
 
 
+@pytest.mark.thorough
 def test_a_job_that_was_handed_over_goes_on_after_the_acting_service_is_killed(
     play: Shipped, service: Start, consul: RawKV, folder: Path, job_nodes: JobNodes
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_job_that_was_handed_over_goes_on_after_the_acting_service_is_killed(
     assert f"Job {identifier}" in shown.stdout and "by ann, complete: 4 of 4 hosts done" in shown.stdout
 
 
+@pytest.mark.thorough
 def test_a_job_that_ends_before_its_operator_reads_an_answer_was_handed_over_all_the_same(
     store: Store, service: Start, consul: RawKV, folder: Path, job_nodes: JobNodes
 ) -> None:

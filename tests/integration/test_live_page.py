@@ -253,6 +253,7 @@ def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: Browser
     browser.wait_until("document.querySelector('#top').innerText.includes('no longer updated')")
 
 
+@pytest.mark.thorough
 def test_a_page_of_hosts_says_that_its_state_is_old(site: Site, browser: BrowserSession) -> None:
     browser.open(f"{site.url}/hosts/1.html")
     # For readers without scripts.
@@ -305,6 +306,7 @@ def test_text_of_hosts_is_only_text(
         site.close()
 
 
+@pytest.mark.thorough
 def test_a_job_has_its_command_and_the_output_of_each_host(
     agent: Agent, store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
 ) -> None:

@@ -28,7 +28,7 @@ def test_a_release_that_an_upgrade_brings_finishes_it_and_becomes_active(consul:
     assert json.loads(consul.get(RECORD) or b"")["release"] == "r2"
 
 
-@pytest.mark.parametrize("fault", quick(2, ["no report", "no loop", "no program"]))
+@pytest.mark.parametrize("fault", quick(1, ["no report", "no loop", "no program"]))
 def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     fault: str, consul: RawKV, node: Node
 ) -> None:

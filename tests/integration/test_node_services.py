@@ -173,6 +173,7 @@ def test_what_failed_on_another_host_for_all_is_not_tried_here(node: Node) -> No
     assert node.lines() == []
 
 
+@pytest.mark.thorough
 def test_post_upgrade_tasks_run_once_planners_have_admitted_the_host(node: Node) -> None:
     def after() -> Played:
         more = [

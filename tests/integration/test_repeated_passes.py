@@ -87,6 +87,7 @@ def test_the_first_legacy_report_wakes_it_too(passes: RepeatedPasses, consul: Ra
     assert passes.next().plan.hosts["web1"].state == "upgraded"
 
 
+@pytest.mark.thorough
 def test_a_clock_that_is_set_back_delays_no_pass(passes: RepeatedPasses, store: Store) -> None:
     class Ahead(runtime.Runtime):
         def now(self) -> float:

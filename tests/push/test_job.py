@@ -54,6 +54,7 @@ def record(fleet: Site, host: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_failed_host_is_retried(
     fleet: Site,
 ) -> None:
@@ -105,7 +106,6 @@ def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_
     assert {record(fleet, host)["state"] for host in ("db1", *WEB)} == {"done"}
 
 
-@pytest.mark.thorough
 def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> None:
     (site.folder / "restart.yml").write_text("---\n" + _TASKS.replace("LOG", str(site.log)))
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}

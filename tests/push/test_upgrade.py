@@ -21,6 +21,7 @@ ROLES = {
     "controller": {"plane": "controlplane", "services": ["balancer", "api", "database"]},
     "web": {"plane": "dataplane", "services": ["app"]},
 }
+PLANES = {"controller": "controlplane", "web": "dataplane"}
 CAPS = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 2, "web": 2}}}
 
 API = ["validate", "prepare", "upgrade", "upgrade,once", "start"]
@@ -36,6 +37,18 @@ def fleet(site: Site) -> Site:
     site.service("app", ["validate", "prepare", "stop", "upgrade", "start", "verify"], after=["after"])
     site.inventory(ROLES, {"controller": CONTROLLERS, "web": WEB})
     return site
+
+
+@pytest.mark.thorough
+def test_a_small_fleet_is_upgraded(site: Site) -> None:
+    """An upgrade for each release of ansible-core."""
+    site.service("app", ["validate", "upgrade", "upgrade,once", "verify"], after=["after"])
+    roles = {role: {"plane": plane, "services": ["app"]} for role, plane in PLANES.items()}
+    site.inventory(roles, {"controller": ["controller1"], "web": ["web1"]})
+    assert "2 of 2 hosts upgraded" in site.play("upgrade", version="v1", instructions=CAPS)
+    assert site.reported("v1") == {"controller1", "web1"}
+    assert site.done("controller1") == ["app/validate", "app/upgrade", "app/upgrade-once", "app/verify", "app/after"]
+    assert site.done("web1") == ["app/validate", "app/upgrade", "app/verify", "app/after"]
 
 
 @pytest.mark.thorough
