@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from integration.support.coverage import COLLECTION, documentation, documented_paths
+from integration.support.runs.coverage import COLLECTION, documentation, documented_paths
 
 # What Ansible itself puts into results.
 _ANSIBLES = {"ansible_facts", "changed", "failed", "msg", "invocation", "exception", "warnings", "deprecations"}

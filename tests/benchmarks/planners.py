@@ -21,9 +21,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from benchmarks.options import Options
 from benchmarks.tables import Report, median
 from devkit.agent import Agent
-from integration.support.commands import upgrade
-from integration.support.fleet import names, seed
-from integration.support.planner_service import Service, open_hosts, running, until
+from integration.support.fleets.fleet import names, seed
+from integration.support.processes.planner_service import Service, open_hosts, running, until
+from integration.support.runs.commands import upgrade
 
 NAME = "planners"
 ABOUT = "how soon the next host is admitted after the planner service that acts was stopped, killed or suspended"

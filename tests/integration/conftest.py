@@ -18,16 +18,16 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent, consul_binary
 from devkit.kv import RawKV
 from devkit.wipe import wipe
-from integration.support.agent_process import EVERYWHERE, Node
-from integration.support.catalog import Catalog
-from integration.support.commands import FLEET, RULES
-from integration.support.coverage import Coverage
-from integration.support.fleet import seed
-from integration.support.guarded import guarded_agent
-from integration.support.inventories import Inventories
-from integration.support.planner_service import Service
-from integration.support.playbook import Runner
-from integration.support.shipped import Shipped
+from integration.support.fleets.catalog import Catalog
+from integration.support.fleets.fleet import seed
+from integration.support.processes.agent_process import EVERYWHERE, Node
+from integration.support.processes.guarded import guarded_agent
+from integration.support.processes.planner_service import Service
+from integration.support.runs.commands import FLEET, RULES
+from integration.support.runs.coverage import Coverage
+from integration.support.runs.inventories import Inventories
+from integration.support.runs.playbook import Runner
+from integration.support.runs.shipped import Shipped
 from missing import missing
 
 HERE = Path(__file__).parent
@@ -134,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the test that looks back on all others at the end."""
     items.sort(key=lambda item: item.path.name == _LAST)
     files = {item.path for item in items}
-    config.stash[_WHOLE] = files >= set(HERE.glob("test_*.py")) and not any(
+    config.stash[_WHOLE] = files >= set(HERE.rglob("test_*.py")) and not any(
         config.getoption(option) for option in ("keyword", "markexpr", "deselect")
     )
 

@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.child import start
-from integration.support.playbook import Live
+from integration.support.runs.playbook import Live
 from lab.lab import Lab
 from lab.node import ROOT, Node
 

@@ -11,8 +11,8 @@ import subprocess
 
 import pytest
 import yaml
-from integration.support.listing import unmarked
-from integration.support.watcher import Timeline, View, Watcher, read
+from integration.support.processes.watcher import Timeline, View, Watcher, read
+from integration.support.runs.listing import unmarked
 from lab.node import ROOT
 
 from .conftest import MakeFleet

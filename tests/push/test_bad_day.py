@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from integration.support.hook import example, listening
+from integration.support.runs.hook import example, listening
 
 from .site import Site, spans, wait_for
 

@@ -11,7 +11,7 @@ import signal
 from typing import Any
 
 import pytest
-from integration.support.hook import example, listening
+from integration.support.runs.hook import example, listening
 
 from .site import Site, kill, most_at_once, spans, wait_for
 

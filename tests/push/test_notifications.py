@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from integration.support.hook import example, listening
+from integration.support.runs.hook import example, listening
 
 from .site import Site
 

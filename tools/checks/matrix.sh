@@ -53,7 +53,7 @@ run() {
     tools/link-collection.sh "$venv/bin/python"
     say "ansible-core $release on $("$python" --version)"
     if [ "$quick" ]; then
-        "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/integration/test_every_plugin.py \
+        "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/integration/playbooks/test_every_plugin.py \
             tests/push/test_upgrade.py -k "every_plugin_is_imported or small_fleet_is_upgraded"
         return
     fi

@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from devkit.agent import ROOT
-from integration.support.scenes import Scene
+from integration.support.fleets.scenes import Scene
 from job_fleet import FLEET, begin, complete_fleet, reports
 from jsonschema import Draft7Validator
 from memory_consul import MemoryConsul

@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages import live_
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.page_folder import PageFolder
 from devkit.agent import ROOT
-from integration.support.scenes import Scene
+from integration.support.fleets.scenes import Scene
 from jsonschema import Draft7Validator
 from memory_consul import MemoryConsul
 

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operator puts hosts back among those that wait: those that failed, and those that are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.kv import RawKV
+from integration.support.fleets.fleet import gates, history, names, record, seed
+from integration.support.runs.commands import UNLIMITED, control, cut_short, fail
+from integration.support.runs.playbook import Runner
+
+# On each release, test_playbooks_control.py and the examples of the documentation run the module.
+pytestmark = pytest.mark.one_release
+
+
+def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Store, consul: RawKV) -> None:
+    fail(begun, "controller1")
+    assert make_pass(begun, PassRequest()).plan.status()["failed"] == ["controller1"]
+    unknown, retried, again = run(
+        [control("retry", hosts=["controller9"]), control("retry", hosts=["controller1", "compute1"]), control("retry")]
+    )
+    assert unknown["failure"]["message"] == "hosts: 'controller9' is no host of this fleet; did you mean 'controller1'?"
+    assert (retried["changed"], retried["hosts"], again["changed"]) == (True, ["controller1"], False)
+    assert retried["remarks"] == ["Not changed, because neither failed nor lost: compute1."]
+    assert gates(consul)["host/controller1"] == "False"
+    kept = record(consul, "controller1")
+    assert (kept["state"], kept["attempt"], "error" in kept) == ("retried", 1, False)
+    assert [one.host for one in make_pass(begun, PassRequest()).admissions] == ["controller1"]
+    write_report(begun, HostReport("controller1", "2", "started"))
+    assert record(consul, "controller1")["attempt"] == 2
+
+
+def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: Store, consul: RawKV) -> None:
+    many = names(compute=50)
+    seed(consul, many)
+    make_pass(store, PassRequest("2", UNLIMITED))
+    for host in many:
+        consul.put(f"upgrade/hosts/{host}", json.dumps({"version": "2", "state": "failed", "error": "no disk"}))
+    cut_short(store, 2)
+    done = operator.retry(store, operator.Command("fixed"), [*many])
+    assert (done.hosts, done.remarks) == ([*many], [])
+    assert {json.loads(value)["state"] for value in consul.tree("upgrade/hosts/").values()} == {"retried"}
+    retries = [event["hosts"] for event in history(consul) if event["what"] == "retry"]
+    assert sorted(host for hosts in retries for host in hosts) == sorted(many)
+    assert {change.key for change in done.changes} >= {f"upgrade/hosts/{host}" for host in many}
+
+
+def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_named(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=3), "1")
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    write_report(store, HostReport("compute1", "2", "started"))
+    operator.roll_back(store, operator.Command())
+    assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
+    without_hosts, other = run([control("retry"), control("retry", hosts=["compute2"])])
+    assert (without_hosts["hosts"], without_hosts["remarks"], other["hosts"]) == ([], [], [])
+    named = [control("retry", hosts=["compute1"], by="ann", reason="it is off")]
+    dry = run(named, check=True)[0]
+    assert (dry["changed"], dry["hosts"], record(consul, "compute1")["state"]) == (True, ["compute1"], "started")
+    put_back, again = run([*named, *named])
+    assert (put_back["changed"], put_back["hosts"], again["changed"]) == (True, ["compute1"], False)
+    assert put_back["remarks"] == [
+        "compute1 had begun its upgrade to 2 and reported no end. It now counts as ended, and its slot is free: make sure that "
+        "no upgrade runs there."
+    ]
+    event = history(consul)[-1]
+    assert (event["by"], event["hosts"]["compute1"][:19]) == ("ann", "it is off; it was: ")
+    # It left the version that it is taken back to, so it has to go there.
+    outcome = make_pass(store, PassRequest())
+    assert [one.host for one in outcome.admissions] == ["compute1"]
+
+
+def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2), "1")
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    write_report(store, HostReport("compute1", "2", "started"))
+    operator.roll_back(store, operator.Command())
+    consul.put("upgrade/drivers/compute1", "{}")
+    done = operator.retry(store, operator.Command(), ["compute1"])
+    assert (done.hosts, done.remarks) == ([], ["Not changed, because neither failed nor lost: compute1."])
+
+
+def test_an_empty_list_of_hosts_retries_no_host(run: Runner, begun: Store, consul: RawKV) -> None:
+    fail(begun, "controller1")
+    before = consul.tree()
+    without_hosts = run([control("retry", hosts=[])])[0]
+    assert (without_hosts["changed"], without_hosts["hosts"]) == (False, [])
+    assert without_hosts["remarks"] == [
+        "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
+    ]
+    assert consul.tree() == before
+    assert operator.retry(begun, operator.Command()).hosts == ["controller1"]
+
+
+def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: Store, consul: RawKV) -> None:
+    fail(begun, "controller1")
+    set_holds(begun, HoldTargets(hosts=["controller1"]), "RAM test", "ann")
+    retried = run([control("retry")])[0]
+    assert retried["hosts"] == ["controller1"]
+    assert retried["remarks"][0].startswith("controller1 is held by ann since ")
+    assert consul.get("upgrade/hold/host/controller1")
+    assert make_pass(begun, PassRequest()).plan.hosts["controller1"].state == "held"

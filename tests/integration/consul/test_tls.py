@@ -1,0 +1,223 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""TLS: each thing that can be wrong with it has its own clear message, and client certificates work."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul, WakeWatch
+from devkit.agent import Agent
+from integration.support.processes.tls import Authority, Pair
+from integration.support.runs.commands import UNLIMITED
+from integration.support.runs.coverage import Coverage
+from integration.support.runs.hook import example
+from integration.support.runs.playbook import Runner, ask, gate, health, info, plan, report
+from integration.support.runs.push import WATCHED, push_run, stopped, without_services
+from no_signals import NoSignals
+from written_services import Roles
+
+pytestmark = pytest.mark.one_release
+
+
+@dataclass(frozen=True)
+class Secure:
+    """An agent that asks for client certificates on its HTTPS port, and the certificates of its world."""
+
+    agent: Agent
+    ca: str
+    other_ca: str
+    client: Pair
+    stranger: Pair
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    ours = Authority(tmp_path_factory.mktemp("ours"), "our-authority")
+    others = Authority(tmp_path_factory.mktemp("others"), "other-authority")
+    server = ours.sign("consul.example.com", "127.0.0.1")
+    tls = {"key_file": server.key, "cert_file": server.cert, "ca_file": ours.cert, "verify_incoming_https": True}
+    with Agent(tls) as agent:
+        yield Secure(agent, ours.cert, others.cert, ours.sign("client"), others.sign("stranger"))
+
+
+def settings(secure: Secure, **more: Any) -> Settings:
+    cert = (secure.client.cert, secure.client.key)
+    given = {
+        "port": secure.agent.https_port,
+        "scheme": "https",
+        "verify": secure.ca,
+        "cert": cert,
+        "timeout": 2,
+        **more,
+    }
+    return Settings(**given)
+
+
+def failure(settings: Settings) -> UpgradeError:
+    with pytest.raises(UpgradeError) as caught:
+        read_fleet(Store(settings))
+    return caught.value
+
+
+@pytest.mark.thorough
+def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
+    tmp_path: Path, secure: Secure, seen: Coverage
+) -> None:
+    run = Runner(tmp_path, {}, seen)
+    options = {
+        "host": "127.0.0.1", "port": secure.agent.https_port, "scheme": "https", "validate_certs": True, "timeout": 2.5,
+        "ca_path": secure.ca, "client_cert": secure.client.cert, "client_key": secure.client.key, "datacenter": "dc1",
+        "pass_limit": 30,
+    }  # fmt: skip
+    environ = {
+        "CONSUL_HTTP_ADDR": f"127.0.0.1:{secure.agent.https_port}",
+        "CONSUL_HTTP_SSL": "true",
+        "CONSUL_CACERT": secure.ca,
+        "CONSUL_CLIENT_CERT": secure.client.cert,
+        "CONSUL_CLIENT_KEY": secure.client.key,
+    }
+    # This agent has no ACLs, so it takes any token; that it comes through is tested where there are some.
+    options["token"] = "any"
+    writes = [
+        plan(version="1", instructions=UNLIMITED, **options),
+        {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "reason": "audit", **options}},
+        {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "state": "absent", **options}},
+        {"convoy.upgrade.consul_upgrade_control": {"action": "rollback", "version": "0", **options}},
+        plan(version="1", replace="0", instructions=UNLIMITED, **options),
+        report("compute1", "1", "upgraded", **options),
+        gate(scope="global", value=True, **options),
+        health("puppet", **options),
+    ]
+    written = run(writes)
+    assert [result["changed"] for result in written] == [True] * 8, written.stdout
+    # This server has no ACLs.
+    assert (
+        "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
+    )
+    told = {"folder": str(tmp_path), **options}
+    assert not run([{"convoy.upgrade.consul_upgrade_rollout_report": told}])[0]["failed"]
+    metrics = {"path": str(tmp_path / "convoy.prom"), **options}
+    assert not run([{"convoy.upgrade.consul_upgrade_metrics": metrics}])[0]["failed"]
+    # Where there is no rollout, following it ends at once.
+    looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
+    looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])
+    assert [result["failed"] for result in looked] == [False] * 2, looked.stdout
+    noted = run(
+        [{"convoy.upgrade.consul_upgrade_notify": {"hook": str(example(tmp_path)), **options}}], environ=WATCHED
+    )
+    assert not noted[0]["failed"], noted.stdout
+    assert b'"epoch": ' in (secure.agent.kv.get("upgrade/notified") or b"")
+    by_options = run([info(**options), ask("compute1", **options)])
+    tasks = [
+        *without_services(Roles(tmp_path / "roles"), {"compute1": "web"}, "1", options),
+        push_run(state="started", **options),
+        push_run(state="settled", play="dataplane"),
+        stopped(),
+    ]
+    done = run(tasks, environ=WATCHED)
+    assert [result["failed"] for result in done] == [False] * 5, done.stdout
+    assert done[3]["done"]
+    by_environment = run([info(), ask("compute1")], environ=environ)
+    unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})
+    refused = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": secure.other_ca})
+    for played in (by_options, by_environment, unverified):
+        assert [result["failed"] for result in played] == [False, False], played.stdout
+        assert played[1]["msg"] == [True]
+    for result in refused:
+        assert "certificate verify failed" in result["msg"]
+        assert "Set ca_path (or CONSUL_CACERT) to the authority that signed its certificate" in result["msg"]
+    assert refused[0]["failure"]["code"] == "tls"
+
+
+def test_an_agent_of_a_node_waits_and_is_woken(secure: Secure) -> None:
+    key = "upgrade/wake/compute1"
+    secure.agent.kv.put(key, "enrolled")
+    # Shorter than the wait: an answer that does not come in time is an error.
+    to = Connection(
+        port=secure.agent.https_port,
+        scheme="https",
+        verify=secure.ca,
+        cert=(secure.client.cert, secure.client.key),
+        timeout=1,
+    )
+    signals = NoSignals()
+    with signals.pipe, signals.other_end, contextlib.closing(WakeWatch(to, [key], signals)) as watch:
+        watch.note(Consul(to).read([key]))
+        began = time.monotonic()
+        assert not watch.wait(2.5, 10, lambda: False)
+        assert 2.4 < time.monotonic() - began < 4
+        threading.Timer(0.5, secure.agent.kv.put, [key, "1700000000"]).start()
+        assert watch.wait(20, 20, lambda: False)
+        assert time.monotonic() - began < 10
+
+
+def test_an_authority_that_signed_something_else(secure: Secure) -> None:
+    error = failure(settings(secure, verify=secure.other_ca))
+    assert error.code == "tls"
+    assert "certificate verify failed" in error.message
+    assert "Set ca_path (or CONSUL_CACERT) to the authority" in error.message
+
+
+def test_an_authority_that_the_system_does_not_know(secure: Secure) -> None:
+    assert failure(settings(secure, verify=True)).code == "tls"
+
+
+def test_a_name_that_the_certificate_does_not_have(secure: Secure) -> None:
+    error = failure(settings(secure, host="localhost"))
+    assert error.code == "tls"
+    assert "localhost" in error.message
+    assert "and host to its name" in error.message
+
+
+@pytest.mark.parametrize("cert", ["none", "stranger"])
+def test_a_client_certificate_that_is_missing_or_signed_by_others(secure: Secure, cert: str) -> None:
+    pair = None if cert == "none" else (secure.stranger.cert, secure.stranger.key)
+    error = failure(settings(secure, cert=pair))
+    assert error.code == "tls", error.message
+    assert "If it requires a client certificate, set client_cert and client_key" in error.message
+
+
+def test_https_to_the_http_port(secure: Secure) -> None:
+    error = failure(settings(secure, port=secure.agent.http_port))
+    assert error.code == "tls", error.message
+    assert "The port speaks plain HTTP; set scheme to http, or use the HTTPS port." in error.message
+
+
+def test_http_to_the_https_port(secure: Secure) -> None:
+    error = failure(settings(secure, scheme="http", timeout=0.2))
+    # Consul answers and resets the connection at once, and which of the two gets here first is a matter of luck.
+    said = "speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)"
+    assert said in error.message or "are host, port and scheme (or CONSUL_HTTP_ADDR) right?" in error.message
+
+
+@pytest.mark.parametrize("option", ["ca_path", "client_cert", "client_key"])
+def test_a_file_that_is_not_there(secure: Secure, option: str) -> None:
+    given: dict[str, Any] = {
+        "port": secure.agent.https_port, "scheme": "https", "ca_path": secure.ca,
+        "client_cert": secure.client.cert, "client_key": secure.client.key, option: "/no/such.pem",
+    }  # fmt: skip
+    with pytest.raises(UpgradeError) as caught:
+        read_fleet(Store(read_settings(given.get, {})))
+    assert caught.value.code == "bad_connection"
+    assert caught.value.message.startswith(f"{option}: /no/such.pem ")
+
+
+def test_a_file_that_holds_no_certificate(secure: Secure, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("not a certificate")
+    assert failure(settings(secure, verify=str(empty))).code == "tls"
+    assert failure(settings(secure, cert=(str(empty), secure.client.key))).code == "tls"

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The node agent as a process: settings, tokens and certificates that change, and those that can't be used."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from devkit.kv import RawKV
+from integration.support.processes.agent_process import GATE, Node, wait_for
+from thorough import quick
+
+
+@pytest.mark.thorough
+def test_settings_that_change_are_read_again_and_bad_ones_end_the_agent_with_one_sentence(
+    consul: RawKV, node: Node
+) -> None:
+    node.start()
+    wait_for(node.says("closed:"), "it waits")
+    node.write(puppet_gate_role="storage")
+    assert node.process is not None
+    node.process.send_signal(signal.SIGHUP)
+    wait_for(node.says("have changed"), "it reads them")
+    consul.put("config_state/enable_puppet/role/storage", "False")
+    node.write(puppet_gate_rle="compute")
+    node.process.send_signal(signal.SIGHUP)
+    assert node.process.wait(timeout=20) == 78
+    wait_for(
+        node.says(
+            f"{node.file}: puppet_gate_rle is not a setting; did you mean puppet_gate_role? Correct or remove it."
+        ),
+        "it says why",
+    )
+    # With the settings before, an agent run has reported it.
+    (run,) = node.runs
+    assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
+    assert run["facts"]["puppet_gate_role"] == "storage"
+
+
+@pytest.mark.parametrize("fault", ["settings", "token"])
+def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_agent_again(
+    fault: str, node: Node
+) -> None:
+    token = node.folder / "token"
+    token.write_text("5ec2e7\n")
+    node.write(puppet_gate_token_file=str(token))
+    node.start()
+    wait_for(node.says("closed:"), "it waits")
+    assert node.process is not None
+    # The run that reports it lasts until it is told to end.
+    (node.folder / "what").write_text("wait")
+    if fault == "settings":
+        node.write(puppet_gate_rle="compute")
+    else:
+        token.rename(node.folder / "elsewhere")
+    node.process.send_signal(signal.SIGHUP)
+    if fault == "settings":
+        wait_for(lambda: node.runs, "it is reported")
+        node.write()
+        (node.folder / "what").write_text("fail")
+    # With any code but 78, systemd starts it again.
+    assert node.process.wait(timeout=20) == (1 if fault == "settings" else 75)
+    assert len(node.runs) == (1 if fault == "settings" else 0)
+
+
+def test_a_certificate_that_is_being_renewed_does_not_end_the_agent(node: Node) -> None:
+    certificate = node.folder / "client.pem"
+    certificate.write_text("half of it")
+    node.write(
+        upgrade_consul_scheme="https",
+        upgrade_consul_client_cert=str(certificate),
+        upgrade_consul_client_key=str(certificate),
+    )
+    node.start()
+    wait_for(node.says(f"can't be reached: a certificate can't be read ({certificate}"), "it says so")
+    time.sleep(1)
+    assert node.process is not None and node.process.poll() is None
+    assert node.runs == []
+
+
+def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
+    node.start()
+    wait_for(node.says("closed:"), "it waits")
+    assert node.process is not None
+    node.file.write_text('{"puppet_gate_ro')
+    # A second signal does not shorten the pause before the second read.
+    for _time in range(2):
+        node.process.send_signal(signal.SIGHUP)
+        time.sleep(0.15)
+    node.write(puppet_gate_role="storage")
+    wait_for(node.says("have changed"), "it reads them")
+    assert node.process.poll() is None
+    assert node.runs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    quick(
+        3,
+        [
+            ("", "is empty"),
+            ("{", "is not JSON"),
+            ("[]", "is not an object"),
+            ('{"puppet_gate_interval": "often"}', 'puppet_gate_interval is "often"; give a whole number above 0'),
+            ('{"puppet_gate_puppet": "maybe"}', "give one of apply, agent"),
+            (
+                '{"puppet_gate_host": "compute7", "puppet_gate_token_file": "/nonexistent/token"}',
+                "the token file /nonexistent/token can't be read",
+            ),
+            (None, "can't be read: No such file or directory"),
+        ],
+    ),
+)
+@pytest.mark.usefixtures("consul")
+def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, told: str, node: Node) -> None:
+    node.file.unlink() if text is None else node.file.write_text(text)
+    for command in ("agent", "once", "run", "check", "status"):
+        done = node.call(command)
+        # A token file that is right again is noticed by no unit of systemd.
+        assert done.returncode == (75 if command == "agent" and "token" in told else 78), done
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert node.runs == []
+
+
+@pytest.mark.usefixtures("consul")
+def test_the_check_names_all_that_would_keep_a_job_from_running(node: Node) -> None:
+    folder = node.folder / "commands.d"
+    folder.mkdir(mode=0o755)
+    (folder / "restart").write_text("#!/bin/sh\n")
+    (folder / "restart").chmod(0o755)
+    signers = node.folder / "signers"
+    node.write(
+        puppet_gate_commands_dir=str(folder),
+        puppet_gate_allowed_signers=str(signers),
+        puppet_gate_require_signed_jobs=True,
+    )
+    done = node.call("check")
+    without_schema, without_signers = done.stderr.splitlines()
+    assert done.returncode == 65
+    assert f"{folder}/restart.json can't be read: No such file" in without_schema
+    assert f"{signers} can't be read: No such file" in without_signers
+
+
+@pytest.mark.parametrize("fault", quick(1, ["link", "folder"]))
+def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    folder, other = node.folder / "run", node.folder / "other"
+    folder.mkdir(mode=0o755)
+    other.write_text("its content")
+    if fault == "link":
+        (folder / "agent.lock").symlink_to(other)
+        told = f"convoy-node: The lock can't be opened: {folder}/agent.lock is a symbolic link. Run rm {folder}/agent.lock\n"
+    else:
+        folder.chmod(0o777)
+        told = (
+            f"convoy-node: Locks in {folder} can't be trusted: {folder} can be written by other users than its owner (mode 0777). Run chmod "
+            f"go-w {folder}, or set puppet_gate_lock_file to a path in /run/convoy\n"
+        )
+        # Nor are the temporary files of an agent run put there.
+        done = node.call("run")
+        assert (done.returncode, done.stderr) == (1, told)
+    done = node.call("once")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    assert (node.runs, other.read_text()) == ([], "its content")

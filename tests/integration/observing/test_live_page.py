@@ -1,0 +1,451 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The live page, of rollouts in a real Consul, as a real browser shows it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import progress_update
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
+from convoy_node.node.connection import Connection
+from devkit.agent import ROOT, Agent
+from devkit.kv import RawKV
+from integration.support.fleets.fleet import names, seed
+from integration.support.fleets.scenes import Scene
+from integration.support.processes.browser_session import BrowserSession, browser_session
+from integration.support.processes.job_nodes import command_folder, install, running_nodes
+from integration.support.runs.commands import UNLIMITED
+from integration.support.runs.playbook import wait_until
+from integration.support.runs.shipped import Shipped
+from missing import missing
+from thorough import quick
+
+# A page is the same on every release of Ansible.
+pytestmark = pytest.mark.one_release
+
+HOSTILE = "</title><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+SIZES = [(1280, False), (1280, True), (390, False), (390, True)]
+
+
+class Site:
+    """A page of a fleet in Consul, and a web server for it."""
+
+    def __init__(self, store: Store, folder: Path, fleet: Mapping[str, str]) -> None:
+        folder.mkdir()
+        self.folder, self._store, self._fleet = folder, store, fleet
+        self.page = LivePage(store, str(folder))
+        handler = functools.partial(_Quiet, directory=str(folder))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def update(self) -> None:
+        """Write what Consul has now."""
+        self.page.update(progress_update(read_fleet(self._store, fleet=self._fleet)))
+        assert self.page.warning == ""
+
+    def close(self) -> None:
+        self.page.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_given: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserSession]:
+    try:
+        with browser_session(tmp_path_factory.mktemp("browser")) as session:
+            yield session
+    except OSError as error:
+        missing(f"no browser here: {error}")
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    found = subprocess.run([ROOT / "tools/axe.sh"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        missing(f"no axe-core here: {found.stderr.strip()}")
+    return Path(found.stdout.strip()).read_text()
+
+
+@pytest.fixture
+def site(store: Store, consul: RawKV, tmp_path: Path) -> Iterator[Site]:
+    """A rollout to its third stage: 223 hosts, of which one failed and one is held."""
+    found = Site(store, tmp_path / "page", Scene().write(consul))
+    found.update()
+    yield found
+    found.close()
+
+
+def serious(browser: BrowserSession, axe: str) -> list[str]:
+    """Return the serious findings of axe-core on the page."""
+    browser.run(axe)
+    found = browser.run("axe.run().then((one) => one.violations)")
+    return [
+        f"{one['id']}: {one['help']}: {[node['html'][:150] for node in one['nodes'][:3]]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("width", "dark"), quick(1, SIZES))
+def test_each_view_is_accessible_at_each_size_in_light_and_dark(
+    site: Site, browser: BrowserSession, axe: str, width: int, dark: bool
+) -> None:
+    (report,) = site.folder.glob("rollout-2.10-*.html")
+    views = {"overview": "index.html", "hosts": "hosts/1.html", "report": report.name}
+    browser.look(width=width, dark=dark)
+    for name, path in views.items():
+        browser.open(f"{site.url}/{path}")
+        assert serious(browser, axe) == [], name
+        # Wide tables scroll by themselves.
+        assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
+        assert browser.complaints == [], name
+    if os.environ.get("CONVOY_TEST_PICTURES") and (width, dark) == SIZES[0]:
+        # For the documentation.
+        browser.look(width=1280, dark=False)
+        browser.open(f"{site.url}/index.html")
+        browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
+
+
+@pytest.mark.thorough
+def test_an_awaited_operator_and_the_command_are_at_the_top(
+    store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
+) -> None:
+    site = Site(store, tmp_path / "page", Scene(computes=40, waits=True).write(consul))
+    try:
+        site.update()
+        browser.look(width=390, dark=False)
+        browser.open(f"{site.url}/index.html")
+        assert serious(browser, axe) == []
+        command = "ansible-playbook convoy.upgrade.approve -i inventory.yml -e stage=canary"
+        assert browser.run("document.querySelector('#needs code').textContent") == command
+        assert browser.run("document.querySelector('#needs code').getBoundingClientRect().bottom") < 900
+        assert "needs an approval" in browser.run("document.querySelector('#needs').innerText")
+        assert browser.run("document.querySelector('.stages .approval').innerText").startswith("1. canary")
+
+        operator.approve(store, operator.Command(by="bob", reason="logins work"), "canary")
+        make_pass(store, PassRequest())
+        site.update()
+        browser.wait_until("!document.querySelector('#needs code')")
+        browser.wait_until("document.querySelector('.stages .done').innerText.includes('approved by bob')")
+    finally:
+        site.close()
+
+
+@pytest.mark.thorough
+def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader(
+    site: Site, store: Store, browser: BrowserSession
+) -> None:
+    browser.look(width=1280, dark=False)
+    browser.open(f"{site.url}/index.html")
+    browser.run("window.stays = true; document.querySelector('#rules details').open = true")
+    browser.run("document.querySelector('#moving a').focus()")
+    focused = browser.run("document.activeElement.textContent")
+    browser.run("document.querySelector('#find input').value = 'half'")
+    before = browser.run("document.querySelector('#tiles b').textContent")
+
+    write_report(store, HostReport("compute89", "2.10", "failed", service="nova", step="stop", error="no space left"))
+    site.update()
+
+    browser.wait_until("document.querySelector('#failures').innerText.includes('no space left')")
+    assert browser.run("document.querySelector('#tiles b').textContent") == before
+    assert browser.run("window.stays && document.querySelector('#rules details').open")
+    assert browser.run("document.activeElement.textContent") == focused
+    assert browser.run("document.querySelector('#find input').value") == "half"
+    # Durations go on without a change.
+    shown = browser.run("document.querySelector('#moving [data-since]').textContent")
+    browser.wait_until(f"document.querySelector('#moving [data-since]').textContent !== {json.dumps(shown)}")
+    assert browser.complaints == []
+
+
+def test_a_reader_with_a_keyboard_goes_from_a_failure_to_the_details_of_its_host(
+    site: Site, browser: BrowserSession
+) -> None:
+    browser.look(width=1280, dark=False)
+    browser.open(f"{site.url}/index.html")
+    browser.press("Tab")
+    assert browser.run("document.activeElement.textContent") == "Skip to the rollout"
+    assert browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    for _press in range(60):
+        browser.press("Tab")
+        if browser.run("document.activeElement.textContent") == "compute31":
+            break
+    browser.press("Enter")
+    browser.wait_until("location.hash === '#h-compute31' && document.querySelector('article:target')")
+    details = browser.run("document.querySelector('article:target').innerText")
+    assert "failed" in details
+    assert "nova-compute did not come up on compute31" in details
+    assert "retry -i inventory.yml -e host=compute31" in details
+    assert browser.run("document.querySelector('article:target details').open")
+    assert browser.complaints == []
+
+
+def test_a_host_is_found_by_its_name(site: Site, browser: BrowserSession) -> None:
+    browser.open(f"{site.url}/index.html")
+    browser.run("document.querySelector('#find input').focus()")
+    browser.type("storage1")
+    browser.wait_until("document.querySelectorAll('#found li').length === 8")
+    browser.type("7")
+    browser.wait_until("document.querySelectorAll('#found li').length === 1")
+    browser.press("Enter")
+    browser.wait_until("document.querySelector('article:target h2 a').textContent === 'storage17'")
+
+
+def test_it_is_whole_without_scripts_and_from_a_disk(site: Site, browser: BrowserSession) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(f"{site.url}/index.html")
+        tree = browser.call("DOMSnapshot.captureSnapshot", computedStyles=[])
+        texts = " ".join(tree["strings"])
+        assert "compute31" in texts
+        assert "nova-compute did not come up" in texts
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    text = (site.folder / "index.html").read_text()
+    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in text
+    browser.open((site.folder / "index.html").as_uri())
+    browser.run("document.querySelector('#failures a').click()")
+    browser.wait_until("document.querySelector('article:target h2 a').textContent === 'compute31'")
+    assert browser.complaints == []
+
+
+@pytest.mark.thorough
+def test_a_page_that_no_one_writes_any_more_says_so(site: Site, browser: BrowserSession) -> None:
+    browser.open(f"{site.url}/index.html")
+    assert browser.run("document.querySelector('#stale').hidden")
+    # The page has been loaded again, and has looked once more.
+    asked = "performance.getEntriesByType('resource').filter((one) => one.name.includes('changes.json')).length"
+    browser.wait_until(f"{asked} > 1")
+    # Three minutes later, nothing has been written.
+    browser.run("{ const real = performance.now.bind(performance); performance.now = () => real() + 180000; }")
+    browser.wait_until("document.querySelector('#stale').innerText.includes('was not written for 3m')")
+    (site.folder / "changes.json").rename(site.folder / "gone.json")
+    browser.wait_until("document.querySelector('#stale').innerText.includes('the server answers 404')")
+    (site.folder / "gone.json").rename(site.folder / "changes.json")
+    site.update()
+    browser.wait_until("document.querySelector('#stale').hidden")
+    site.page.close()
+    browser.wait_until("document.querySelector('#top').innerText.includes('no longer updated')")
+
+
+@pytest.mark.thorough
+def test_a_page_of_hosts_says_that_its_state_is_old(site: Site, browser: BrowserSession) -> None:
+    browser.open(f"{site.url}/hosts/1.html")
+    # For readers without scripts.
+    assert "Last written " in browser.run("document.querySelector('#top').innerText")
+    stale = "document.querySelector('#stale')"
+    browser.wait_until("performance.getEntriesByType('resource').some((one) => one.name.includes('changes.json'))")
+    assert browser.run(f"{stale}.hidden")
+    site.page.update(Unreachable("unreachable", "Consul does not answer."))
+    browser.wait_until(f"{stale}.innerText === 'Consul does not answer. The page shows the last known state.'")
+    # The seconds of two writes differ.
+    time.sleep(1)
+    site.update()
+    browser.wait_until(f"{stale}.hidden")
+    browser.run("{ const real = performance.now.bind(performance); performance.now = () => real() + 180000; }")
+    browser.wait_until(f"{stale}.innerText.includes('was not written for 3m')")
+    site.page.close()
+    browser.wait_until(f"{stale}.innerText === 'This page is no longer updated.'")
+    assert browser.complaints == []
+
+
+def test_text_of_hosts_is_only_text(
+    store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
+) -> None:
+    hosts = {f"web{HOSTILE.replace('/', '')}{number}": "web" for number in range(3)} | names(compute=2)
+    consul.load([("current_version", "1"), *((f"running/versions/1/{host}", "1") for host in hosts)])
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    for host in hosts:
+        write_report(store, HostReport(host, "2", "failed", service=HOSTILE, step=HOSTILE, error=HOSTILE))
+    site = Site(store, tmp_path / "page", hosts)
+    try:
+        site.update()
+        (report,) = site.folder.glob("rollout-*.html")
+        for path in ("index.html", "hosts/1.html", "hosts/2.html", report.name):
+            browser.open(f"{site.url}/{path}")
+            browser.wait_until("document.querySelector('h1')")
+            time.sleep(0.3)
+            assert browser.run("document.title") != "owned", path
+            assert browser.run("document.images.length") == 0
+            assert browser.complaints == [], path
+            assert serious(browser, axe) == [], path
+        browser.open(f"{site.url}/index.html")
+        # The hosts of role web are the last ones.
+        browser.run("[...document.querySelectorAll('#failures a')].at(-1).click()")
+        browser.wait_until("document.querySelector('article:target')")
+        # A name that is no plain word is quoted for the shell.
+        command = browser.run("document.querySelector('article:target code').textContent")
+        words = subprocess.run(["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True)
+        assert json.loads(words.stdout.splitlines()[-1])["host"] in hosts
+    finally:
+        site.close()
+
+
+@pytest.mark.thorough
+def test_a_job_has_its_command_and_the_output_of_each_host(
+    agent: Agent, store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
+) -> None:
+    """Done on one host, failed on another one, running on a third one, and not for the fourth one."""
+    hosts = names(compute=3, controller=1)
+    seed(consul, hosts)
+    consul.put("config_state/enable_puppet/global", "True")
+    site = Site(store, tmp_path / "page", hosts)
+    with command_folder() as folder:
+        (folder / "hostile").write_text(HOSTILE)
+        install(
+            folder,
+            f"""case $CONVOY_HOST in
+compute1) echo "waited $CONVOY_ARG_GRACE s" ;;
+compute2) cat {folder}/hostile; echo no disk; (exit 3) ;;
+*) while ! test -e {folder}/over; do sleep 0.1; done; echo at last ;;
+esac""",
+        )
+        with running_nodes(Connection(port=agent.http_port), hosts, folder):
+            try:
+                job = Job("work-1", "work", int(time.time()) + 600, {"grace": 7}, roles=("compute",), by="ann")
+                rules = {**UNLIMITED, "failure_rules": {"fleet": 3}}
+                make_pass(store, PassRequest(version=job.target, job=job, rules=rules, fleet=hosts))
+                wait_until(lambda: states(consul) == ["done", "failed", "started"], 60, "the ends of two hosts")
+                site.update()
+                found = json.loads((site.folder / "state.json").read_text())["rollout"]["job"]
+                assert (found["id"], found["command"], found["args"]) == ("work-1", "work", '{"grace": 7}')
+                assert [found[name] for name in ("done", "running", "failed", "waiting")] == [1, 1, 1, 0]
+
+                browser.look(width=1280, dark=False)
+                browser.open(f"{site.url}/index.html")
+                assert browser.run("document.querySelector('h1').textContent") == "Job work-1"
+                assert browser.run("document.title") == "Job work-1: 1 of 3 done"
+                assert "work, arguments {" in browser.run("document.querySelector('#top').innerText")
+                assert "exit status 3" in browser.run("document.querySelector('#failures').innerText")
+                assert browser.run("document.querySelector('#moving td').textContent") == "compute3"
+                assert serious(browser, axe) == []
+                browser.open(f"{site.url}/hosts/1.html")
+                assert [details_of(browser, f"compute{number}", "h2 .pill") for number in (1, 2, 3)] == [
+                    "done", "failed", "running",
+                ]  # fmt: skip
+                done, failed, running = (details_of(browser, f"compute{number}") for number in (1, 2, 3))
+                assert "Has run the job work-1." in done and "done, exit status 0" in done and "waited 7 s" in done
+                assert "failed, exit status 3" in failed and "no disk" in failed and HOSTILE in failed
+                assert "retry -i inventory.yml -e host=compute2" in failed
+                assert "Last output" not in running
+                assert browser.run("document.images.length") == 0
+                assert serious(browser, axe) == []
+                assert browser.complaints == []
+
+                (folder / "over").touch()
+                wait_until(lambda: states(consul) == ["done", "failed", "done"], 60, "the end of compute3")
+                site.update()
+                browser.wait_until("document.querySelector('#h-compute3').innerText.includes('at last')")
+                browser.open(f"{site.url}/hosts/2.html")
+                assert "The job work-1 is not for it" in details_of(browser, "controller1")
+            finally:
+                (folder / "over").touch()
+                site.close()
+
+
+def states(consul: RawKV) -> list[str]:
+    """Return the states that three hosts report in the job."""
+    records = (consul.get(f"upgrade/job_records/compute{number}") for number in (1, 2, 3))
+    return [json.loads(one)["state"] for one in records if one]
+
+
+def details_of(browser: BrowserSession, host: str, part: str = "") -> str:
+    """Return the text of a host on a page of hosts, or of a part of it."""
+    return str(browser.run(f"document.querySelector('#h-{host} {part}').innerText"))
+
+
+@pytest.mark.thorough
+def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
+    store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession
+) -> None:
+    site = Site(store, tmp_path / "page", Scene(computes=4977).write(consul))
+    try:
+        site.update()
+        browser.look(width=1280, dark=False)
+        browser.open(f"{site.url}/index.html")
+        browser.wait_until("performance.getEntriesByName('first-contentful-paint').length")
+        assert browser.run("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 1000
+        browser.run(
+            "new PerformanceObserver((list) => { for (const one of list.getEntries()) window.longest = "
+            "Math.max(window.longest || 0, one.duration); }).observe({type: 'longtask', buffered: true})"
+        )
+        browser.run("window.longest = 0")
+        write_report(store, HostReport("compute4900", "2.10", "failed", error="no space left"))
+        begun = time.process_time()
+        read = progress_update(read_fleet(store, fleet=site._fleet))
+        read_for = time.process_time() - begun
+        site.page.update(read)
+        assert time.process_time() - begun - read_for < 1
+        browser.wait_until("document.querySelector('#failures').innerText.includes('no space left')", 10)
+        time.sleep(0.2)
+        assert browser.run("window.longest") < 1000
+        files = [*(site.folder / "hosts").iterdir()]
+        assert len(files) < 250
+    finally:
+        site.close()
+
+
+@pytest.mark.thorough
+def test_the_playbook_keeps_it_until_the_rollout_is_over(
+    play: Shipped, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    hosts = names(compute=2)
+    seed(consul, hosts)
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    folder = tmp_path / "page"
+    missing_folder = play("status", page=str(folder))
+    assert missing_folder.returncode == 2
+    assert "[bad_folder] page: " in missing_folder.stdout
+    folder.mkdir()
+    before = consul.tree()
+    running = play.start("status", page=str(folder))
+    until = time.monotonic() + 60
+    while not (folder / "changes.json").exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert consul.tree() == before
+    assert json.loads((folder / "state.json").read_text())["rollout"]["counts"]["upgraded"] == 0
+    second = play("status", page=str(folder))
+    assert second.returncode == 2
+    assert "another process writes a page there" in second.stdout
+    for host in hosts:
+        write_report(store, HostReport(host, "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
+    output, _none = running.communicate(timeout=60)
+    assert running.returncode == 0, output
+    assert f"The page is {folder}/index.html" in output
+    state = json.loads((folder / "state.json").read_text())
+    assert (state["over"], state["rollout"]["counts"]["upgraded"]) == (True, 2)
+    assert "This page is no longer updated." in (folder / "index.html").read_text()
+    again = play("status", page=str(folder))
+    assert again.returncode == 0, again.stdout
+    assert "changed=0" in again.stdout
+    checked = tmp_path / "checked"
+    checked.mkdir()
+    assert play("status", "--check", page=str(checked)).returncode == 0
+    assert [*checked.iterdir()] == []

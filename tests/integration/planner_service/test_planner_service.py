@@ -1,0 +1,441 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Planner services: they carry rollouts that were handed over, take over from each other, and stand still in doubt."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, wait_for_planner
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.fleets.fleet import gates, ledger, names, seed
+from integration.support.processes.planner_service import Nodes, Service, carried, open_hosts, running, until
+from integration.support.runs.commands import upgrade
+from thorough import quick
+
+pytestmark = pytest.mark.one_release
+
+Start = Callable[..., Service]
+ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
+HOSTS = names(web=6)
+MASTER = "d6b1a0d5-0000-4000-8000-00000000beef"
+
+
+def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] | None = None) -> None:
+    """Begin a rollout as an operator does, and hand it over."""
+    seed(consul, HOSTS)
+    made = make_pass(store, PassRequest("2", rules or ONE, limit=limit))
+    assert made.ledger is not None
+    hand_over(store, made.ledger, limit, dry=False)
+
+
+def hand_over_now(store: Store) -> None:
+    """Hand the rollout over as it is, as an operator does who admits no host meanwhile."""
+    made = make_pass(store, PassRequest(since=1, limit=["web6"]))
+    assert made.ledger is not None
+    hand_over(store, made.ledger, None, dry=False)
+
+
+def test_it_carries_a_rollout_to_its_end_and_stands_by_again(service: Start, store: Store, consul: RawKV) -> None:
+    one = service()
+    one.says("standing_by", "no rollout has begun")
+    assert until(lambda: running(consul)) == ["upgrade/planners/one"]
+    with Nodes(store, consul, HOSTS):
+        _begin(store, consul)
+        until(lambda: ledger(consul)["state"] == "complete")
+    one.says("standing_by", "the rollout to 2 is complete")
+    # The operator's pass admitted the first one.
+    assert one.admitted() == ["web2", "web3", "web4", "web5", "web6"]
+    assert gates(consul) == {"global": "True"}
+    one.says("complete", "2: web 6/6")
+    assert one.end() == 0
+    assert running(consul) == []
+
+
+def test_it_admits_no_host_of_a_rollout_that_was_not_handed_over(service: Start, store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    make_pass(store, PassRequest("2", ONE))
+    one = service()
+    text = one.says("standing_by", "was not handed over")
+    assert text.endswith("To hand it over, run convoy.upgrade.upgrade -e version=2 -e wait=false.")
+    upgrade(store, "web1")
+    epoch = ledger(consul)["epoch"]
+    time.sleep(2.5)
+    assert ledger(consul)["epoch"] == epoch
+    assert open_hosts(consul, HOSTS) == ["web1"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('{"version": "2", "only_at_night": true}', "only_at_night"),
+        ("[", "can't be read"),
+        ("", "can't be read"),
+    ],
+)
+def test_a_handover_that_it_does_not_understand_admits_no_host(
+    service: Start, store: Store, consul: RawKV, value: str, why: str
+) -> None:
+    _begin(store, consul)
+    if why == "only_at_night":
+        value = json.dumps({**json.loads(consul.get("upgrade/handover") or b""), "only_at_night": True})
+    consul.put("upgrade/handover", value)
+    one = service()
+    one.says("standing_by", why)
+    upgrade(store, "web1")
+    time.sleep(1.8)
+    assert one.admitted() == []
+
+
+@pytest.mark.thorough
+def test_a_newer_layout_admits_no_host_and_goes_on_once_it_is_gone(service: Start, store: Store, consul: RawKV) -> None:
+    _begin(store, consul)
+    consul.put("upgrade/schema", "7")
+    one = service()
+    one.says("newer_schema", "supports layouts up to 1")
+    consul.put("running/versions/2/web1", str(int(time.time())))
+    time.sleep(1.5)
+    assert one.admitted() == []
+    consul.put("upgrade/schema", "1")
+    until(one.admitted)
+
+
+@pytest.mark.thorough
+def test_it_admits_only_hosts_of_the_limit_until_the_next_handover(service: Start, store: Store, consul: RawKV) -> None:
+    _begin(store, consul, ["web1", "web2"])
+    one = service()
+    with Nodes(store, consul, HOSTS):
+        until(lambda: one.admitted() == ["web2"])
+        time.sleep(2)
+        assert one.admitted() == ["web2"]
+        hand_over_now(store)
+        until(lambda: ledger(consul)["state"] == "complete")
+
+
+def test_one_of_two_that_stand_by_takes_over_from_one_that_is_killed(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    services = [service(name) for name in ("one", "two", "three")]
+    _begin(store, consul)
+    until(lambda: len(running(consul)) == 3)
+    for one in services:
+        one.says("carrying")
+    seconds = []
+    for host, following in (("web1", "web2"), ("web2", "web3"), ("web3", "web4")):
+        if host != "web1":
+            acting = next(one for one in services if one.admitted()[-1:] == [host])
+            acting.kill()
+            services.remove(acting)
+        began = time.monotonic()
+        upgrade(store, host)
+        until(lambda following=following: following in open_hosts(consul, HOSTS))
+        seconds.append(time.monotonic() - began)
+        # Its log comes after its write.
+        until(lambda following=following: any(following in one.admitted() for one in services))
+    print(f"\nhand-over after kill -9: {', '.join(f'{one:.2f} s' for one in seconds[1:])}")
+    # Consul keeps the session of a dead process for 15 s at least.
+    assert max(seconds[1:]) < 15
+
+
+@pytest.mark.thorough
+def test_the_one_that_acts_does_so_at_once_and_the_other_one_only_watches(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    services = [service(name) for name in ("one", "two")]
+    _begin(store, consul)
+    with Nodes(store, consul, HOSTS) as nodes:
+        until(lambda: ledger(consul)["state"] == "complete")
+    hosts = [host for one in services for host in one.admitted()]
+    assert sorted(hosts) == ["web2", "web3", "web4", "web5", "web6"]
+    # From the second admission on, a single one works.
+    assert 5 in [len(one.admitted()) for one in services]
+    pauses = [nodes.done[f"web{n + 1}"] - nodes.done[f"web{n}"] for n in range(2, 6)]
+    print(f"\nfrom one host to the next: {', '.join(f'{one:.2f} s' for one in pauses)}")
+    # It does not wait for a quiet second.
+    assert min(pauses) < 1.0
+
+
+@pytest.mark.thorough
+def test_a_suspended_one_obeys_the_rules_of_now_when_it_goes_on(service: Start, store: Store, consul: RawKV) -> None:
+    one = service("one")
+    one.says("standing_by")
+    _begin(store, consul)
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    two = service("two")
+    two.says("carrying")
+    one.suspend()
+    upgrade(store, "web2")
+    until(lambda: two.admitted() == ["web3"])
+    operator.pause(store, operator.Command("lunch"))
+    upgrade(store, "web3")
+    time.sleep(1.8)
+    two.kill()
+    one.resume()
+    one.says("blocker", "lunch")
+    time.sleep(1.5)
+    assert one.admitted() == ["web2"]
+    operator.resume(store, operator.Command())
+    until(lambda: one.admitted() == ["web2", "web4"])
+
+
+@pytest.mark.parametrize(
+    "handed_over_again",
+    [
+        pytest.param(False, id="same handover", marks=pytest.mark.thorough),
+        pytest.param(True, id="another handover since"),
+    ],
+)
+def test_a_consul_that_was_put_back_stops_all_of_them_until_the_next_handover(
+    service: Start, store: Store, consul: RawKV, handed_over_again: bool
+) -> None:
+    one = service()
+    _begin(store, consul)
+    earlier = consul.texts()
+    if handed_over_again:
+        # So the handover of the snapshot is another one than that which the service carries.
+        hand_over_now(store)
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    assert consul.delete("upgrade/", tree=True)
+    consul.load(earlier.items())
+    one.says("went_back", "Consul was restored to an earlier time")
+    # Also for a service that was not there before the restore.
+    until(lambda: consul.get("upgrade/handover") is None)
+    other = service("other")
+    other.says("standing_by", "was not handed over")
+    upgrade(store, "web1")
+    time.sleep(2)
+    assert one.admitted() == ["web2"]
+    assert other.admitted() == []
+    hand_over_now(store)
+    for host in open_hosts(consul, HOSTS):
+        upgrade(store, host)
+    until(lambda: len(one.admitted()) + len(other.admitted()) > 1)
+
+
+@pytest.mark.thorough
+def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    one = service()
+    _begin(store, consul)
+    until(lambda: carried(consul))
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    operator.abort(store, operator.Command())
+    upgrade(store, "web2")
+    time.sleep(1.1)
+    # Another operator wants this one host, and carries the rollout without a service.
+    make_pass(store, PassRequest("2", ONE, restart=True, limit=["web6"]))
+    assert open_hosts(consul, HOSTS) == ["web6"]
+    one.says("standing_by", "was not handed over, only one before it")
+    upgrade(store, "web6")
+    time.sleep(1.8)
+    assert one.admitted() == ["web2"]
+    assert open_hosts(consul, HOSTS) == ["web6"]
+
+
+@pytest.mark.thorough
+def test_a_service_that_knows_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    one = service(fleet=dict.fromkeys(HOSTS, "web"))
+    made = make_pass(store, PassRequest("2", ONE, fleet={**HOSTS, "web7": "web"}))
+    assert made.ledger is not None
+    handed = hand_over(store, made.ledger, None, dry=False)
+    one.says("fleet_too_small", "role web: 6 of its 7 hosts")
+    for host in HOSTS:
+        upgrade(store, host)
+    time.sleep(2)
+    assert one.admitted() == []
+    assert ledger(consul)["state"] == "running"
+    with pytest.raises(UpgradeError) as refused:
+        wait_for_planner(store, handed.id, 1)
+    assert refused.value.code == "no_planner"
+    assert "one: No host is admitted: role web: 6 of its 7 hosts" in refused.value.message
+
+
+def test_a_rollout_that_has_ended_is_not_handed_over(store: Store, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    made = make_pass(store, PassRequest("2", ONE))
+    assert made.ledger is not None
+    make_pass(store, PassRequest("3", ONE, replace="2"))
+    with pytest.raises(UpgradeError) as refused:
+        hand_over(store, made.ledger, None, dry=False)
+    assert refused.value.code == "overtaken"
+    assert "to 3, begun by" in refused.value.message
+    assert consul.get("upgrade/handover") is None
+
+
+@pytest.mark.thorough
+def test_without_consul_it_says_so_once_and_goes_on_when_consul_is_there(service: Start) -> None:
+    with Agent() as agent:
+        port = agent.http_port
+        agent.stop()
+        one = service(port=port)
+        text = one.says("unreachable")
+        assert text.startswith("Admits no host: ")
+        time.sleep(3)
+        assert len(one.messages("unreachable")) == 1
+        agent.start()
+        one.says("standing_by", "no rollout has begun")
+        store, consul = Store(Settings(port=port)), agent.kv
+        _begin(store, consul)
+        upgrade(store, "web1")
+        until(lambda: one.admitted() == ["web2"])
+        agent.stop()
+        until(lambda: len(one.messages("unreachable")) == 2)
+        agent.start()
+        upgrade(store, "web2")
+        until(lambda: one.admitted() == ["web2", "web3"])
+
+
+@pytest.mark.thorough
+def test_it_writes_the_page_and_the_metrics(service: Start, store: Store, consul: RawKV, tmp_path: Path) -> None:
+    page, metrics = tmp_path / "page", tmp_path / "convoy.prom"
+    page.mkdir()
+    one = service(page=str(page), metrics_file=str(metrics))
+    until(metrics.exists)
+    with Nodes(store, consul, HOSTS):
+        _begin(store, consul)
+        until(lambda: ledger(consul)["state"] == "complete")
+        until(lambda: '"complete"' in (page / "state.json").read_text())
+        until(lambda: 'state="upgraded"} 6' in metrics.read_text())
+    assert one.end() == 0
+    assert "no longer updated" in (page / "index.html").read_text()
+
+
+@pytest.mark.thorough
+def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
+    service: Start, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    one = service(page=str(tmp_path / "none"), metrics_file=str(tmp_path / "none" / "x.prom"))
+    one.says("bad_folder", "There is no page: ")
+    one.says("bad_metrics_file", "The metrics are not up to date: ")
+    _begin(store, consul)
+    upgrade(store, "web1")
+    until(lambda: one.admitted() == ["web2"])
+    assert len(one.messages("bad_folder")) == 1
+
+
+@pytest.mark.thorough
+def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
+    service: Start, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    received: list[dict[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(400 if self.path == "/refuses" else 204)
+            self.end_headers()
+
+        def log_message(self, *_given: object) -> None:
+            """Stay quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        file = tmp_path / "notify.json"
+        file.write_text(json.dumps({"targets": [{"webhook": f"{url}/refuses"}, {"webhook": f"{url}/fine"}]}))
+        one, other = service(notify=str(file)), service(name="other", notify=str(file))
+        until(lambda: len(running(consul)) == 2)
+        with Nodes(store, consul, HOSTS):
+            _begin(store, consul)
+            until(lambda: [event["event"]["event"] for event in received].count("end") == 2)
+        kinds = [event["event"]["event"] for event in received]
+        # Each target once, although two services run.
+        assert [kinds.count(kind) for kind in ("begin", "end")] == [2, 2]
+        warnings = [text for each in (one, other) for text in each.messages("notification")]
+        assert len(warnings) == 2
+        assert all(str(file) in text and "400" in text for text in warnings)
+        # The one that has the lock gives it back when it is stopped, and the one that waits for it does not wait.
+        began = time.monotonic()
+        assert (one.end(), other.end()) == (0, 0)
+        assert time.monotonic() - began < 15
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    quick(
+        2,
+        [
+            ({"pgae": "x"}, "unknown key pgae; did you mean 'page'?"),
+            ({"consul": {"token": "secret"}}, "unknown key consul.token"),
+            ({"consul": {"port": "many"}}, "consul: argument 'port' is of type"),
+            ({"token_file": "/nowhere"}, "token_file: /nowhere can't be read"),
+            ({"fleet": ["web1"]}, "fleet does not map hosts to their roles"),
+            ({"fleet": "/nowhere"}, "fleet: /nowhere: it does not exist"),
+            ({"notify": "/nowhere"}, "notify: /nowhere: it does not exist"),
+            ({"name": "a/b"}, "name: "),
+            ({"page": 5}, "page is not a text"),
+        ],
+    ),
+)
+def test_bad_settings_are_one_sentence_and_exit_code_78(service: Start, settings: dict[str, Any], why: str) -> None:
+    one = service(**settings)
+    assert one.process.wait(90) == 78
+    (line,) = one.log.read_text().splitlines()
+    assert why in line
+    assert line.endswith("Correct it, then start the service again.")
+    assert "secret" not in line
+
+
+@pytest.mark.thorough
+def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    one = service(token_file=str(token))
+    assert one.process.wait(90) == 78
+    assert f"run chmod 0600 {token}" in one.log.read_text()
+
+
+@pytest.mark.thorough
+def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Path) -> None:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
+    with Agent({"acl": acl}) as agent:
+        store = Store(Settings(port=agent.http_port, token=MASTER))
+        own = grant(store, TokenKind("planner")).secret
+        (tmp_path / "token").write_text(own)
+        (tmp_path / "token").chmod(0o600)
+        _begin(store, agent.kv)
+        one = service(port=agent.http_port, token_file=str(tmp_path / "token"), page=str(tmp_path))
+        for host, following in itertools.pairwise(HOSTS):
+            # A node can write its record only. Passes publish what it reports.
+            node = grant(store, TokenKind("node", host)).secret
+            upgrade(Store(Settings(port=agent.http_port, token=node)), host)
+            until(lambda following=following: following in one.admitted())
+        upgrade(store, "web6")
+        until(lambda: ledger(agent.kv)["state"] == "complete")
+        assert running(agent.kv) == ["upgrade/planners/one"]
+        assert one.messages("denied") == []
+        client = Store(Settings(port=agent.http_port, token=own)).client
+        for key in (
+            "current_version",
+            "upgrade/hold/global",
+            "upgrade/approval/canary",
+            "upgrade/hosts/web1",
+        ):
+            with pytest.raises(UpgradeError) as refused:
+                client.write([put(key, "3")])
+            assert refused.value.code == "denied", key

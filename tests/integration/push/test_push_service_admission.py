@@ -1,0 +1,320 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Push services with a real Consul: what remains of a host whose admission fails, and of leases that belong to another run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    Admit,
+    AdmitWave,
+    BeginFailure,
+    FailHost,
+    HostAdmission,
+    RefuseStop,
+    Settle,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
+from devkit.kv import RawKV
+from integration.support.processes.planner_service import until
+from integration.support.processes.push_services import (
+    PushServices,
+    admit_apart,
+    end,
+    entry,
+    finish,
+    push_services,
+    step,
+)
+
+pytestmark = pytest.mark.one_release
+
+FLEET = {"web1": "web", "web2": "web"}
+GROUPS = {"web": (RunTaskGroup("upgrade/app", "upgrade", "app", once=False),)}
+
+
+@pytest.fixture
+def services(store: Store, consul: RawKV) -> Iterator[PushServices]:
+    """Starts push services."""
+    with push_services(store, consul, FLEET) as running:
+        yield running
+
+
+def test_a_host_whose_admission_failed_is_not_admitted_by_a_later_pass(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    ledger = consul.get("upgrade/ledger")
+    assert ledger is not None
+    consul.put("upgrade/ledger", "not JSON")
+    with pytest.raises(UpgradeError):
+        service.admit(Admit("web1"))
+    assert consul.get("upgrade/drivers/web1") is None
+    consul.put("upgrade/ledger", ledger)
+    admit_apart(service, "web2")
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+    # Nor does the run wait for it.
+    assert "web1" not in service.settle(Settle(("web2",), 0.1)).unfinished
+
+
+def test_a_wave_of_which_one_host_can_not_begin_fails_as_a_whole(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = services.begin(GROUPS, "2")
+    begin = service._host_runs.begin
+
+    def lose_consul(host: str, **more: Any) -> Any:
+        if host == "web2":
+            raise Unreachable("unreachable", "Consul gives no answer.")
+        return begin(host, **more)
+
+    monkeypatch.setattr(service._host_runs, "begin", lose_consul)
+    with pytest.raises(Unreachable):
+        service.admit_wave(AdmitWave(("web1", "web2")))
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["state"], record["error"]) == ("failed", "its wave could not begin: Consul gives no answer.")
+    assert consul.get("upgrade/hosts/web2") is None
+    assert [consul.get(f"upgrade/drivers/{host}") for host in FLEET] == [None, None]
+
+
+def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    for host in FLEET:
+        consul.delete(f"upgrade/drivers/{host}")
+        consul.call("PUT", f"kv/upgrade/drivers/{host}?acquire={other}", b"{}")
+        service.session.release(host)
+        assert consul.get(f"upgrade/drivers/{host}") == b"{}"
+    assert service.admit(Admit("web2")).state == "leased"
+    assert consul.get("upgrade/drivers/web2") == b"{}"
+
+
+def test_a_host_that_waited_does_not_begin_without_its_lease(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2", cap=1)
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(service.admit, Admit("web2"))
+        until(lambda: consul.get("upgrade/drivers/web2"))
+        # The session of this run is lost, and another run acquires the lease of the host that waits.
+        consul.call("PUT", f"session/destroy/{service.session.name}")
+        _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+        other = json.loads(body)["ID"]
+        assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+        until(lambda: consul.get("upgrade/drivers/web1"))
+        assert end(service, "web1") == "upgraded"
+        answer = waiting.result(60)
+    assert (answer.admitted, answer.state) == (False, "leased")
+    assert "another run" in answer.reason
+    assert consul.get("upgrade/hosts/web2") is None
+    assert consul.get("upgrade/drivers/web2") == b"{}"
+
+
+def test_a_run_waits_for_hosts_that_another_run_is_to_upgrade(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
+    # Between the end of a host and the pass that admits the next one, no host is upgrading.
+    assert service.settle(Settle(("web2",), 0.1)).can_move
+    consul.delete("upgrade/drivers/web2")
+    settled = service.settle(Settle(("web2",), 0.1))
+    assert not settled.can_move
+    assert "but no run holds its lease; run the same command again" in settled.reasons[0]
+
+
+def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
+    answer = service.admit(Admit("web2"))
+    assert (answer.state, answer.asks_again) == ("leased", True)
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    assert end(service, "web1") == "upgraded"
+    assert service.hosts_that_gave_way() == ("web2",)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(service.admit, Admit("web2"))
+        assert not wait([again], 1).done
+        consul.delete("upgrade/drivers/web2")
+        assert again.result(60).admitted
+
+
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
+    services: PushServices, consul: RawKV, *, as_wave: bool
+) -> None:
+    other = services.begin(GROUPS, "2")
+    admit_apart(other, "web2")
+    assert step(other, "web2", "upgrade/app")
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}))
+    if as_wave:
+        assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
+
+    def ask() -> HostAdmission:
+        return service.admit_wave(AdmitWave(("web1",)))["web1"] if as_wave else service.admit(Admit("web1"))
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask)
+        try:
+            assert not wait([waiting], 2).done
+            assert consul.get("config_state/enable_puppet/host/web1") is None
+        finally:
+            assert end(other, "web2") == "upgraded"
+        assert waiting.result(60).admitted
+
+
+def test_a_check_before_a_stop_that_an_interrupted_run_made_impossible_can_be_skipped(services: PushServices) -> None:
+    groups = {"web": tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("may_stop", "stop"))}
+    first = services.begin(groups, "2")
+    admit_apart(first, *FLEET)
+    assert [step(first, "web1", f"{one}/app") for one in ("may_stop", "stop")] == [True, True]
+    assert step(first, "web2", "may_stop/app")
+    first.close()
+    service = services.start(groups, "2")
+    admit_apart(service, *FLEET)
+    hints = {}
+    for host in FLEET:
+        assert step(service, host, "may_stop/app")
+        with pytest.raises(UpgradeError) as refused:
+            service.refuse_stop(RefuseStop(host, "may_stop/app", "the cluster has no quorum.", 0))
+        assert refused.value.code == "may_not_stop"
+        hints[host] = refused.value.message.partition("-e retry_failed=true.")[2]
+    assert hints == {
+        "web1": " An earlier run was interrupted in the step stop. If the check fails only because a service of web1 is down since then, "
+        "add -e upgrade_limit=web1 --skip-tags may_stop.",
+        "web2": "",
+    }
+
+
+def test_drained_services_are_undrained_after_a_failure_unless_something_may_be_stopped(services: PushServices) -> None:
+    names = ("drain/proxy", "drain/app", "stop/app")
+    groups = {"web": tuple(RunTaskGroup(one, *one.split("/"), once=False) for one in names)}
+
+    def undrained(service: PushService, host: str) -> tuple[str, ...]:
+        found = service.begin_failure(BeginFailure(host, "it failed"))
+        service.fail_host(FailHost(host, "it failed"))
+        return found
+
+    first = services.begin(groups, "2")
+    admit_apart(first, *FLEET)
+    assert step(first, "web1", "drain/proxy")
+    assert [step(first, "web2", one) for one in names] == [True] * 3
+    assert (undrained(first, "web1"), undrained(first, "web2")) == (("proxy",), ())
+    first.close()
+    # In a later run, the drain of a host may fail again, after a service of it was stopped in the first one.
+    service = services.start(groups, "2", retry_failed=True)
+    admit_apart(service, *FLEET)
+    for host in FLEET:
+        assert step(service, host, "drain/proxy")
+    assert (undrained(service, "web1"), undrained(service, "web2")) == (("proxy",), ())
+
+
+def test_nothing_is_undrained_while_it_is_unknown_whether_another_run_has_the_host(
+    services: PushServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"web": (RunTaskGroup("drain/proxy", "drain", "proxy", once=False), *GROUPS["web"])}
+    service = services.begin(groups, "2")
+    admit_apart(service, "web1")
+    assert step(service, "web1", "drain/proxy")
+
+    def unreachable(_session: RunSession, _host: str) -> None:
+        raise Unreachable("unreachable", "Consul can't be reached.")
+
+    with monkeypatch.context() as during:
+        during.setattr(RunSession, "confirm", unreachable)
+        assert service.begin_failure(BeginFailure("web1", "it failed")) == ()
+    assert service.begin_failure(BeginFailure("web1", "it failed")) == ("proxy",)
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the threads that renew sessions from noticing a lost session, as when a suspended process has just come back."""
+    monkeypatch.setattr(leases, "RENEW_EVERY", 600)
+
+
+@pytest.mark.usefixtures("sleeping")
+@pytest.mark.parametrize("once", [False, True])
+def test_a_run_that_comes_back_runs_nothing_on_a_host_that_another_run_has(
+    services: PushServices, consul: RawKV, *, once: bool
+) -> None:
+    groups = {"web": (RunTaskGroup("prepare/app", "prepare", "app", once=False), replace(GROUPS["web"][0], once=once))}
+    service = services.begin(groups, "2")
+    admit_apart(service, "web1", "web2")
+    for host in FLEET:
+        assert step(service, host, "prepare/app")
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={other}", b"{}")[2] == b"true"
+    consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "started", "step": "upgrade"}))
+    theirs = consul.get("upgrade/hosts/web1")
+    with pytest.raises(UpgradeError) as caught:
+        step(service, "web1", "upgrade/app")
+    assert caught.value.code == "leased"
+    assert "which belongs to another run" in caught.value.message
+    # Nor is it undrained or its failure recorded, as the host goes on in the other run.
+    assert service.begin_failure(BeginFailure("web1", "it is leased")) == ()
+    service.fail_host(FailHost("web1", "it is leased"))
+    assert consul.get("upgrade/hosts/web1") == theirs
+    assert consul.get("upgrade/drivers/web1") == b"{}"
+    assert consul.get("upgrade/once/2/upgrade/app") is None
+    # A host that no other run has goes on.
+    assert step(service, "web2", "upgrade/app")
+    finish(service, "web2", "upgrade/app")
+    assert end(service, "web2") == "upgraded"
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_a_run_that_comes_back_does_not_report_a_host_that_another_run_has(
+    services: PushServices, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    other = json.loads(body)["ID"]
+    assert consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={other}", b"{}")[2] == b"true"
+    with pytest.raises(UpgradeError) as caught:
+        end(service, "web1")
+    assert caught.value.code == "leased"
+    assert entry(consul, "upgrade/hosts/web1")["state"] == "started"
+    assert consul.get("running/versions/2/web1") is None
+
+
+@pytest.mark.thorough
+def test_leases_are_acquired_again_until_all_are(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1", "web2")
+    acquire, failures = leases.acquire, ["web2", "web2"]
+
+    def lose_some(store: Store, session: str, host: str) -> str | None:
+        if host in failures:
+            failures.remove(host)
+            raise Unreachable("unreachable", "Consul gives no answer.")
+        return acquire(store, session, host)
+
+    monkeypatch.setattr(leases, "acquire", lose_some)
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    until(lambda: all(consul.get(f"upgrade/drivers/{host}") for host in FLEET))
+    assert not failures
+    for host in FLEET:
+        assert step(service, host, "upgrade/app")

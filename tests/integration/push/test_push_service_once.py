@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Push services with a real Consul: task groups that one host runs for all hosts, after the run has lost its Consul session."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import FailHost
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
+from devkit.kv import RawKV
+from integration.support.processes.push_services import admit_apart, end, entry, finish, push_services, step
+
+pytestmark = pytest.mark.one_release
+
+FLEET = {"k1": "keystone", "k2": "keystone", "k3": "keystone"}
+DB_SYNC, RESTART = "upgrade/keystone", "start/keystone"
+GROUPS = {
+    "keystone": (
+        RunTaskGroup(DB_SYNC, "upgrade", "keystone", once=True),
+        RunTaskGroup(RESTART, "start", "keystone", once=False),
+    )
+}
+KEY = f"upgrade/once/2/{DB_SYNC}"
+# A host that still waits after SHORT seconds counts as waiting. A host that does not wait is done within LONG seconds.
+SHORT, LONG = 1.0, 30.0
+
+
+@pytest.fixture(params=["noticed", "unnoticed"])
+def service(
+    request: pytest.FixtureRequest, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PushService]:
+    """A push service whose k1 runs a task group for all hosts, and which has lost its session with the key meanwhile."""
+    if request.param == "unnoticed":
+        monkeypatch.setattr(leases, "RENEW_EVERY", 600)
+    with push_services(store, consul, FLEET) as running:
+        found = running.begin(GROUPS, "2")
+        admit_apart(found, *FLEET)
+        assert step(found, "k1", DB_SYNC)
+        assert not step(found, "k2", DB_SYNC)
+        consul.call("PUT", f"session/destroy/{found.session.name}")
+        assert consul.get(KEY) is None
+        if request.param == "noticed":
+            deadline = time.monotonic() + LONG
+            while consul.get("upgrade/drivers/k1") is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+        yield found
+
+
+def test_no_other_host_runs_the_task_group_at_the_same_time(service: PushService, consul: RawKV) -> None:
+    assert not step(service, "k3", DB_SYNC)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(step, service, host, RESTART) for host in ("k2", "k3")]
+        try:
+            assert not wait(waiting, timeout=SHORT).done
+        finally:
+            finish(service, "k1", DB_SYNC)
+        assert [one.result(LONG) for one in waiting] == [True, True]
+    assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("done", "k1")
+    assert step(service, "k1", RESTART)
+    assert [end(service, host) for host in FLEET] == ["upgraded"] * 3
+
+
+@pytest.mark.thorough
+def test_its_failure_is_recorded_and_ends_the_wait(service: PushService, consul: RawKV) -> None:
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(step, service, "k2", RESTART)
+        assert not wait([waiting], timeout=SHORT).done
+        service.fail_host(FailHost("k1", "no disk"))
+        with pytest.raises(UpgradeError) as failed:
+            waiting.result(LONG)
+    assert failed.value.code == "once_failed"
+    assert (entry(consul, KEY)["state"], entry(consul, KEY)["error"]) == ("failed", "no disk")
+
+
+@pytest.mark.thorough
+def test_what_another_run_has_begun_meanwhile_is_not_overwritten(service: PushService, consul: RawKV) -> None:
+    theirs = json.dumps({"state": "running", "host": "k9"}).encode()
+    consul.put(KEY, theirs.decode())
+    with pytest.raises(UpgradeError) as gone:
+        finish(service, "k1", DB_SYNC)
+    assert gone.value.code == "once_gone"
+    assert consul.get(KEY) == theirs

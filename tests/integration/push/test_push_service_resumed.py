@@ -1,0 +1,263 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Push services with a real Consul: hosts that failed or were interrupted before, and whose gates a later rollout has closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    Admit,
+    AdmitWave,
+    BeginFailure,
+    FailHost,
+    Settle,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from devkit.kv import RawKV
+from integration.support.processes.push_services import PushServices, admit_apart, end, entry, push_services, step
+
+pytestmark = pytest.mark.one_release
+
+FLEET = {"web1": "web", "web2": "web", "db1": "db"}
+GROUPS = {
+    role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("drain", "stop"))
+    for role in ("web", "db")
+}
+ONE = {"rolling_rules": {"global": "unlimited", "fleet": 1}}
+
+
+@pytest.fixture
+def services(store: Store, consul: RawKV) -> Iterator[PushServices]:
+    """Starts push services."""
+    with push_services(store, consul, FLEET) as running:
+        yield running
+
+
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_after_an_abort_a_failed_host_that_is_retried_gets_a_slot_again(
+    services: PushServices, store: Store, consul: RawKV, *, as_wave: bool
+) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web2")
+    assert step(first, "web2", "drain/app")
+    first.fail_host(FailHost("web2", "the disk is full"))
+    first.close()
+    control.abort(store, Command(fleet=FLEET))
+    make_pass(store, PassRequest("2", ONE, fleet=FLEET, limit=[], restart=True))
+    refused = services.start(GROUPS, "2")
+    assert not refused.admit(Admit("web2")).admitted
+    refused.close()
+    control.pause(store, Command(fleet=FLEET))
+    failed = consul.get("upgrade/hosts/web2")
+    paused = services.start(GROUPS, "2", retry_failed=True, wait_timeout=1)
+    assert not paused.admit(Admit("web2")).admitted
+    paused.close()
+    assert consul.get("upgrade/hosts/web2") == failed
+    control.resume(store, Command(fleet=FLEET))
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=60)
+    # It may be down, so it gets the only slot, and not the host that comes first.
+    with ThreadPoolExecutor() as pool:
+        if as_wave:
+            answers = service.admit_wave(AdmitWave(("web1", "web2")))
+            assert {host: one.admitted for host, one in answers.items()} == {"web1": False, "web2": True}
+            after = None
+        else:
+            after = pool.submit(service.admit, Admit("web1"))
+            assert service.admit(Admit("web2")).admitted
+            assert not wait([after], 1).done
+        record = entry(consul, "upgrade/hosts/web2")
+        assert (record["state"], record["attempt"], len(record["failures"])) == ("started", 2, 1)
+        assert [step(service, "web2", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "web2") == "upgraded"
+        assert after is None or after.result(60).admitted
+
+
+def _failed_then_restarted(services: PushServices, store: Store, order: dict[str, list[str]]) -> None:
+    """Let a host fail, and begin its rollout again after an abort, so that the host has no slot any more."""
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1", "web2")
+    assert [step(first, "web1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+    assert end(first, "web1") == "upgraded"
+    first.fail_host(FailHost("web2", "the disk is full"))
+    first.close()
+    control.abort(store, Command(fleet=FLEET))
+    rules = {"rolling_rules": {"global": "unlimited"}, "role_order": order}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[], restart=True))
+
+
+def test_a_failed_host_whose_turn_has_not_come_keeps_its_failure(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    _failed_then_restarted(services, store, {"web": ["db"]})
+    failed = consul.get("upgrade/hosts/web2")
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=60)
+    with ThreadPoolExecutor() as pool:
+        after = pool.submit(service.admit, Admit("web2"))
+        assert service.admit(Admit("db1")).admitted
+        assert not wait([after], 1).done
+        assert consul.get("upgrade/hosts/web2") == failed
+        assert [step(service, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "db1") == "upgraded"
+        assert after.result(60).admitted
+    assert entry(consul, "upgrade/hosts/web2")["state"] == "started"
+
+
+def test_a_host_gives_its_fork_to_a_failed_one_that_is_retried(services: PushServices, store: Store) -> None:
+    _failed_then_restarted(services, store, {"db": ["web"]})
+    service = services.start(GROUPS, "2", retry_failed=True, forks=1, wait_timeout=60)
+    waits = service.admit(Admit("db1"))
+    assert (waits.admitted, waits.asks_again) == (False, True)
+    assert service.hosts_that_gave_way() == ("db1",)
+    assert service.admit(Admit("web2")).admitted
+
+
+def test_a_record_that_can_not_be_read_is_no_slot_to_give_back(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    services.begin(GROUPS, "2").close()
+    consul.put("upgrade/hosts/web1", "not JSON")
+    service = services.start(GROUPS, "2", retry_failed=True)
+    assert not service.admit(Admit("web1")).admitted
+    assert consul.get("upgrade/hosts/web1") == b"not JSON"
+    assert make_pass(store, PassRequest("2", fleet=FLEET, limit=[])).hosts()["web1"].state == "failed"
+
+
+def test_a_host_that_was_broken_before_a_rollback_is_retried_under_its_caps(
+    services: PushServices, store: Store
+) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1", "web2")
+    for host in ("web1", "web2"):
+        first.fail_host(FailHost(host, "it does not start"))
+    first.close()
+    found = control.roll_back(store, Command(fleet=FLEET), version="1")
+    assert found.ledger is not None
+    make_pass(store, PassRequest("1", ONE, fleet=FLEET, limit=[]))
+    second = services.start(GROUPS, "1")
+    admit_apart(second, "web1")
+    second.fail_host(FailHost("web1", "nor does the old one"))
+    admit_apart(second, "web2")
+    second.fail_host(FailHost("web2", "nor does the old one"))
+    second.close()
+    service = services.start(GROUPS, "1", retry_failed=True, forks=2)
+    with ThreadPoolExecutor() as pool:
+        asked = {host: pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")}
+        done, waiting = wait(asked.values(), 60, FIRST_COMPLETED)
+        assert (len(done), len(waiting)) == (1, 1)
+        assert not wait(waiting, 1).done
+        (host,) = [name for name, one in asked.items() if one in done]
+        assert [step(service, host, f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, host) == "upgraded"
+        assert all(one.result(60).admitted for one in asked.values())
+
+
+def test_a_host_in_the_middle_waits_until_a_new_rollout_may_open_its_gate_again(
+    services: PushServices, store: Store
+) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.close()
+    rules = {"rolling_rules": {"global": "unlimited"}, "role_order": {"web": ["db"]}}
+    make_pass(store, PassRequest("3", rules, fleet=FLEET, limit=[], replace="2"))
+    service = services.start(GROUPS, "3", forks=2)
+    with ThreadPoolExecutor() as pool:
+        db1, web1 = (pool.submit(service.admit, Admit(host)) for host in ("db1", "web1"))
+        assert db1.result(60).admitted
+        assert not wait([web1], 2).done
+        assert [step(service, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "db1") == "upgraded"
+        assert web1.result(60).admitted
+    # What the run to version 2 stopped may still be stopped.
+    assert step(service, "web1", "drain/app")
+    assert service.begin_failure(BeginFailure("web1", "the disk is full")) == ()
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_what_an_upgrade_to_another_version_stopped_counts_as_stopped(
+    services: PushServices, store: Store, *, is_retried: bool
+) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1")
+    assert [step(first, "web1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+    first.fail_host(FailHost("web1", "the disk is full"))
+    first.close()
+    services.begin(GROUPS, "3").close()
+    if is_retried:
+        control.retry(store, Command(fleet=FLEET), ["web1"])
+    second = services.start(GROUPS, "3", retry_failed=True)
+    admit_apart(second, "web1")
+    view = make_pass(store, PassRequest("3", fleet=FLEET)).hosts()["web1"]
+    assert view.steps == ("drain", "stop")
+    assert step(second, "web1", "drain/app")
+    assert service_to_undrain(second) == ()
+    # Nor is it forgotten by a later run, until the host is upgraded.
+    second.close()
+    third = services.start(GROUPS, "3")
+    admit_apart(third, "web1")
+    assert step(third, "web1", "drain/app")
+    assert service_to_undrain(third) == ()
+
+
+def service_to_undrain(service: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = service.begin_failure(BeginFailure("web1", "it failed"))
+    return found
+
+
+def test_a_host_that_could_not_be_reached_is_left_out_of_its_wave(services: PushServices, consul: RawKV) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1")
+    first.close()
+    service = services.start(GROUPS, "2")
+    answers = service.admit_wave(AdmitWave(("web1", "web2"), unreachable=("web1",)))
+    assert (answers["web1"].admitted, answers["web2"].admitted) == (False, True)
+    assert answers["web1"].reason == "an earlier run has begun it, and it can't be reached"
+    assert consul.get("upgrade/drivers/web1") is None
+    assert entry(consul, "upgrade/hosts/web1")["state"] == "started"
+
+
+def test_a_host_that_goes_last_does_not_go_while_a_mate_is_left_in_the_middle(services: PushServices) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web2")
+    assert step(first, "web2", "drain/app")
+    first.close()
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1",))
+    answer = service.admit(Admit("web1"))
+    assert (answer.admitted, answer.reason) == (False, "it goes after the other hosts of its role: web2 (upgrading)")
+    settled = service.settle(Settle(("web2",), 0.1))
+    assert "no run works on it, so run the same command again, without a limit that leaves it out" in settled.reasons[0]
+
+
+@pytest.mark.parametrize("kind", ["provider", "once"])
+def test_what_failed_for_all_hosts_is_not_tried_on_the_next_host_of_the_same_run(
+    kind: str, services: PushServices, consul: RawKV
+) -> None:
+    group = RunTaskGroup("upgrade/cloud", "upgrade", "cloud", once=kind == "once", provider=kind == "provider")
+    last = RunTaskGroup("verify/app", "verify", "app", once=False)
+    groups = {"web": (group, last), "db": (last,)}
+    first = services.begin(groups, "2")
+    admit_apart(first, "web1")
+    assert step(first, "web1", "upgrade/cloud")
+    first.fail_host(FailHost("web1", "no quota"))
+    first.close()
+    service = services.start(groups, "2", retry_failed=True)
+    admit_apart(service, "web1", "web2")
+    assert step(service, "web1", "upgrade/cloud")
+    service.fail_host(FailHost("web1", "no quota yet"))
+    with pytest.raises(UpgradeError, match=r"failed there: no quota yet"):
+        # One for all hosts is left to the first host, and then waited for.
+        if not step(service, "web2", "upgrade/cloud"):
+            step(service, "web2", "verify/app")
+    key = "upgrade/once/2/upgrade/cloud" if kind == "once" else "upgrade/once/2/provider/cloud"
+    assert json.loads(consul.get(key) or b"{}")["host"] == "web1"
