@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,11 +54,24 @@ def test_a_host_is_out_of_its_services_while_it_is_upgraded(steps: Steps) -> Non
     shown = run(steps, "web2", "may_stop", code=2)
     assert "web2: the service shop passes on 0 other hosts (none), and consul_service_others_passing is 1" in shown
     run(steps, "web2", "may_stop", consul_service_others_passing=0)
+    shown = run(steps, "web2", "drain", code=2, consul_service_others_timeout=5)
+    assert (
+        "web2: it could not be taken out of its services in Consul, and was put back: web2: the service shop passes on 0 other hosts"
+        in shown
+    )
     assert REASON not in checks(web2)
     run(steps, "web1", "undrain")
     assert REASON not in checks(web1)
     assert "changed=0 " in run(steps, "web1", "undrain")
     run(steps, "web2", "may_stop")
+
+
+@pytest.mark.thorough
+def test_hosts_that_go_at_the_same_moment_are_out_one_after_the_other(steps: Steps) -> None:
+    with ThreadPoolExecutor() as pool:
+        for one in [pool.submit(run, steps, host, "drain", "undrain") for host in ("web1", "web2")]:
+            one.result()
+    assert [REASON in checks(node) for node in steps.lab.nodes.values()] == [False, False]
 
 
 @pytest.mark.thorough

@@ -101,6 +101,21 @@ def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
+def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) -> None:
+    node = steps.lab.nodes["db1"]
+    node.run("systemctl", "stop", "postgresql@15-main")
+    assert "PostgreSQL on port 5432 takes no connections" in run(steps, ["db1"], "validate", code=2)
+    later = ("prepare", "may_stop", "drain", "upgrade", "start", "verify")
+    switch = {
+        "postgresql_switchover_command": ["false"],
+        "postgresql_migration_file": "",
+        "postgresql_standbys_needed": 1,
+    }
+    run(steps, ["db1"], *later, **switch)
+    assert sql(node, "SELECT count(*) FROM accounts", "shop") == str(ROWS)
+
+
+@pytest.mark.thorough
 def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
     (steps.folder / "migrations/v3.sql").write_text("INSERT INTO made VALUES ('half');\nSELECT no_such_function();\n")

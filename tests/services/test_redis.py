@@ -98,6 +98,20 @@ def test_a_primary_keeps_its_data_even_what_was_written_after_it_was_saved(steps
 
 
 @pytest.mark.thorough
+def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    run(steps, "redis1", "validate", "prepare")
+    cli(primary, "SAVE")
+    primary.run("systemctl", "stop", "redis-server")
+    assert "Redis at 127.0.0.1:6379 does not answer" in run(steps, "redis1", "validate", code=2)
+    later = ("prepare", "drain", "upgrade", "start", "verify")
+    shown = run(steps, "redis1", *later, redis_switchover_command=["false"])
+    assert "an earlier upgrade has left Redis stopped" in shown
+    assert cli(primary, "DBSIZE") == str(KEYS + 1)
+    wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
+
+
+@pytest.mark.thorough
 def test_a_second_run_keeps_it_too_and_restarts_nothing(steps: Steps) -> None:
     primary = steps.lab.nodes["redis1"]
     process = process_of(primary)

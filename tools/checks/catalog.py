@@ -64,9 +64,7 @@ OTHERS = (
     _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
     _tests("unit", ("-n", "2", "tests/unit")),
     _tests("simulation", ("-n", "2", "tests/simulation")),
-    _same("lint", ("ansible-lint",)),
-    Check("sanity", (("tools/checks/sanity.sh",),), (("tools/checks/sanity.sh", "--quick"),)),
-    # It has processes for both cores, so it comes late. The last file checks what all other files have used and seen.
+    # The last file checks what all other files have used and seen.
     Check(
         "integration",
         (
@@ -82,6 +80,9 @@ OTHERS = (
         ),
         (("pytest", "-q", *_QUICK, "--in-process", *_by_file(3, "tests/integration")),),
     ),
+    # One process each: they come late, so that both lanes have something to do until the end.
+    _same("lint", ("ansible-lint",)),
+    Check("sanity", (("tools/checks/sanity.sh",),), (("tools/checks/sanity.sh", "--quick"),)),
     _same("artifact", ("tools/checks/artifact.sh",)),
     Check("site", (("tools/site/build.sh",),), ()),
     _same("demo", ("python", "tools/demo")),

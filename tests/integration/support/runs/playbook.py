@@ -20,7 +20,7 @@ from devkit.child import start, stop
 from integration.support.runs.coverage import Coverage
 from integration.support.runs.in_process import is_plain, play
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 Task = dict[str, Any]
 _NOTHING_PRINTED = "(the modules were called directly, so Ansible printed nothing)"
 
