@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils._common.durations import duration_in_words
-from ...module_utils._common.names import plural
+from ...module_utils._common.names import listing, plural
 from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rule_checks.rule_text import value_text
 from ...module_utils._rule_checks.sources import leaves
@@ -79,9 +79,22 @@ def _table(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"and {more_waves} more with {more_hosts}")
     if is_known:
         lines.append(
-            f"About {duration_in_words(forecast['seconds'])} in all, if each host takes as long as its role did last time."
+            f"About {duration_in_words(forecast['seconds'])} in all{_besides(result['instructions'])}, if each host takes as long as its role did "
+            "last time."
         )
     return lines
+
+
+def _besides(rules: Mapping[str, Any]) -> str:
+    """Return which waiting times the forecast does not have; empty if the rules have none."""
+    stages = rules.get("stages") or ()
+    waits = [
+        *(["soak"] if any(one.get("soak") for one in stages) else []),
+        *(["approval"] if any(one.get("approve") for one in stages) else []),
+    ]
+    hours = [f"closed {key}" if key == "windows" else key for key in ("windows", "freezes") if rules.get(key)]
+    parts = [*([f"{' and '.join(waits)} of stages"] if waits else []), *hours]
+    return f", besides {listing(parts)}" if parts else ""
 
 
 def _who(wave: Mapping[str, Any], result: Mapping[str, Any]) -> str:

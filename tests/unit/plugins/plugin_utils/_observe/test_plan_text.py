@@ -85,6 +85,26 @@ def test_times_are_shown_if_durations_are_known() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({}, ""),
+        ({"stages": [{"name": "canary"}], "windows": []}, ""),
+        ({"stages": [{"name": "canary", "soak": 60}]}, ", besides soak of stages"),
+        (
+            {
+                "stages": [{"name": "canary", "soak": 60}, {"name": "tenth", "approve": True}],
+                "windows": [{"days": "mon"}],
+            },
+            ", besides soak and approval of stages, closed windows",
+        ),
+    ],
+)
+def test_a_plan_says_what_its_times_leave_out(rules: dict[str, Any], expected: str) -> None:
+    lines = plan_lines(result({"c1": view("pending")}, [["c1"]], wave_seconds=[90.0], instructions=rules))
+    assert lines[-1] == f"About 1m 30s in all{expected}, if each host takes as long as its role did last time."
+
+
 def test_a_long_plan_is_truncated() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))
