@@ -142,7 +142,12 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         say(f"{settings.host}: the node reboots, and the release {new.name} is tried again after the boot")
         return 0
     if result is TrialResult.ACTIVE:
-        say(f"{settings.host}: the release {new.name} has reported, and is active now")
+        what = (
+            f"was activated by an installation, though its trial failed: {reason}"
+            if reason
+            else "has reported, and is active now"
+        )
+        say(f"{settings.host}: the release {new.name} {what}")
         return 0
     if result is TrialResult.REPLACED:
         say(
@@ -152,8 +157,8 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         return 0
     if result is TrialResult.REPORTED:
         say(
-            f"{settings.host}: the release {new.name} has reported, but is not active: {reason.rstrip('.')}. The next upgrade of this node tries "
-            "it again"
+            f"{settings.host}: the release {new.name} has reported, but is not active: {reason.rstrip('.')}. The next agent run of an upgrade of "
+            "this node tries it again"
         )
         return 0
     if result is TrialResult.POSTPONED:
@@ -163,7 +168,9 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         return 1
     say(f"{settings.host}: the release {new.name} can't report: {reason.rstrip('.')}. The node stays at {release.name}")
     # This run finds the refused release, and so fails and reports it.
-    return agent_run.start(release, settings, path, arguments).wait() or 1
+    code = agent_run.start(release, settings, path, arguments).wait()
+    agent_run.note_end(settings)
+    return code or 1
 
 
 def _job(settings: NodeSettings) -> int:

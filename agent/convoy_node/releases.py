@@ -176,6 +176,9 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
         return TrialResult.POSTPONED, blocker
     try:
         with alone(home, _INSTALL_SECONDS):
+            if linked(home, CURRENT) == new.folder:
+                # An operator has installed it meanwhile, whatever its trial says.
+                return TrialResult.ACTIVE, problem
             if linked(home, NEXT) != new.folder:
                 # An installation may have removed it meanwhile.
                 return TrialResult.REPLACED, problem

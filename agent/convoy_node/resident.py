@@ -97,9 +97,11 @@ class GateReading:
         found = GateReading(settings, self._runs, self._say)
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
+            found._locked_pause = self._locked_pause
             if _without_token(settings) != _without_token(self.settings):
                 # An operator may have corrected what failed.
-                found._facts, found._job_pause = replace(found._facts, not_before=0.0, job_not_before=0.0), 0.0
+                found._facts = replace(found._facts, not_before=0.0, job_not_before=0.0)
+                found._job_pause = found._locked_pause = 0.0
         else:
             found._facts = replace(found._facts, started_at=self._facts.started_at)
         return found

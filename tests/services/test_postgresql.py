@@ -103,6 +103,7 @@ def test_a_second_run_changes_no_schema_and_loses_nothing(steps: Steps) -> None:
 @pytest.mark.thorough
 def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
+    run(steps, ["db1"], "prepare")
     node.run("systemctl", "stop", "postgresql@15-main")
     assert "PostgreSQL on port 5432 takes no connections" in run(steps, ["db1"], "validate", code=2)
     later = ("prepare", "may_stop", "drain", "upgrade", "start", "verify")
@@ -111,8 +112,12 @@ def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) 
         "postgresql_migration_file": "",
         "postgresql_standbys_needed": 1,
     }
-    run(steps, ["db1"], *later, **switch)
+    assert "an earlier upgrade has left PostgreSQL stopped" in run(steps, ["db1"], *later, **switch)
     assert sql(node, "SELECT count(*) FROM accounts", "shop") == str(ROWS)
+    # One that stops after an upgrade was not stopped by it.
+    node.run("systemctl", "stop", "postgresql@15-main")
+    assert "can't query the cluster on port 5432" in run(steps, ["db1"], "prepare", code=2)
+    node.run("systemctl", "start", "postgresql@15-main")
 
 
 @pytest.mark.thorough
@@ -176,6 +181,7 @@ def test_what_is_not_as_it_should_be_is_reported(
 def test_a_database_that_is_gone_is_reported(steps: Steps, tmp_path: Path) -> None:
     del tmp_path
     node = steps.lab.nodes["db2"]
+    run(steps, ["db2"], "prepare")
     sql(node, "DROP DATABASE shop")
     shown = run(steps, ["db2"], "verify", code=2)
     assert "db2: the databases shop are gone." in shown

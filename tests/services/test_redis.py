@@ -153,6 +153,7 @@ def test_failures_are_sentences(steps: Steps) -> None:
     assert f"redis2: this replica has no link to its primary {primary.address}:6379 within 2 s" in shown
     primary.run(*cli_other, "CONFIG", "SET", "requirepass", PASSWORD)
     run(steps, "redis2", "verify")
+    run(steps, "redis2", "prepare")
     cli(replica, "REPLICAOF", "NO", "ONE")
     cli(replica, "FLUSHALL")
     shown = run(steps, "redis2", "verify", code=2)

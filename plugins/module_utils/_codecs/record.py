@@ -185,7 +185,10 @@ def _failures(value: object) -> tuple[Failure, ...]:
 
 
 def _former(value: object) -> tuple[HostRecord, ...]:
-    """Return a host's former rollouts. Entries that can't be read are left out: the planner decides by the record itself."""
+    """Return a host's former rollouts. Entries that can't be read are left out.
+
+    No admission depends on them, but a push run learns from them that services of the host may be stopped.
+    """
     found = []
     for one in value if isinstance(value, list) else ():
         try:

@@ -69,6 +69,8 @@ class RunAdmission:
         self._worked: set[str] = set()
         # Hosts of this run's waves that can't be reached.
         self._unreachable: set[str] = set()
+        # Broken hosts whose retry could not be written the last time.
+        self._not_retried: set[str] = set()
         # Hosts whose admission failed, and so did their tasks.
         self._dropped: set[str] = set()
         self._is_watching = False
@@ -156,10 +158,10 @@ class RunAdmission:
 
         def reason(host: str) -> str:
             view = plan.hosts[host]
-            if unreachable := self._why_unreachable(host):
-                return unreachable
             if host in leases and host not in self._remaining:
                 return f"{view.reason}; another run holds its lease"
+            if unreachable := self._why_unreachable(host):
+                return unreachable
             if view.state == state_names.PENDING and (later := self._why_later(host)):
                 return later
             if view.state == state_names.PENDING and host in admissible:
@@ -350,7 +352,7 @@ class RunAdmission:
         """Let waiting hosts, the last ones first, give their forks to hosts that can be admitted and have no fork to ask with."""
         if not to_ask or len(self._admitted) + len(waiting) < self._run.forks:
             return
-        admissible = len(latest.plan_for(to_ask, to_retry(self._run, latest, to_ask)).admissions)
+        admissible = len(latest.plan_for(to_ask, self._to_retry(latest, to_ask)).admissions)
         candidates = [host for host in reversed(self._run.hosts) if host in waiting and host not in self._asking_again]
         for host in candidates[:admissible]:
             view = latest.hosts[host]
@@ -358,7 +360,11 @@ class RunAdmission:
             self._gave_way[host] = None
 
     def _why_unreachable(self, host: str) -> str:
-        return "an earlier run has begun it, and it can't be reached" if host in self._unreachable else ""
+        return (
+            "an earlier run has begun it, and it could not be reached when its wave began"
+            if host in self._unreachable
+            else ""
+        )
 
     def _why_later(self, host: str) -> str:
         """Return why a host has to let other hosts of its role go first, empty if it does not. If one of them failed, it waits for an operator."""
@@ -406,10 +412,12 @@ class RunAdmission:
 
         They are admitted before the other hosts of this run, because they may be down.
         """
-        broken = to_retry(self._run, latest, hosts)
-        # One that could not be admitted keeps its failure and its slot.
-        admissible = {one.host for one in latest.plan_for(broken, broken).admissions} if broken else set()
-        chosen = [host for host in broken if host in admissible]
+        if not to_retry(self._run, latest, hosts):
+            return latest
+        if latest.outcome.admissions:
+            # The snapshot is from before them.
+            latest = self._make_pass(())
+        chosen = _chosen_to_retry(latest, to_retry(self._run, latest, hosts), hosts)
         if not chosen:
             return latest
         command = Command("-e retry_failed=true", fleet=self._run.fleet)
@@ -419,7 +427,9 @@ class RunAdmission:
             if isinstance(error, Unreachable):
                 raise
             # Such as one that writes its record all the time. The others go on, and the decision on this host says why it waits.
+            self._not_retried.update(chosen)
             return latest
+        self._not_retried.clear()
         return self._make_pass([*chosen, *self._pulled])
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
@@ -464,7 +474,10 @@ class RunAdmission:
             return True
         if any(self._has_admission(latest, host) for host in to_ask):
             return True
-        return bool(to_ask) and bool(latest.plan_for(to_ask, to_retry(self._run, latest, to_ask)).admissions)
+        return bool(to_ask) and bool(latest.plan_for(to_ask, self._to_retry(latest, to_ask)).admissions)
+
+    def _to_retry(self, latest: PassView, hosts: Collection[str]) -> list[str]:
+        return [host for host in to_retry(self._run, latest, hosts) if host not in self._not_retried]
 
     def _has_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
         """Return whether another run is to upgrade one of these hosts. It has the lease of a host before the host is admitted.
@@ -525,3 +538,23 @@ class RunAdmission:
         if wake_at is not None:
             seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
         self._watcher.wait(latest.position if latest else 0, seconds)
+
+
+def _chosen_to_retry(latest: PassView, broken: Sequence[str], waiting: Collection[str]) -> Sequence[str]:
+    """Return which of the broken hosts are retried now.
+
+    One that could not be admitted after that keeps its failure and its slot, unless just these keep the others from being admitted.
+
+    :param broken: those that wait, and that need a retry before they can be admitted.
+    :param waiting: all hosts that wait, with these.
+    """
+
+    def admitted(hosts: Collection[str], retried: Collection[str]) -> set[str]:
+        return {one.host for one in latest.plan_for(hosts, retried).admissions}
+
+    possible = admitted(broken, broken)
+    chosen = [host for host in broken if host in possible]
+    are_in_the_way = (
+        not possible <= admitted(chosen, chosen) if chosen else bool(admitted(waiting, broken) - admitted(waiting, ()))
+    )
+    return broken if are_in_the_way else chosen

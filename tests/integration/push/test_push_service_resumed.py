@@ -83,6 +83,51 @@ def test_after_an_abort_a_failed_host_that_is_retried_gets_a_slot_again(
         assert after is None or after.result(60).admitted
 
 
+def _all_failed_then_restarted(services: PushServices, store: Store, rules: dict[str, Any]) -> None:
+    """Let all hosts of a role fail, and begin the rollout again after an abort."""
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1", "web2")
+    for host in ("web1", "web2"):
+        first.fail_host(FailHost(host, "the disk is full"))
+    first.close()
+    control.abort(store, Command(fleet=FLEET))
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[], restart=True))
+
+
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_failed_hosts_are_retried_one_after_the_other_under_a_lower_cap(
+    services: PushServices, store: Store, *, as_wave: bool
+) -> None:
+    _all_failed_then_restarted(services, store, ONE)
+    service = services.start(GROUPS, "2", retry_failed=True, forks=2, wait_timeout=60)
+    if as_wave:
+        answers = service.admit_wave(AdmitWave(("web1", "web2")))
+        assert sorted(one.admitted for one in answers.values()) == [False, True]
+        return
+    with ThreadPoolExecutor() as pool:
+        asked = {host: pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")}
+        done, waiting = wait(asked.values(), 60, FIRST_COMPLETED)
+        assert (len(done), len(waiting)) == (1, 1)
+        (host,) = [name for name, one in asked.items() if one in done]
+        assert [step(service, host, f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, host) == "upgraded"
+        assert all(one.result(60).admitted for one in asked.values())
+
+
+def test_failed_hosts_that_wait_for_a_host_without_a_slot_give_theirs_up(services: PushServices, store: Store) -> None:
+    _all_failed_then_restarted(services, store, {**ONE, "role_order": {"web": ["db"]}})
+    service = services.start(GROUPS, "2", retry_failed=True, forks=3, wait_timeout=60)
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")]
+        assert service.admit(Admit("db1")).admitted
+        assert not any(one.done() for one in asked)
+        assert [step(service, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, "db1") == "upgraded"
+        done, _waiting = wait(asked, 60, FIRST_COMPLETED)
+        assert [one.result().admitted for one in done] == [True]
+        service.close()
+
+
 def _failed_then_restarted(services: PushServices, store: Store, order: dict[str, list[str]]) -> None:
     """Let a host fail, and begin its rollout again after an abort, so that the host has no slot any more."""
     first = services.begin(GROUPS, "2")
@@ -222,7 +267,7 @@ def test_a_host_that_could_not_be_reached_is_left_out_of_its_wave(services: Push
     service = services.start(GROUPS, "2")
     answers = service.admit_wave(AdmitWave(("web1", "web2"), unreachable=("web1",)))
     assert (answers["web1"].admitted, answers["web2"].admitted) == (False, True)
-    assert answers["web1"].reason == "an earlier run has begun it, and it can't be reached"
+    assert answers["web1"].reason == "an earlier run has begun it, and it could not be reached when its wave began"
     assert consul.get("upgrade/drivers/web1") is None
     assert entry(consul, "upgrade/hosts/web1")["state"] == "started"
 

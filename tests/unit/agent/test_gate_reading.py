@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -309,6 +310,18 @@ def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: s
         # A planner that wakes the node ends the pause, as before.
         answers.put(WAKE, b"1700000100")
         assert found.read().run == "job j1"
+
+
+def test_another_token_does_not_shorten_the_pause_of_a_run_that_found_the_lock(tmp_path: Path) -> None:
+    answers: Any = Admitting()
+    reading = gate_reading(tmp_path, answers)
+    for number in range(3):
+        reading.ended("upgrade to v3", has_worked=False)
+        assert 25 * 2**number < reading.facts.not_before - time.monotonic() <= 30 * 2**number
+        reading = reading.with_settings(replace(reading.settings, connection=Connection(token=f"token {number}")))
+    reading = reading.with_settings(replace(reading.settings, interval=200))
+    reading.ended("upgrade to v3", has_worked=False)
+    assert reading.facts.not_before - time.monotonic() <= 30
 
 
 def test_a_first_run_of_puppet_is_not_put_off_by_a_token_that_changes(tmp_path: Path, answers: Any) -> None:

@@ -324,8 +324,15 @@ def test_an_installation_that_removes_the_release_that_is_tried_refuses_none(
     assert current(home) == "r3"
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_release_that_an_installation_has_activated_meanwhile_is_active(
-    record: type[Record], node: NodeSettings, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: type[Record],
+    node: NodeSettings,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fails: bool,
 ) -> None:
     def run(words: Sequence[str], seconds: float) -> int:
         code = run_limited(words, seconds)
@@ -333,9 +340,9 @@ def test_a_release_that_an_installation_has_activated_meanwhile_is_active(
             releases.install(source(tmp_path / "meanwhile", "r2"), home)
         return code
 
-    record.found = {"release": "r2", "state": "upgraded"}
+    record.found = {"release": "r1" if fails else "r2", "state": "upgraded"}
     monkeypatch.setattr(releases, "run_limited", run)
-    assert tried(home, node) == (TrialResult.ACTIVE, "")
+    assert tried(home, node) == (TrialResult.ACTIVE, "its agent run wrote no report for compute7" if fails else "")
     assert current(home) == "r2"
 
 
@@ -509,12 +516,12 @@ def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "code", "told"),
     [
-        (TrialResult.ACTIVE, 0, "the release r2 has reported, and is active now"),
+        (TrialResult.ACTIVE, 0, "the release r2 was activated by an installation, though its trial failed: it is so."),
         (TrialResult.REBOOTS, 0, "the node reboots, and the release r2 is tried again after the boot"),
         (
             TrialResult.REPORTED,
             0,
-            "r2 has reported, but is not active: it is so. The next upgrade of this node tries it again",
+            "r2 has reported, but is not active: it is so. The next agent run of an upgrade of this node tries it again",
         ),
         (TrialResult.REPLACED, 0, "r2 does not become active, because {home}/next does not name it any more: it is so"),
         (

@@ -213,11 +213,14 @@ def snapshot_after_retry(snapshot: Snapshot, hosts: Collection[str], version: st
     """
     now, gates = int(snapshot.now), snapshot.gates
     records = {
-        host: put_back_record(snapshot.records.get(host), version, states.reported_version(snapshot, host), now)
+        host: replace(
+            put_back_record(snapshot.records.get(host), version, states.reported_version(snapshot, host), now),
+            # Newer than the host's report, as the write of a retry is.
+            index=snapshot.index + 1,
+        )
         for host in hosts
     }
-    # A pass reads what planners write with the time at which they did it.
-    closed = {host: GateValue("", CLOSED, at=now) for host in hosts}
+    closed = {host: GateValue("", CLOSED) for host in hosts}
     admitted = {} if snapshot.ledger is None else snapshot.ledger.admitted
     return replace(
         snapshot,
