@@ -342,7 +342,10 @@ def test_a_lost_host_of_the_control_plane_does_not_end_each_run_after_that(site:
     gone.touch()
     rules["rolling_rules"]["roles"] = {"web": 2}
     shown = site.play("upgrade", version="v1", instructions=rules, retry_failed=True, code=2)
-    assert "web1 is not admitted (failed): an earlier run has begun it, and it could not be reached when its wave began" in shown
+    assert (
+        "web1 is not admitted (failed): an earlier run has begun it, and it could not be reached when its wave began"
+        in shown
+    )
     assert site.reported("v1") == {"web2"}
     gone.unlink()
     site.play("upgrade", version="v1", retry_failed=True)

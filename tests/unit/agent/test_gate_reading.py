@@ -319,7 +319,7 @@ def test_another_token_does_not_shorten_the_pause_of_a_run_that_found_the_lock(t
         reading.ended("upgrade to v3", has_worked=False)
         assert 25 * 2**number < reading.facts.not_before - time.monotonic() <= 30 * 2**number
         reading = reading.with_settings(replace(reading.settings, connection=Connection(token=f"token {number}")))
-    reading = reading.with_settings(replace(reading.settings, interval=250))
+    reading = reading.with_settings(replace(reading.settings, data={**reading.settings.data, "puppet_gate_delay": 1}))
     reading.ended("upgrade to v3", has_worked=False)
     assert reading.facts.not_before - time.monotonic() <= 30
 
