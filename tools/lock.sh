@@ -30,6 +30,8 @@ lock runtime 3.10 requirements/runtime.txt
 # All of these are installed into one environment, so each file uses the versions of the one before.
 # With the live view, for the demonstration.
 lock live 3.10 requirements/runtime.txt requirements/live.txt -c requirements/locked/runtime.txt -c requirements/test.txt
+# With messages, for planner services.
+lock planner 3.10 requirements/runtime.txt requirements/planner.txt -c requirements/locked/runtime.txt -c requirements/test.txt
 lock test 3.11 requirements/runtime.txt requirements/test.txt -c requirements/locked/runtime.txt -c requirements/docs.txt
 # An environment of its own.
 lock rulebook 3.11 requirements/runtime.txt requirements/rulebook.txt -c requirements/locked/runtime.txt

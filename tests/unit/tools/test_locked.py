@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 REQUIREMENTS = ROOT / "requirements"
 ALL = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # What is installed into .venv, which may have no Python before 3.11, and into environments of their own.
-PYTHONS = {"runtime": ALL, "live": ALL, "test": ALL[1:], "docs": ALL[1:], "rulebook": ALL[1:]}
+PYTHONS = {"runtime": ALL, "live": ALL, "planner": ALL, "test": ALL[1:], "docs": ALL[1:], "rulebook": ALL[1:]}
 EACH = [(kind, python) for kind, pythons in PYTHONS.items() for python in pythons]
 # As tools/checks/matrix.sh has them.
 MATRIX = {
