@@ -77,8 +77,9 @@ def are_errors(operations: int) -> Shape:
 
 
 def are_written(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the results of a transaction have all keys that it had to set."""
-    wanted = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in ("set", "cas", "lock", "unlock")}
+    """Return whether the results of a transaction have all keys that it had to set or to compare."""
+    verbs = ("set", "cas", "lock", "unlock", "check-index", "check-session")
+    wanted = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in verbs}
     return wanted <= {one["Key"] for one in results}
 
 

@@ -260,6 +260,8 @@ def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: 
     if options.kind == "apply" and _wait_for_agent(options.lock_seconds):
         waited = runtime.monotonic() - began
     while True:
+        # An operator may have disabled it while this run waited.
+        refuse_disabled()
         # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
         ended = run_process(command, options.seconds, keep=[lock])
         if not (options.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):

@@ -132,11 +132,15 @@ def gates_to_open(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles and the hosts whose gates this pass opens.
 
-    A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are
-    in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, and none of them is held, busy with other work, or
-    started without an admission. A host's own gate takes precedence over the gate of its role, so it is opened too.
+    A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are in scope
+    and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them is held, busy with other work, or started
+    without an admission, and no host of another role reads this gate. A host's own gate takes precedence over the gate of its role, so it is
+    opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
+    if by_role:
+        others = _roles_of_settings(fleet)
+        by_role = [role for role in by_role if role not in others]
     own_gates = fleet.snapshot.gates.hosts
     by_host = [one.host for one in reopened]
     for role, hosts in wave.items():
@@ -151,6 +155,12 @@ def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
         return False
     return all(one.is_target and not one.is_unadmitted and not one.is_busy for one in fleet.by_role[role])
+
+
+def _roles_of_settings(fleet: FleetState) -> frozenset[str]:
+    """Return the roles whose gates hosts of other roles read, because their settings have another role than the fleet."""
+    records = ((one.role, one.record) for one in fleet.hosts.values() if one.record is not None)
+    return frozenset(record.role for role, record in records if record.role not in (None, role))
 
 
 def _reason(role: str, after: Position) -> str:

@@ -104,7 +104,11 @@
       if (found.written !== changes.written) wrote = performance.now() - age;
       changes = found;
       if (!current) throw new Error(changes.error || 'its hosts have moved to other pages; go to the overview');
-      if (current !== seen && take(await (await get(location.pathname, 'reload')).text())) seen = current;
+      if (current !== seen && take(await (await get(location.pathname, 'reload')).text())) {
+        seen = current;
+        // A host that joins may move others to other pages.
+        hosts = null;
+      }
       problem = '';
     } catch (error) {
       problem = `This page can't be loaded again: ${error.message}. It shows the last known state.`;

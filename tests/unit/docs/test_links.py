@@ -34,6 +34,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_tests_that_a_page_names_is_there(page: Path) -> None:
+    names = re.findall(
+        r"`(?:tests/)?((?:unit|integration|nodes|push|fire|services|simulation)/[\w/]+\.py)", page.read_text()
+    )
+    assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_readme_leads_to_every_page() -> None:
     index = (ROOT / "README.md").read_text().partition("## Where to go next")[2]
     assert set(re.findall(r"\(docs/(\w+\.md)\)", index)) == {page.name for page in (ROOT / "docs").glob("*.md")}

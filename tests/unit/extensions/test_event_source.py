@@ -89,14 +89,21 @@ def test_only_the_events_that_are_asked_for(source: Any, consul: MemoryConsul) -
     assert events_of(source, {"events": ["failure"]}, lambda: pause(consul)) == []
 
 
-def test_what_was_missed_while_consul_was_away_is_sent(
-    source: Any, consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "error", [Unreachable("unreachable", "It is away."), UpgradeError("unreadable_ledger", "It has no JSON.")]
+)
+def test_what_was_missed_while_nothing_could_be_read_is_sent(
+    error: UpgradeError,
+    source: Any,
+    consul: MemoryConsul,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     read = notifications.read_rollout
 
     def away() -> None:
         def fails(*_given: Any) -> Any:
-            raise Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer.")
+            raise error
 
         monkeypatch.setattr(notifications, "read_rollout", fails)
         pause(consul)
@@ -104,6 +111,12 @@ def test_what_was_missed_while_consul_was_away_is_sent(
     (found,) = events_of(source, {}, away, lambda: monkeypatch.setattr(notifications, "read_rollout", read))
     assert found["event"] == "pause"
     assert caplog.text.count("It is tried again.") == 1
+
+
+def test_what_can_not_be_read_at_the_start_ends_it(source: Any, consul: MemoryConsul) -> None:
+    consul.keys["upgrade/ledger"] = b"no JSON"
+    with pytest.raises(UpgradeError, match="upgrade/ledger"):
+        asyncio.run(source(asyncio.Queue(), {}))
 
 
 @pytest.mark.parametrize(

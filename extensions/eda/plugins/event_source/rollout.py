@@ -118,14 +118,17 @@ async def main(queue: asyncio.Queue[dict[str, Any]], args: dict[str, Any]) -> No
     keys = store.keys
     folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates, keys.current_version)
     watch = Watch(settings, folders)
-    is_away = False
+    is_away = has_read = False
     try:
         while True:
             mark = watch.mark()
             try:
                 found = await _in_thread(feed.read)
-                is_away = False
-            except Unreachable as error:
+                is_away, has_read = False, True
+            except UpgradeError as error:
+                # Later, it may be a moment of a restore.
+                if not (has_read or isinstance(error, Unreachable)):
+                    raise
                 found = []
                 if not is_away:
                     _LOG.warning("%s It is tried again.", error.message)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.answers import are_written
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
     Change,
     as_diff,
+    check_lock,
     compare,
     compare_and_put,
     net_changes,
@@ -72,3 +74,17 @@ def test_a_value_in_the_diff_is_sanitized() -> None:
 
 def test_the_diff_of_nothing_is_empty() -> None:
     assert (as_diff([])["before"], as_diff([])["after"]) == ("", "")
+
+
+def test_a_transaction_is_written_only_if_its_results_have_what_it_sets_and_compares() -> None:
+    operations = [
+        put("set", "1"),
+        compare("compared", 7),
+        check_lock("lease", "session"),
+        remove("gone"),
+        compare("never", 0),
+    ]
+    found = ["set", "compared", "lease"]
+    assert are_written(operations, [{"Key": key} for key in found])
+    for missing in found:
+        assert not are_written(operations, [{"Key": key} for key in found if key != missing])

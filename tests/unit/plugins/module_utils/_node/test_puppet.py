@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,18 @@ def test_apply_waits_for_an_agent_that_lives_and_for_no_dead_one(tmp_path: Path)
     assert run_puppet(wish(tmp_path, "exit 0", lock_seconds=0.1)).waited < 0.1
     (tmp_path / "lock").write_text("nonsense")
     assert run_puppet(wish(tmp_path, "exit 0")).code == 0
+
+
+def test_puppet_that_is_disabled_while_a_run_waits_does_not_run(tmp_path: Path) -> None:
+    agent = subprocess.Popen(["bash", "-c", "exec -a puppet sleep 1"])
+    while not Path(f"/proc/{agent.pid}/cmdline").read_bytes().startswith(b"puppet"):
+        pass
+    (tmp_path / "lock").write_text(f"{agent.pid}\n")
+    threading.Timer(0.3, (tmp_path / "agent_disabled.lock").write_text, ["a new disk"]).start()
+    with pytest.raises(UpgradeError, match="Puppet is disabled on this host: a new disk") as caught:
+        run_puppet(wish(tmp_path, f"touch {tmp_path}/ran", lock_seconds=10))
+    agent.wait()
+    assert (caught.value.code, (tmp_path / "ran").exists()) == ("puppet_disabled", False)
 
 
 def test_the_error_for_a_timeout_has_the_last_lines(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import (
     Admission,
@@ -356,6 +357,16 @@ def test_a_role_opens_by_its_key_only_if_the_call_may_open_all_of_it() -> None:
 
     every_host = fleet(compute=2).plan(limit=["compute1", "compute2"])
     assert (every_host.role_gates, every_host.host_gates) == (("compute",), ())
+
+
+def test_a_role_whose_gate_a_host_of_another_role_reads_opens_by_keys_of_hosts() -> None:
+    site = fleet(compute=2, web=2)
+    # The settings of web2 have another role. The gate of that role would admit it past the cap of its own.
+    site.records["web2"] = HostRecord(OLD, UPGRADED, role="compute")
+    plan = site.plan(caps(web=1))
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute2", "web1"))
+    site.records["web2"] = HostRecord(OLD, UPGRADED, role="web")
+    assert site.plan(caps(web=1)).role_gates == ("compute",)
 
 
 def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:
