@@ -260,6 +260,8 @@ class Nodes:
             return
         role = FLEET[host]
         write_report(self.store, HostReport(host, answer.version, "started", role=role, default=False))
+        # As the agent does: a host that fails has no version until an upgrade ends.
+        self._runs[host] = ""
         time.sleep(self.chance.uniform(0.05, 0.4))
         if not self.shared.calm.value and self.chance.random() < 0.1:
             write_report(self.store, HostReport(host, answer.version, "failed", error="no disk"))

@@ -15,6 +15,8 @@ from .world import World
 
 # Longer than any request is on its way (seconds).
 _QUIET = 0.2
+# If the reply to a blocking query was lost while a line was cut, its process waits for the end of the query before it looks again (seconds).
+_NOTICED = 90
 
 # Those that are named twice come twice as often.
 KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock", "freeze")
@@ -176,7 +178,7 @@ class Faults:
             actor.process.go_on()
         self.count["restore"] += 1
         epoch = self._network.epoch()
-        until = self._world.now + 30
+        until = self._world.now + _NOTICED
         for planner, newest in seen.items():
             if newest <= epoch:
                 continue
