@@ -162,11 +162,14 @@ def enrolled(make_fleet: Callable[..., Fleet], roles: Mapping[str, str], version
     return fleet
 
 
-def download_wheels(node: Node) -> Path:
-    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time."""
+def download_wheels(node: Node, kind: str = "runtime") -> Path:
+    """Get what pip needs, as the nodes have no way out of the lab; kept for the next time.
+
+    :param kind: the file in requirements/locked.
+    """
     version = node.run("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
-    folder = ROOT / ".cache/lab/wheels" / version
-    locked = ROOT / "requirements/locked/runtime.txt"
+    folder = ROOT / ".cache/lab/wheels" / (version if kind == "runtime" else f"{version}-{kind}")
+    locked = ROOT / f"requirements/locked/{kind}.txt"
     # What is there already is not fetched again.
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", folder]
     command += ["--only-binary=:all:", f"--python-version={version}", "--find-links", folder, "--require-hashes"]

@@ -33,8 +33,11 @@ def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:
     """Run the role on the planners, as an operator's playbook does."""
     file = fleet.folder / "planner.yml"
     # The service runs as a user of its own, who may not read the environment of the tests everywhere.
-    wheels = download_wheels(fleet.lab.nodes[PLANNERS[0]])
+    wheels = download_wheels(fleet.lab.nodes[PLANNERS[0]], "planner")
+    messages = fleet.folder / "messages.yml"
+    messages.write_text("targets: [{url: 'mailto://user:secret@mail.example.com?to=ops@example.com', events: [failure]}]\n")
     variables = {
+        "planner_notify": str(messages),
         "planner_pip_arguments": f"--no-index --find-links {wheels}",
         "planner_page": "/var/lib/convoy-page",
         **more,
