@@ -15,8 +15,8 @@ from .world import World
 
 # Longer than any request is on its way (seconds).
 _QUIET = 0.2
-# If the reply to a blocking query was lost while a line was cut, its process waits for the end of the query before it looks again (seconds).
-_NOTICED = 90
+# A planner notices a restore so soon (seconds). If a reply to it was lost on a line that was cut, it waits for the end of that blocking query first.
+_NOTICED, _LONGEST_QUERY = 30, 60
 
 # Those that are named twice come twice as often.
 KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock", "freeze")
@@ -178,10 +178,12 @@ class Faults:
             actor.process.go_on()
         self.count["restore"] += 1
         epoch = self._network.epoch()
-        until = self._world.now + _NOTICED
+        restored_at = self._world.now
         for planner, newest in seen.items():
             if newest <= epoch:
                 continue
+            lost_at = self._network.lines[planner.port].lost_at
+            until = max(restored_at, lost_at + _LONGEST_QUERY) + _NOTICED
             while planner.process.is_alive and self._world.now < until:
                 self._world.wait(0.05)
             if planner.code != "went_back":

@@ -62,6 +62,7 @@ class Line:
 
     :param delay: seconds for each direction, at most.
     :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
+    :param lost_at: when a reply was lost last, because it was cut (seconds of the night).
     :param token: used instead of that of the process, if it is not empty.
     :param told: thread -> what it was told last of all that a planner needs. Threads of one process plan by what they have read themselves.
     """
@@ -71,6 +72,7 @@ class Line:
     is_cut: bool = False
     lost_before: int = 0
     lost_after: int = 0
+    lost_at: float = float("-inf")
     token: str = ""
     told: dict[Any, Told] = field(default_factory=dict)
 
@@ -219,7 +221,9 @@ class Network:
 
     def _reply(self, sent: Sent, what: Any) -> None:
         # What is sent on a line that is cut never arrives, and the time of the sender runs out.
-        if not sent.line.is_cut:
+        if sent.line.is_cut:
+            sent.line.lost_at = self.world.now
+        else:
             self.world.wake(sent.wait, what, self.world.chance.uniform(_LEAST, sent.line.delay))
 
     def _unblock(self) -> None:

@@ -26,6 +26,9 @@ from .._fleet.ledger import SECONDS_TO_ANSWER, Handover, Ledger
 from .._state.store import Store, current_user
 from .job_request import needs_tasks
 
+# Once one service has answered, the others have so long to answer too (seconds).
+_SECONDS_OF_OTHERS = 2.0
+
 
 def require_planner(store: Store) -> tuple[str, ...]:
     """Return the names of the planner services that run: one request.
@@ -112,18 +115,24 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
 def wait_for_planner(store: Store, handover: str, seconds: float = SECONDS_TO_ANSWER) -> tuple[str, ...]:
     """Wait until a planner service carries a rollout that was handed over; return the names of the services that do.
 
+    Once one does, the others have a moment to answer too.
+
     :param handover: the ID of the handover.
     :raises UpgradeError: ``no_planner`` if all services refuse it, or none answers in time, and what :meth:`ConsulClient.read` raises.
     """
     watch = Watch(store.settings, (store.keys.planners,), BlockingQueries(store.settings, short_lived=True))
-    until = runtime.monotonic() + seconds
+    until, is_carried = runtime.monotonic() + seconds, False
     try:
         while True:
             mark = watch.mark()
             answers = _answers(store, handover)
-            if "" in answers.values():
-                return tuple(name for name, refusal in answers.items() if refusal == "")
+            carrying = tuple(name for name, refusal in answers.items() if refusal == "")
+            if carrying:
+                until = min(until, runtime.monotonic() + _SECONDS_OF_OTHERS) if not is_carried else until
+                is_carried = True
             left = until - runtime.monotonic()
+            if carrying and (left <= 0 or None not in answers.values()):
+                return carrying
             # A refusal may pass, such as that of a service that is being started.
             if left <= 0:
                 break

@@ -79,15 +79,17 @@ def _table(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"and {more_waves} more with {more_hosts}")
     if is_known:
         lines.append(
-            f"About {duration_in_words(forecast['seconds'])} in all{_besides(result['instructions'])}, if each host takes as long as its role did "
+            f"About {duration_in_words(forecast['seconds'])} in all{_besides(result)}, if each host takes as long as its role did "
             "last time."
         )
     return lines
 
 
-def _besides(rules: Mapping[str, Any]) -> str:
-    """Return which waiting times the forecast does not have; empty if the rules have none."""
-    stages = rules.get("stages") or ()
+def _besides(result: Mapping[str, Any]) -> str:
+    """Return which waiting times the forecast does not have; empty if there are none."""
+    rules = result["instructions"]
+    # In a rollback, stages neither soak nor need approval.
+    stages = () if result.get("rollback_order") else rules.get("stages") or ()
     waits = [
         *(["soak"] if any(one.get("soak") for one in stages) else []),
         *(["approval"] if any(one.get("approve") for one in stages) else []),
