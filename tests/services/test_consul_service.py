@@ -77,6 +77,25 @@ def test_hosts_that_go_at_the_same_moment_are_out_one_after_the_other(steps: Ste
 
 
 @pytest.mark.thorough
+def test_a_host_that_is_one_too_many_is_put_back_and_tries_again(steps: Steps) -> None:
+    web1 = steps.lab.nodes["web1"]
+    # As if another host had gone at the same moment: once this one is out, too few are left.
+    gone = "consul_service_is_known | default(false) and consul_service_try | int <= TRIES"
+    needed = "{{ 2 if " + gone + " else 1 }}"
+    shown = run(steps, "web1", "drain", consul_service_others_passing=needed.replace("TRIES", "1"))
+    assert shown.count("TASK [consul_service : Let another host go first]") == 1
+    assert REASON in checks(web1)
+    run(steps, "web1", "undrain")
+    shown = run(steps, "web1", "drain", code=2, consul_service_others_passing=needed.replace("TRIES", "5"))
+    assert (
+        "web1: it could not be taken out of its services in Consul, and was put back: web1: the service shop passes on 1 other hosts"
+        in shown
+    )
+    assert shown.count("TASK [consul_service : Let another host go first]") == 4
+    assert REASON not in checks(web1)
+
+
+@pytest.mark.thorough
 def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps) -> None:
     web1 = steps.lab.nodes["web1"]
     consul(web1, "maint", "-enable", "-service=shop", "-reason=new disk")
