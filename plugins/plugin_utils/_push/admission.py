@@ -24,7 +24,7 @@ from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from .connections import StorePool
-from .decision import LEASED_ELSEWHERE, Decision, PassView, decide, decide_finally, to_retry
+from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
 from .run import AFTER, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
@@ -417,7 +417,7 @@ class RunAdmission:
         if latest.outcome.admissions:
             # The snapshot is from before them.
             latest = self._make_pass(())
-        chosen = _chosen_to_retry(latest, to_retry(self._run, latest, hosts), hosts)
+        chosen = chosen_to_retry(latest, to_retry(self._run, latest, hosts), hosts)
         if not chosen:
             return latest
         command = Command("-e retry_failed=true", fleet=self._run.fleet)
@@ -538,23 +538,3 @@ class RunAdmission:
         if wake_at is not None:
             seconds = min(seconds, max(_MARGIN, wake_at - runtime.now() + _MARGIN))
         self._watcher.wait(latest.position if latest else 0, seconds)
-
-
-def _chosen_to_retry(latest: PassView, broken: Sequence[str], waiting: Collection[str]) -> Sequence[str]:
-    """Return which of the broken hosts are retried now.
-
-    One that could not be admitted after that keeps its failure and its slot, unless just these keep the others from being admitted.
-
-    :param broken: those that wait, and that need a retry before they can be admitted.
-    :param waiting: all hosts that wait, with these.
-    """
-
-    def admitted(hosts: Collection[str], retried: Collection[str]) -> set[str]:
-        return {one.host for one in latest.plan_for(hosts, retried).admissions}
-
-    possible = admitted(broken, broken)
-    chosen = [host for host in broken if host in possible]
-    are_in_the_way = (
-        not possible <= admitted(chosen, chosen) if chosen else bool(admitted(waiting, broken) - admitted(waiting, ()))
-    )
-    return broken if are_in_the_way else chosen

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...module_utils._fleet.ledger import ABORTED, RUNNING
@@ -142,6 +142,26 @@ def to_retry(run: PushRun, latest: PassView, hosts: Collection[str]) -> list[str
     if not run.retry_failed or is_blocked or outcome.ledger is None or outcome.ledger.state != RUNNING:
         return []
     return [host for host in hosts if needs_slot(run, latest, host)]
+
+
+def chosen_to_retry(latest: PassView, broken: Sequence[str], waiting: Collection[str]) -> Sequence[str]:
+    """Return which of the broken hosts are retried now.
+
+    One that could not be admitted after that keeps its failure and its slot, unless just these keep the others from being admitted.
+
+    :param broken: those that wait, and that need a retry before they can be admitted.
+    :param waiting: all hosts that wait, with these.
+    """
+
+    def admitted(hosts: Collection[str], retried: Collection[str]) -> set[str]:
+        return {one.host for one in latest.plan_for(hosts, retried).admissions}
+
+    possible = admitted(broken, broken)
+    chosen = [host for host in broken if host in possible]
+    are_in_the_way = (
+        not possible <= admitted(chosen, chosen) if chosen else bool(admitted(waiting, broken) - admitted(waiting, ()))
+    )
+    return broken if are_in_the_way else chosen
 
 
 def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:
