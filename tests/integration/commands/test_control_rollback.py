@@ -54,6 +54,21 @@ def taken_back(store: Store, consul: RawKV) -> None:
     operator.roll_back(store, operator.Command("logins fail", "ann"))
 
 
+def test_a_rollback_goes_on_at_once_under_rules_without_windows(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, PassRequest("2", RULES))
+    upgrade(store, "controller1")
+    # Nothing may be admitted for as long as this test is kept.
+    closed = {"freezes": [{"from": "2020-01-01", "to": "2099-01-01", "reason": "holidays"}]}
+    make_pass(store, PassRequest("2", {**RULES, **closed}))
+    operator.roll_back(store, operator.Command("logins fail", "ann"))
+    waits = make_pass(store, PassRequest())
+    assert (list(waits.admissions), waits.plan.blocker and waits.plan.blocker.code) == ([], "hours")
+    outcome = make_pass(store, PassRequest("1", {**RULES, "freezes": []}))
+    assert [one.host for one in outcome.admissions] == ["controller1"]
+    assert ledger(consul)["rollback"] is True
+
+
 def test_an_order_can_be_given_with_the_rollback_and_not_to_one_under_way(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
