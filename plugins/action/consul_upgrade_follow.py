@@ -73,9 +73,11 @@ class ActionModule(ControllerAction):
         # Read first: if ansible-playbook is killed, the daemon ends too, and then this process has another parent already.
         parent = os.getppid()
         has_view = False
+        # Hosts that are upgraded after an abort must stay silenced, and the page must show how they end.
+        until_hosts_finish = bool(companions)
         with contextlib.suppress(UpgradeError):
             # If the daemon ends before the rollout, the rollout is shown as lines.
-            if is_started() and ask(FollowProgress(settings, fleet)):
+            if is_started() and ask(FollowProgress(settings, fleet, until_hosts_finish=until_hosts_finish)):
                 has_view = bool(companions)
                 ended = ask(WaitForEnd()) if not companions else None
                 if ended is not None:
@@ -83,7 +85,7 @@ class ActionModule(ControllerAction):
         updates = ViewUpdates()
         last: RolloutProgress | None = None
         shown = runtime.monotonic()
-        for found in follow(settings, fleet):
+        for found in follow(settings, fleet, until_hosts_finish=until_hosts_finish):
             if os.getppid() != parent:
                 # ansible-playbook was killed.
                 os._exit(1)

@@ -11,7 +11,8 @@ short_description: Follow a rollout that runs elsewhere until it ends
 version_added: 0.1.0
 description:
   - Reads the state of the fleet from Consul, prints each change as a line, and returns when the rollout is complete or aborted. It continues
-    through pauses. It writes nothing to Consul.
+    through pauses. It writes nothing to Consul. With O(page) or O(maintenance), it returns after an abort only when the hosts that had begun
+    have finished.
   - With the callback C(convoy.upgrade.rollout), it draws the progress of each role.
   - It waits with blocking queries. If Consul is unreachable, it retries until Consul is back.
   - A complete rollout whose gates are still closed may have post-upgrade tasks. It counts as over when no host runs them and nothing has

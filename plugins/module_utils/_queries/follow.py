@@ -61,6 +61,8 @@ def follow(
     fleet: Mapping[str, str] | None = None,
     patience: float = _NOTHING_FOLLOWS,
     queries: BlockingQueries | None = None,
+    *,
+    until_hosts_finish: bool = False,
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     """Yield the progress of a rollout, now and after each change, until it is over.
 
@@ -69,6 +71,7 @@ def follow(
     :param fleet: host -> role, for hosts that never reported.
     :param patience: seconds without a change after which a complete rollout counts as over, though its gates are not open.
     :param queries: the blocking queries of this process; None for queries of its own.
+    :param until_hosts_finish: whether an aborted rollout is over only once the hosts that had begun have finished.
     :returns: the progress; the error if Consul can't be reached, before the next try; or None if nothing has changed.
     :raises UpgradeError: what :func:`read_fleet` raises, except ``unreachable``.
     """
@@ -76,11 +79,11 @@ def follow(
     keys = store.keys
     folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates)
     with closing(Watch(settings, (*folders, keys.current_version), queries)) as watch:
-        yield from _followed(store, watch, fleet, patience)
+        yield from _followed(store, watch, fleet, patience, until_hosts_finish=until_hosts_finish)
 
 
 def _followed(
-    store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float
+    store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float, *, until_hosts_finish: bool
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
     quiet_since = runtime.monotonic()
@@ -106,13 +109,14 @@ def _followed(
         if before is None or updates.hosts != before:
             before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
-        if _is_over(updates, quiet_since, patience):
+        at_work = until_hosts_finish and bool(updates.progress.flights)
+        if not at_work and _is_over(updates, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
         # The plan and the needs may change though nothing is written.
         wakes = (view.plan.wake_at, next_need_at(view.snapshot, view.plan))
         while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
-            if _is_over(updates, quiet_since, patience):
+            if not at_work and _is_over(updates, quiet_since, patience):
                 return
             yield None
             if any(runtime.seconds_until(at, view.snapshot.now, began) < 0 for at in wakes):

@@ -80,7 +80,13 @@ class ProgressFeed:
         last: RolloutProgress | None = None
         updates = ViewUpdates(message.lines, message.states)
         try:
-            for update in follow(message.settings, message.fleet, queries=self._queries(message.settings)):
+            reads = follow(
+                message.settings,
+                message.fleet,
+                queries=self._queries(message.settings),
+                until_hosts_finish=message.until_hosts_finish,
+            )
+            for update in reads:
                 if isinstance(update, ProgressUpdate):
                     if last is None and message.version and update.progress.version != message.version:
                         return

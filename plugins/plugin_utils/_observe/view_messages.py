@@ -52,6 +52,7 @@ class FollowProgress(Message[bool]):
     :param version: the target of this run. Another rollout is not followed. Empty for any target.
     :param lines: changes that were not shown yet.
     :param states: host -> state after these changes; None if there are none.
+    :param until_hosts_finish: as for :func:`follow`.
     """
 
     settings: Settings
@@ -59,6 +60,7 @@ class FollowProgress(Message[bool]):
     version: str = ""
     lines: tuple[str, ...] = ()
     states: Mapping[str, str] | None = None
+    until_hosts_finish: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,9 @@ class Outputs:
             mark = watch.mark()
             try:
                 latest: ProgressUpdate | None = None
-                for found in follow(consul, self._settings.fleet or None, queries=queries):
+                # Hosts that are upgraded after an abort must stay silenced, and the page must show how they end.
+                reads = follow(consul, self._settings.fleet or None, queries=queries, until_hosts_finish=True)
+                for found in reads:
                     with self._writing:
                         if self._closed.is_set():
                             return

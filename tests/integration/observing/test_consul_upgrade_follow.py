@@ -70,6 +70,26 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
     assert "The rollout to 2 is complete." in played.stdout
 
 
+def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=3)
+    seed(consul, hosts)
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    write_report(store, Said("compute1", "2", "started"))
+    abort(store, Command(by="ann", reason="logins fail"))
+
+    (once,) = follow_in_process(store.settings)
+    assert isinstance(once, ProgressUpdate)
+    assert [one.host for one in once.progress.flights] == ["compute1"]
+
+    reads = follow_in_process(store.settings, until_hosts_finish=True)
+    first = next(reads)
+    write_report(store, Said("compute1", "2", "failed", error="no space left"))
+    *_, last = (one for one in reads if isinstance(one, ProgressUpdate))
+    assert isinstance(first, ProgressUpdate)
+    assert (first.progress.over, first.hosts["compute1"].state) == (True, "upgrading")
+    assert (last.progress.flights, last.hosts["compute1"].state) == ((), "failed")
+
+
 @pytest.mark.thorough
 def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=2)
