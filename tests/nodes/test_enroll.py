@@ -67,8 +67,10 @@ def test_enrolling_gives_the_node_all_it_needs_and_its_token_to_no_one_else(flee
         release = node.run("readlink", "/opt/convoy/current").stdout.strip().rpartition("/")[2]
         assert fleet.record(name)["release"] == release
         assert node.read("/etc/apt/sources.list.d/fleet.list") == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
-    again = fleet.enroll(**settings)
+    # The token stays if it is not given again.
+    again = fleet.enroll(**{**settings, "puppet_gate_token": ""})
     assert [changed(again, name) for name in ROLES] == [0, 0, 0]
+    assert own["puppet_gate_token_file"] == "/etc/convoy/token"
 
 
 @pytest.mark.thorough
