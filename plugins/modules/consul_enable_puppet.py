@@ -34,7 +34,7 @@ options:
     choices: [global, role, host]
   name:
     description:
-      - Name of the role or the host. Required for O(scope=role) and O(scope=host).
+      - Name of the role or the host. Required for O(scope=role) and O(scope=host). If no host with it has reported, the module warns.
     type: str
   value:
     description:
@@ -117,6 +117,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONN
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import (
     reset_gates,
     set_gate,
+    unknown_name,
     who_is_under_way,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.keys import SCOPES
@@ -156,6 +157,8 @@ def main() -> None:
                 module.warn(under_way)
         else:
             changes = set_gate(store, scope, name, value, dry=module.check_mode)
+            if changes and value is not None and name is not None and (warning := unknown_name(store, scope, name)):
+                module.warn(warning)
         return {"changes": [asdict(one) for one in changes], **changed(changes)}
 
     run(module, act)

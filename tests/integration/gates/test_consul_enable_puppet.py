@@ -77,6 +77,22 @@ def test_reset_leaves_one_closed_gate(run: Runner, consul: RawKV) -> None:
     assert consul.get("config_state/enable_puppetry") == b"not a gate"
 
 
+def test_it_warns_of_a_name_that_no_host_has(run: Runner, consul: RawKV) -> None:
+    consul.put("running/versions/2.9/compute7", "1700000000")
+    unknown, role, host, removed = run(
+        [
+            gate(scope="role", name="copmute", value=False),
+            gate(scope="role", name="compute", value=False),
+            gate(scope="host", name="compute7", value=False),
+            gate(scope="role", name="copmute", state="absent"),
+        ]
+    )
+    (warning,) = unknown["warnings"]
+    assert "no host of this role has reported: 'copmute'; did you mean 'compute'?" in warning
+    assert unknown["changed"]
+    assert not role.get("warnings") and not host.get("warnings") and not removed.get("warnings")
+
+
 def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
     put_old(consul)
     before = consul.tree()

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from ..._codecs.values import decode_ledger, text_of
 from ..._common.errors import UpgradeError
-from ..._common.names import check_name, job_id
+from ..._common.names import check_name, did_you_mean, job_id
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from ..._consul.retry import retry_on_conflict
+from ..._fleet.fleet import find_members
 from ..._fleet.gates import CLOSED, gate_text
 from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer
@@ -57,6 +58,25 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         return changes
 
     return retry_on_conflict(attempt, lambda: key, "Find what else sets this gate, then run the same command again.")
+
+
+def unknown_name(store: Store, scope: str, name: str) -> str:
+    """Return a sentence if no host that has reported has this name or role, so that the gate may be of no use; else an empty text.
+
+    One request, and one more unless it is the name of a host with a record.
+    """
+    try:
+        if scope == "host" and store.client.get(store.keys.record(name)) is not None:
+            return ""
+        snapshot = store.snapshot()
+        members = find_members(None, snapshot, snapshot.ledger.role_pattern if snapshot.ledger else None).members
+    except UpgradeError as error:
+        return f"name: whether the fleet has the {scope} {name!r} is unknown: {error.message}"
+    known = members.keys() if scope == "host" else set(members.values())
+    if name in known:
+        return ""
+    of_role = "of this role" if scope == "role" else "with this name"
+    return f"name: no host {of_role} has reported: {name!r}{did_you_mean(name, known) or '.'} A gate that no host reads has no effect."
 
 
 def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
