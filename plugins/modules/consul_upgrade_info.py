@@ -213,6 +213,9 @@ hosts:
     services:
       description: ID of the tasks of services that a pull host has, or null.
       type: str
+    release:
+      description: Release of the node agent that reported last, or null.
+      type: str
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
       type: str
@@ -468,6 +471,9 @@ host:
       type: bool
     services:
       description: ID of the tasks of services that a pull host has, or null.
+      type: str
+    release:
+      description: Release of the node agent that reported last, or null.
       type: str
     origin:
       description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.

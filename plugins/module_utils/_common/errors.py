@@ -12,6 +12,7 @@ from typing import Any, Literal
 # Every code has its section in docs/errors.md.
 Code = Literal[
     "aborted",
+    "agent_on_push_host",
     "at_work",
     "bad_check",
     "bad_connection",

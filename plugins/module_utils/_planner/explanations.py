@@ -302,5 +302,6 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         stage=stage,
         blocks=one.blocks_others,
         services=record.services if record is not None else None,
+        release=record.release if record is not None else None,
         outside=is_outside(one),
     )

@@ -40,6 +40,7 @@ class HostView:
     :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
     :param busy: whether it has started other work than the rollout's, and not ended it: a job, or an upgrade while the rollout is a job.
     :param services: the ID of the tasks of services that it has; None if it has none.
+    :param release: the release of the node agent that reported last; None if none did.
     :param stage: index of its stage, in the order of stages; 0 for the first one, and without stages.
     :param blocks: whether other roles and later stages wait for it.
     :param outside: whether it counts as upgraded only because a job is not for it.
@@ -65,6 +66,7 @@ class HostView:
     stage: int = 0
     blocks: bool = False
     services: str | None = None
+    release: str | None = None
     outside: bool = False
 
 

@@ -13,7 +13,7 @@ from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
-from ...module_utils._host_states.state_names import PENDING
+from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
@@ -182,6 +182,29 @@ def check_services(request: RunRequest) -> None:
         f"upgrade_roles has now: {listing([*other], 20)}.{more}",
         hosts=[*other],
     )
+
+
+def refuse_agents(request: RunRequest) -> None:
+    """Refuse hosts that Ansible upgrades and that have the node agent too. Hosts that are upgraded or held are not checked.
+
+    The agent of an admitted host would begin the same upgrade beside Ansible.
+
+    :raises UpgradeError: ``agent_on_push_host``.
+    """
+    found = [
+        host
+        for host, view in request.plan["hosts"].items()
+        if view["role"] in request.composition["roles"] and view["release"] and view["state"] not in (UPGRADED, HELD)
+    ]
+    if found:
+        they = "it" if len(found) == 1 else "them"
+        raise UpgradeError(
+            "agent_on_push_host",
+            f"Nothing was touched: Ansible upgrades {listing(found, 20)}, and the agent convoy-node on {they} would do so at the same time. Either "
+            f"have the agent do it (pull: true in upgrade_roles, then convoy.upgrade.enroll), or remove it from {they} and forget what it reported: "
+            f"convoy.upgrade.forget -e host={','.join(found[:20])}.",
+            hosts=found,
+        )
 
 
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:

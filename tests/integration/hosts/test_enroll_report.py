@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from devkit.kv import RawKV
 from integration.support.runs.playbook import Played, Runner
+from integration.support.runs.shipped import Shipped
 
 pytestmark = [pytest.mark.one_release, pytest.mark.thorough]
 
@@ -111,3 +112,23 @@ def test_the_lock_is_free_after_a_failure(node: Node) -> None:
     failed = [task for task in played if task["failed"]]
     assert [task["failure"]["code"] for task in failed] == ["bad_name"]
     assert played[-1]["released"]
+
+
+def test_hosts_that_ansible_upgrades_get_no_agent(play: Shipped) -> None:
+    roles = {"cache": {"services": ["memcached"]}, "compute": {"services": []}, "pulls": {"pull": True, "services": []}}
+    given = {
+        "inventory": {"cache": ["cache1"]},
+        "upgrade_roles": roles,
+        "ansible_connection": "local",
+        "puppet_gate_settings_dir": str(play.folder / "convoy"),
+    }
+    left_out = play("enroll", **given)
+    assert left_out.returncode == 0, left_out.stdout
+    assert "cache1 gets no agent: its role has services without pull, so Ansible upgrades it." in left_out.stdout
+    assert not (play.folder / "convoy").exists()
+
+    (play.folder / "convoy").mkdir()
+    (play.folder / "convoy/node.json").write_text("{}")
+    refused = play("enroll", **given)
+    assert refused.returncode == 2
+    assert "Add pull: true to the role, or remove the agent: run systemctl disable" in refused.stdout

@@ -104,7 +104,8 @@ def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> N
         "role": "compute", "group": None, "state": "pending", "version": "1",
         "reason": "waits for role controller (2 hosts are not upgraded: controller1 can be admitted now, controller2 pending), "
         "as role_order says", "soaking": False, "started": False, "held": False, "holds_itself": False, "begun": None, "origin": None, "done": [], "steps": [],
-        "cause": "order", "rule": "role_order.compute", "unadmitted": False, "busy": False, "stage": 0, "blocks": True, "outside": False, "services": None,
+        "cause": "order", "rule": "role_order.compute", "unadmitted": False, "busy": False, "stage": 0, "blocks": True, "outside": False,
+        "services": None, "release": None,
     }  # fmt: skip
     assert (result["complete"], result["done"], result["can_move"]) == (False, False, True)
 
