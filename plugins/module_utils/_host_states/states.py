@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._fleet.fleet import FAILED as RECORDED_FAILED
-from .._fleet.fleet import MAY_START, REPORTED_LOST, STARTED, HostRecord, Snapshot
+from .._fleet.fleet import MAY_START, POST_STARTED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
 from .._fleet.health_marks import HealthMark
@@ -246,6 +246,9 @@ def _state_of(
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
         return _of_health(health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
+    if record is not None and record.post == POST_STARTED and record.version != current and one.host in snapshot.leases:
+        # A push run works on it after another upgrade, and may be rebooting it.
+        return _StateFound(UPGRADING)
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return _StateFound(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):

@@ -44,12 +44,19 @@ _CHANGES: Mapping[str, str] = {
 }
 
 
-def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[str, Any]] = ()) -> tuple[str, ...]:
+def explain(
+    host: str,
+    plan: Plan,
+    snapshot: Snapshot,
+    events: Iterable[Mapping[str, Any]] = (),
+    refusals: Sequence[str] = (),
+) -> tuple[str, ...]:
     """Return sentences that explain one host of a plan. Takes time linear in hosts.
 
     :param plan: the current plan without a limit.
     :param snapshot: what the plan was made from.
     :param events: the history of the rollout, the newest first. It contains who gave the rules.
+    :param refusals: why passes admit no host, though the plan does.
     """
     view = _with_rule(plan.hosts[host], snapshot)
     return tuple(
@@ -61,7 +68,7 @@ def explain(host: str, plan: Plan, snapshot: Snapshot, events: Iterable[Mapping[
             _rule(view, snapshot, events),
             _who(host, view, snapshot),
             _machines(host, snapshot),
-            _next(host, view, plan, job_id(plan.version) if snapshot.is_job and plan.version else ""),
+            _next(host, view, plan, job_id(plan.version) if snapshot.is_job and plan.version else "", refusals),
         )
         if sentence
     )
@@ -205,6 +212,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
             return "An operator can change this: 'puppet agent --enable' on the host. Its next run ends the hold."
         return f"An operator can change this: convoy.upgrade.unhold{_held_by(hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
+        if snapshot.ledger is None or not snapshot.ledger.is_under_way:
+            return "An operator can change this: fix the host. The next run that succeeds there ends this."
         return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
@@ -228,7 +237,9 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
     return " -e everything=true"
 
 
-def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
+def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[str]) -> str:
+    if view.state == state_names.UPGRADED and host in plan.post_upgrade:
+        return "Next: its post-upgrade tasks, once every host is upgraded."
     if view.state == state_names.UPGRADED:
         return "It is done."
     if view.state == state_names.UPGRADING:
@@ -249,6 +260,8 @@ def _next(host: str, view: HostView, plan: Plan, job: str) -> str:
         return "Next: nothing until then. It keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD:
         return "Next: nothing until then. It takes no slot."
+    if refusals:
+        return "Next: nothing until this is corrected: " + " ".join(refusals)
     if plan.missing:
         return "Next: nothing until the whole fleet is given: " + "; ".join(plan.missing) + "."
     return _wave_text(host, view, plan.waves, plan.hosts, job)

@@ -329,6 +329,8 @@ def _next(found: Mapping[str, Any]) -> str:
         return f"Look at the hosts with convoy.upgrade.status, then run convoy.upgrade.approve -e stage={found['stage']} or convoy.upgrade.abort."
     if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
         return "A job does not begin again. Begin another one with convoy.upgrade.command."
+    if event == END and found["outcome"] == ABORTED and found["rollback"]:
+        return f"Begin it again with convoy.upgrade.rollback -e version={found['version']}."
     if event == END and found["outcome"] == ABORTED:
         return "Begin it again with convoy.upgrade.upgrade -e restart=true, or go back with convoy.upgrade.rollback."
     what = "job" if is_job(found["version"]) else "rollout"

@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .._common.errors import UpgradeError
 from .._common.names import is_job, job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
+from .._fleet.host_patterns import select_hosts
 from .._fleet.ledger import COMPLETE, SECONDS_TO_ANSWER, Ledger
 from .._host_states.host_state import HostState
-from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADING
+from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADED, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
 from .._planner.blockers import command_text
+from .._planner.fleet_state import FleetState
 from .._planner.plan import Plan
 from .._planner.stage_progress import APPROVAL
 
@@ -73,6 +76,9 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         if ledger.is_job:
             # It does not begin again, and can't be rolled back.
             return ()
+        if ledger.rollback:
+            text = f"The rollback to {ledger.version} was aborted{command_text(ledger)}. Begin it again."
+            return (OperatorNeed(ABORT, text, "rollback", {"version": ledger.version}, since=at),)
         text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again, or roll the fleet back."
         variables = {"version": ledger.version, "restart": "true"}
         return (OperatorNeed(ABORT, text, "upgrade", variables, "rollback", at),)
@@ -88,7 +94,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     if broken:
-        found.append(_of_broken(broken, budget=code == BUDGET, is_job=ledger.is_job))
+        found.append(_of_broken(broken, ledger, budget=code == BUDGET))
     # Lost ones are among the broken hosts.
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
@@ -115,6 +121,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
         found.append(need)
+    if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
+        found.append(need)
     return tuple(found)
 
 
@@ -129,13 +137,17 @@ def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
     return min((float(at) for at in times if at >= snapshot.now), default=None)
 
 
-def _of_broken(broken: Sequence[HostState], *, budget: bool, is_job: bool) -> OperatorNeed:
+def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> OperatorNeed:
+    is_job = ledger.is_job
     names = [one.host for one in broken]
     lost = sum(one.state == LOST for one in broken)
     what = "are lost" if lost == len(broken) > 1 else "is lost" if lost == len(broken) else "failed"
     more = f" {lost} of them {'is' if lost == 1 else 'are'} lost." if 0 < lost < len(broken) else ""
     stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
     text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops} Fix {'it' if len(names) == 1 else 'them'}, then retry."
+    if not ledger.is_under_way:
+        text = text.removesuffix(", then retry.") + ". The next run that succeeds there ends this."
+        return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
     # A lost host may still run the command of a job. Its name says that it does not, which only an operator can know.
     is_named = len(names) <= _MOST_NAMED and not (is_job and lost)
     variables = {"host": ",".join(names)} if is_named else {}
@@ -164,6 +176,25 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
     )
     playbook, variables = _same_again(ledger) if handover.limit is None else ("status", {})
     return OperatorNeed(NO_PLANNER, text, playbook, variables, since=float(handover.at))
+
+
+def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> OperatorNeed | None:
+    """Return the need of a rollout that was handed over with a limit, if all hosts of the limit are done."""
+    handover = snapshot.handover
+    if handover is None or not handover.is_of(ledger) or handover.limit is None or "" not in snapshot.answers.values():
+        return None
+    try:
+        hosts = select_hosts(handover.limit, fleet.members, fleet.order.group)
+    except UpgradeError:
+        # The planner service says what is wrong with it.
+        return None
+    if any(fleet.hosts[host].state != UPGRADED for host in hosts):
+        return None
+    text = (
+        f"Planner services carry this only for {listing(handover.limit, _MOST_IN_TEXT)}, which is done, so no other host is admitted unless a run is "
+        "under way. Let a run carry the rest, or hand it over again without a limit."
+    )
+    return OperatorNeed(NO_PLANNER, text, *_same_again(ledger), since=float(handover.at))
 
 
 def _same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from .._fleet.fleet import Snapshot
 from .._host_states.host_state import HostState
 from .._host_states.state_names import PENDING
+from .._rules.failure_rules import FailureRules
 from .._rules.role_order import RoleOrder
 from .blockers import Blockers
 from .fleet_state import FleetState
@@ -132,7 +133,8 @@ def gates_to_open(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles and the hosts whose gates this pass opens.
 
-    A role's gate also admits hosts that this planner has not read. So it is opened only if nothing limits the role, all of its hosts are in scope
+    A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, the rules have no window, freeze or
+    failure budget, all of its hosts are in scope
     and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them is held, busy with other work, or started
     without an admission, and no host of another role reads this gate. A host's own gate takes precedence over the gate of its role, so it is
     opened too.
@@ -150,6 +152,10 @@ def gates_to_open(
 
 def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
     if position.slots.limits[role] or not position.is_last_stage or role in fleet.services:
+        return False
+    rules = fleet.rules
+    if rules.windows or rules.freezes or rules.failures != FailureRules():
+        # None of these would stop a host that joins and reads the open gate of its role.
         return False
     hosts = [one.host for one in fleet.by_role[role]]
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):

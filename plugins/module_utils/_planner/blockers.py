@@ -99,6 +99,8 @@ def rollout_blocker(
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
             text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with convoy.upgrade.rollback"
+            if ledger.rollback:
+                text = f"the rollback was aborted{command_text(ledger)}; begin it again with convoy.upgrade.rollback -e version={ledger.version}"
             if ledger.is_job:
                 text = f"the job was aborted{command_text(ledger)}; begin a new one with convoy.upgrade.command"
             return RolloutBlocker(ABORT, text, is_temporary=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
 from .._fleet.checkpoints import is_checkpoint_group
+from .._fleet.fleet import POST_STARTED
 from .._fleet.holds import PUPPET
 from .._host_states import state_names
 from .._host_states.host_state import HostState
@@ -233,7 +234,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
                 else f"an upgrade to {host.record.version}"
             )
             text = f"has not finished {what}{host.record.where()}, so it takes a slot and is not admitted"
-            if not host.is_target or (version is not None and is_job(version) and is_job(host.record.version)):
+            if is_job(host.record.version) and (not host.is_target or (version is not None and is_job(version))):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
                 text += f". If nothing works on it any more, run convoy.upgrade.retry -e host={host.host}"
             return text
@@ -245,6 +246,8 @@ def _upgrading(host: HostState, version: str | None) -> str:
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
+    if host.record is not None and host.record.post == POST_STARTED and host.record.version != version:
+        return f"an Ansible run works on its post-upgrade tasks of {host.record.version}, so it takes a slot and is not admitted"
     if host.gate.key:
         text = f"admitted by gate {host.gate.key} ({host.gate.value}), not started yet"
     else:

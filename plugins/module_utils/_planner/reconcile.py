@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from .._common.lazy import LazySequence
 from .._fleet.fleet import Snapshot
 from .._fleet.health_marks import HealthMark
+from .._host_states.soak import READ_AGAIN_AFTER
 from .._rule_checks.stage_hosts import stage_without_followers
 from .._rule_checks.unknown_targets import duplicate_machines, other_roles, unknown_targets
 from .._rules.instructions import Instructions
@@ -109,4 +110,7 @@ def _wake_at(fleet: FleetState, blockers: Blockers) -> float | None:
     """Return when a host's state, a stage or a window may change without a write (unix seconds); None for never."""
     times = [one.wake_at for one in fleet.hosts.values()]
     times += [blockers.rollout.until if blockers.rollout else None, blockers.stages.until]
+    if blockers.stages.until is not None and fleet.rules.health.consul_checks:
+        # A host whose check fails is not done any more, so the soak of the stage begins again.
+        times.append(fleet.snapshot.now + READ_AGAIN_AFTER)
     return min((at for at in times if at is not None), default=None)

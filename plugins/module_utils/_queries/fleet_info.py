@@ -78,8 +78,9 @@ def read_fleet(
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
     members = find_members(fleet, snapshot, pattern).members
     plan, warnings = _plan(store, snapshot, members)
-    warnings += [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
-    warnings += _on_layout(store, snapshot)
+    refusals = [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
+    refusals += _on_layout(store, snapshot)
+    warnings += refusals
     if name is not None and name not in members:
         raise UpgradeError(
             "unknown_host",
@@ -92,7 +93,9 @@ def read_fleet(
         found, has_older = _current(store, ledger)
         details = {
             "record": record.plain() if record else None,
-            "explanation": explain(name, plan, snapshot, entries_of(found, ledger) if ledger is not None else found),
+            "explanation": explain(
+                name, plan, snapshot, entries_of(found, ledger) if ledger is not None else found, refusals
+            ),
             "events": [event for event in found if _touches(event, name, members[name])],
             "older_events": has_older,
             "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],

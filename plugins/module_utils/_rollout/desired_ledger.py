@@ -311,6 +311,13 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
             f"The job {job_id(version)} was aborted{command_text(old)}. No host is admitted, and a job does not begin again. Begin another one "
             "with convoy.upgrade.command -e run=NAME.",
         )
+    if old is not None and over and old.rollback and not request.rolls_back:
+        # As an ordinary rollout, it would go on in the order of an upgrade.
+        raise UpgradeError(
+            "aborted",
+            f"The rollback to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with convoy.upgrade.rollback -e "
+            f"version={version}.",
+        )
     if old is not None and over and not (request.restart or request.rolls_back):
         raise UpgradeError(
             "aborted",

@@ -91,6 +91,8 @@ def after_failure(
         return NextStep()
     if blocker == PAUSE:
         return NextStep("resume", then_again=True)
+    if blocker == ABORT and info.get("rollback_order"):
+        return NextStep("rollback", {"version": str(info.get("version"))})
     if blocker == ABORT:
         return NextStep(variables={"restart": "true"})
     if info.get("needs_approval"):

@@ -141,8 +141,15 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     assert [(one["changed"], one["version"], one["state"]) for one in (again, named)] == [(False, "1", "complete")] * 2
     assert again["remarks"] == ["The rollback to 1 is complete already. To roll back to another version, give version."]
     assert consul.tree() == before
-    # Only a version that is given leads forward.
-    assert run([control("rollback", version="2")])[0]["version"] == "2"
+    # Forward goes an upgrade, with its order, stages and approvals.
+    with pytest.raises(UpgradeError, match="so to go there is an upgrade") as caught:
+        operator.roll_back(store, operator.Command(), version="2")
+    assert caught.value.code == "no_previous_version"
+    assert caught.value.message.endswith(" Run convoy.upgrade.upgrade -e version=2.")
+    assert consul.tree() == before
+    assert make_pass(store, PassRequest("2")).ledger is not None
+    assert ledger(consul)["version"] == "2"
+    assert not ledger(consul).get("rollback")
 
 
 def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runner, store: Store, consul: RawKV) -> None:
@@ -152,6 +159,9 @@ def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runne
         "The rollback to 1 is under way already, and it is paused: continue with convoy.upgrade.resume."
     ]
     operator.abort(store, operator.Command("wait"))
+    # As an ordinary rollout, it would go on in the order of an upgrade.
+    with pytest.raises(UpgradeError, match=r"The rollback to 1 was aborted.* convoy\.upgrade\.rollback -e version=1\."):
+        make_pass(store, PassRequest("1", restart=True))
     back, again = run([control("rollback", reason="on again"), control("rollback")])
     assert (back["changed"], back["version"], back["state"]) == (True, "1", "running")
     assert back["remarks"] == ["The rollback to 1 was aborted, and begins again."]

@@ -132,7 +132,7 @@ def _what_next(ledger: Ledger) -> str:
         return "It is over, and a job does not begin again; convoy.upgrade.command -e run=NAME begins another one."
     other = "convoy.upgrade.upgrade -e version=X begins another one"
     if ledger.state == COMPLETE:
-        return f"It is over, and all of its hosts are upgraded; {other}."
+        return f"It is over; {other}."
     if ledger.state != ABORTED:
         return "Look at it with convoy.upgrade.status."
     again = (

@@ -22,8 +22,8 @@ def roll_back(
 ) -> CommandResult:
     """Begin a rollout to the previous version, under the rules of the current one. It admits no host yet.
 
-    A second call changes nothing while the rollback is under way, and begins it again if it was aborted. To undo a rollback, give
-    the version.
+    A second call changes nothing while the rollback is under way, and begins it again if it was aborted. A rollback is not undone by another
+    one: an ordinary rollout has the order, the stages and the approvals of an upgrade.
 
     :param version: the target; None for the ledger's previous version, or for the target of the rollback under way.
     :param rollback_order: ``reversed`` or ``forward``, in place of the value in the rules; None for that value.
@@ -64,6 +64,8 @@ def roll_back(
             f"version: {target} is the target of the rollout in {store.keys.ledger}, so a rollback can't go there. Give another "
             "version, or begin that rollout again with convoy.upgrade.upgrade.",
         )
+    elif ledger.rollback and target == ledger.previous_version:
+        raise _is_upgrade(ledger, target)
     elif version is None:
         remarks.append(
             f"The fleet rolls back to {target}, the version before the rollout to {ledger.version}. Versions of incomplete rollouts "
@@ -96,12 +98,24 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     """Return a request that rolls the current rollout back to its version, or continues that rollback.
 
     :param request: needs a version; without rules, it takes those of the current rollout.
-    :raises UpgradeError: ``no_rollout``, ``unreadable_ledger``.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``unreadable_ledger``.
     """
     ledger = ledger_of(store.keys, store.snapshot(of_job=False))
     if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
         return request
+    if ledger.rollback and request.version is not None and request.version == ledger.previous_version:
+        raise _is_upgrade(ledger, request.version)
     return replace(request, rolls_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
+
+
+def _is_upgrade(ledger: Ledger, version: str) -> UpgradeError:
+    """Return the error for a rollback to the version that the last rollback went back from."""
+    replaced = f" -e replace={ledger.version}" if ledger.is_under_way else ""
+    return UpgradeError(
+        "no_previous_version",
+        f"version: {version} is what the rollback to {ledger.version} goes back from, so to go there is an upgrade, with the order, the stages and the "
+        f"approvals of one. Nothing was done. Run convoy.upgrade.upgrade -e version={version}{replaced}.",
+    )
 
 
 def _already_rolled_back(ledger: Ledger) -> str:

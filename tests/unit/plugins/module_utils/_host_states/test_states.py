@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import state_reason
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
 from hypothesis import given
 
@@ -69,6 +70,20 @@ def test_a_record_that_says_upgraded_counts_for_nothing_without_the_report() -> 
     site = one()
     site.records[HOST] = HostRecord(NEW, UPGRADED)
 
+    assert state(site).state == "pending"
+
+
+def test_a_host_on_whose_post_upgrade_tasks_a_run_works_takes_a_slot_also_once_a_rollback_began() -> None:
+    site = one().running(OLD, HOST)
+    site.records[HOST] = HostRecord("3.0", UPGRADED, post="started")
+    assert state(site).state == "pending"
+    site.leases.add(HOST)
+    found = state(site)
+    assert (found.state, found.takes_a_slot, found.can_finish, found.needs_its_gate) == ("upgrading", True, True, False)
+    assert state_reason(found, NEW) == (
+        "an Ansible run works on its post-upgrade tasks of 3.0, so it takes a slot and is not admitted"
+    )
+    site.records[HOST] = HostRecord("3.0", UPGRADED, post="done")
     assert state(site).state == "pending"
 
 

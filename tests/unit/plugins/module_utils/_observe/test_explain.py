@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import RETRIED, STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain, time_ago
@@ -313,3 +319,27 @@ def test_every_sentence_ends_as_one() -> None:
     for host in one.members:
         for sentence in told(one, host):
             assert re.fullmatch(r"[A-Zc].*[.?!]", sentence), sentence
+
+
+def test_a_host_that_failed_after_the_rollout_recovers_with_its_next_run() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {})
+    one.records["compute1"] = HostRecord(NEW, FAILED, error="disk full", index=99)
+    assert one.ledger is not None
+    one.ledger = replace(one.ledger, state="complete")
+    assert told(one, "compute1")[-2] == (
+        "An operator can change this: fix the host. The next run that succeeds there ends this."
+    )
+
+
+def test_an_upgraded_host_with_post_upgrade_tasks_is_not_done() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {})
+    assert one.ledger is not None
+    one.ledger = replace(one.ledger, post_upgrade=("compute",))
+    assert told(one, "compute1")[-1] == "Next: its post-upgrade tasks, once every host is upgraded."
+
+
+def test_what_keeps_passes_from_admitting_hosts_is_the_next_thing() -> None:
+    one = under(fleet(compute=1), {})
+    reason = "config_state/enable_puppet/host/web9 is 'Flase'."
+    found = explain("compute1", one.plan({}), one.snapshot(), GIVEN, [reason])
+    assert found[-1] == f"Next: nothing until this is corrected: {reason}"

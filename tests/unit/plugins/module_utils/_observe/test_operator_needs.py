@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
@@ -49,6 +49,10 @@ def test_a_pause_is_ended_by_resume_and_an_abort_by_a_restart() -> None:
         "aborted", "upgrade", {"version": NEW, "restart": "true"},
     )  # fmt: skip
     assert aborted.otherwise == "rollback"
+    # As an ordinary rollout, it would go on in the order of an upgrade.
+    (back,) = needs(rollout(state=ABORTED, command=COMMAND, rollback=True))
+    assert (back.code, back.playbook, back.variables, back.otherwise) == ("aborted", "rollback", {"version": NEW}, "")
+    assert back.text.startswith(f"The rollback to {NEW} was aborted by ann")
 
 
 def test_an_approval_is_awaited_since_the_soak_was_over() -> None:
@@ -67,6 +71,14 @@ def test_failed_hosts_are_retried_by_name_and_an_exhausted_budget_says_so() -> N
     (budget,) = needs(rollout({**UNLIMITED, "failure_rules": {"fleet": 1}}).failed("compute2", "compute3"))
     assert (budget.code, budget.variables) == ("failure_budget", {"host": "compute2,compute3"})
     assert "The failure budget is exhausted, so no more hosts are admitted. Fix them, then retry." in budget.text
+
+
+def test_a_host_that_fails_after_the_rollout_is_not_retried_as_nothing_would_admit_it() -> None:
+    site = rollout(state="complete").upgraded("compute1", "compute2", "compute3")
+    site.records["compute2"] = HostRecord(NEW, FAILED, error="disk full", index=99)
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("broken_hosts", "status", {"host": "compute2"})
+    assert found.text == "1 host failed: compute2. Fix it. The next run that succeeds there ends this."
 
 
 def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_runs_there() -> None:
@@ -199,3 +211,15 @@ def test_a_rollout_that_was_handed_over_and_that_no_service_carries_needs_one_or
     assert (limited.playbook, "(compute1)" in limited.text) == ("status", True)
     site.ledger = replace(site.ledger, state="complete") if site.ledger else None
     assert _needs_of(site, own, {}) == []
+
+
+def test_a_rollout_that_was_handed_over_for_a_part_needs_a_run_for_the_rest() -> None:
+    site = rollout(since=8_000)
+    limited = Handover(NEW, 8_000, ("compute1",), "h1", "ann@desk", 9_000)
+    assert _needs_of(site, limited, {"one": ""}) == []
+    site.upgraded("compute1")
+    assert _needs_of(site, replace(limited, limit=None), {"one": ""}) == []
+    (found,) = _needs_of(site, limited, {"one": ""})
+    assert (found.code, found.playbook, found.variables) == ("no_planner", "upgrade", {"version": NEW})
+    assert "only for compute1, which is done" in found.text
+    assert _needs_of(site.upgraded("compute2", "compute3"), limited, {"one": ""}) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, WITH_VERSION, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import (
@@ -157,6 +158,19 @@ def test_a_role_opens_by_its_gate_only_in_the_last_stage() -> None:
 
     assert gates(fleet(compute=2), rules) == ((), ("compute1",))
     assert gates(fleet(compute=2).upgraded("compute1"), rules) == (("compute",), ())
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"failure_rules": {"global": 1}},
+        {"windows": [{"days": "mon-sun", "from": "00:00", "to": "24:00"}]},
+        {"freezes": [{"from": "1960-01-01", "to": "1960-01-02"}]},
+    ],
+)
+def test_a_role_opens_host_by_host_if_the_rules_may_stop_a_host_that_joins(rules: dict[str, Any]) -> None:
+    assert gates(fleet(compute=1)) == (("compute",), ())
+    assert gates(fleet(compute=1), rules) == ((), ("compute1",))
 
 
 def test_a_role_with_a_host_that_was_not_admitted_and_says_it_has_started_opens_host_by_host() -> None:

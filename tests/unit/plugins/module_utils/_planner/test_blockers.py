@@ -179,6 +179,16 @@ def test_a_rollback_that_goes_forward_has_no_stages() -> None:
     assert site.plan(rules).stage is None
 
 
+def test_checks_are_read_all_the_time_while_a_stage_soaks() -> None:
+    rules = {"stages": [{"name": "canary", "hosts": 1, "soak": 3600}], "health": {"consul_checks": ["validation"]}}
+    site = fleet(compute=2).upgraded("compute1")
+    site.checks = {host: {"validation": "passing"} for host in site.members}
+    site.ledger = Ledger(3, NEW, OLD, stage={"number": 0, "done_at": int(site.now) - 60})
+    assert site.plan(rules).wake_at == site.now + 5
+    del rules["health"]
+    assert site.plan(rules).wake_at == site.now + 3540
+
+
 def test_a_host_that_left_the_version_is_not_upgraded_to_it() -> None:
     site = fleet(compute=1)
     site.records["compute1"] = HostRecord(NEW, FAILED, times={FAILED: 500})

@@ -43,6 +43,11 @@ ADMISSIBLE = reasons(web1=("pending", "admissible"))
         ("paused", {}, NextStep("resume", then_again=True)),
         ("aborted", {"blocker": {"code": "aborted"}}, NextStep(variables={"restart": "true"})),
         (
+            "aborted",
+            {"blocker": {"code": "aborted"}, "rollback_order": "reversed", "version": "1.0"},
+            NextStep("rollback", {"version": "1.0"}),
+        ),
+        (
             "stuck",
             {"needs_approval": True, "stage": "canary", "reasons": FAILED},
             NextStep("approve", {"stage": "canary"}, True),

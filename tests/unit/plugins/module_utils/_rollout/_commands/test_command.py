@@ -37,7 +37,7 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
     [
         (
             COMPLETE,
-            "It is over, and all of its hosts are upgraded; convoy.upgrade.upgrade -e version=X begins another one.",
+            "It is over; convoy.upgrade.upgrade -e version=X begins another one.",
         ),
         (
             ABORTED,
