@@ -135,6 +135,16 @@ class Facts:
         """Return whether a host has failed, also since it reported the wanted version, as a host that goes back to it may."""
         return self.says(host, "failed") and (not self.has_reported(host) or self.has_left(host))
 
+    def has_failed_elsewhere(self, host: str) -> bool:
+        """Return whether a host failed in an upgrade to another version, and nothing has been known of it since. A rollback brings it back."""
+        record = self.record(host)
+        if self.ledger.get("rollback") or record.get("state") != "failed" or record["version"] == self.current:
+            return False
+        reported = [
+            entry.index for key, entry in self.state.items() if key.startswith(REPORTS) and key.endswith(f"/{host}")
+        ]
+        return self.state[f"{RECORDS}{host}"].index > max(reported, default=0)
+
     def is_lost(self, host: str) -> bool:
         """Return whether a host is open and has been silent for much longer than it may, by the clock of who looks."""
         if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
@@ -170,7 +180,7 @@ class Facts:
         ):
             # It was broken before this rollback, and was not admitted again.
             return False
-        begun = self.record(host).get("state") == "started" or self.has_failed(host)
+        begun = self.record(host).get("state") == "started" or self.has_failed(host) or self.has_failed_elsewhere(host)
         soaks = self.has_reported(host) and not self.has_left(host)
         return is_open(self.state, host) or begun or soaks
 

@@ -29,6 +29,7 @@ class HostState:
     :param current: the version that the rollout goes to.
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
+    :param is_down: whether it has failed in an upgrade to another version since it reported last, and no operator has retried it.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 
@@ -48,6 +49,7 @@ class HostState:
     was_admitted: bool = False
     is_busy: bool = False
     is_target: bool = True
+    is_down: bool = False
 
     @property
     def has_started(self) -> bool:
@@ -103,7 +105,7 @@ class HostState:
     @property
     def takes_a_slot(self) -> bool:
         """Whether it is down, or may be, and so leaves fewer slots for others."""
-        return self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN)
+        return self.is_down or (self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN))
 
     @property
     def is_excused(self) -> bool:

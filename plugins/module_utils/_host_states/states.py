@@ -91,6 +91,7 @@ def read_states(
             was_admitted=is_listed(snapshot, host),
             is_busy=other is not None,
             is_target=is_target,
+            is_down=found.is_down,
         )
     return states
 
@@ -227,6 +228,7 @@ class _StateFound(NamedTuple):
     trouble: str = ""
     wake_at: float | None = None
     mark: HealthMark | None = None
+    is_down: bool = False
 
 
 def _state_of(
@@ -257,7 +259,18 @@ def _state_of(
         return _StateFound(LOST, (record.error or "").removeprefix("lost: "))
     if one.gate.is_open or (record is not None and record.state == STARTED):
         return _upgrading_or_lost(snapshot, one, rules)
-    return _StateFound(waiting)
+    return _StateFound(waiting, is_down=_has_failed_elsewhere(snapshot, one))
+
+
+def _has_failed_elsewhere(snapshot: Snapshot, one: _HostFacts) -> bool:
+    """Return whether a host failed in an upgrade to another version, so that it is down until it is upgraded or retried.
+
+    In a rollback, no host waits for those that it brings back. A failed command of another job says nothing of a host.
+    """
+    record, report = one.record, snapshot.reports.get(one.host)
+    if record is None or record.state != RECORDED_FAILED or snapshot.is_job or in_rollback(snapshot):
+        return False
+    return report is None or record.index > report.index
 
 
 def _is_superseded(snapshot: Snapshot, one: _HostFacts) -> bool:

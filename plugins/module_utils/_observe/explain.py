@@ -258,6 +258,10 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
         return f"Next: it {report}. Until then it keeps its slot."
     if view.state in (state_names.FAILED, state_names.LOST):
         return "Next: nothing until then. It keeps its slot, so that failures do not spread."
+    if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
+        return (
+            "Next: nothing until then. It keeps its slot, because it failed in an earlier upgrade, until it is retried."
+        )
     if view.state == state_names.HELD:
         return "Next: nothing until then. It takes no slot."
     if refusals:

@@ -300,6 +300,14 @@ def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
 
 
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
+    down = [one.host for one in hosts.values() if one.is_down]
+    if down:
+        keep = "keeps its slot" if len(down) == 1 else "keep their slots"
+        text = (
+            f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an earlier upgrade and {keep}. Fix {'it' if len(down) == 1 else 'them'}, "
+            "then retry."
+        )
+        return OperatorNeed(STUCK, text, "retry", {"host": ",".join(down[:_MOST_NAMED])})
     held = [host for host in plan.unfinished if hosts[host].state == HELD]
     waiting = [host for host in plan.unfinished if hosts[host].state == PENDING]
     first = (waiting or list(plan.unfinished))[0]

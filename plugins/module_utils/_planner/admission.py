@@ -29,11 +29,13 @@ class StageQueue:
     :param waiting: role -> the hosts that wait to be admitted, in order of admission.
     :param unfinished: role -> number of its hosts, in any state, that other roles and the next stage wait for.
     :param in_flight: role -> how many of these are upgrading and expected to finish.
+    :param down: role -> how many hosts at the head of ``waiting`` are down since an earlier rollout, and have a slot already.
     """
 
     waiting: Mapping[str, tuple[str, ...]]
     unfinished: Mapping[str, int]
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    down: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,10 @@ def admit(position: Position) -> tuple[Wave, Position]:
 
     Only this function decides which hosts are admitted, for a pass and for each step of the forecast.
     """
-    waiting = position.stages[0].waiting
+    waiting, down = position.stages[0].waiting, position.stages[0].down
     ready = {role: len(waiting[role]) - at for role, at in position.next.items() if not position.waits_for(role)}
-    counts, slots = position.slots.fill(ready)
+    own = {role: count - position.next[role] for role, count in down.items() if count > position.next.get(role, count)}
+    counts, slots = position.slots.fill(ready, own)
     wave = {role: waiting[role][position.next[role] : position.next[role] + count] for role, count in counts.items()}
     after = {role: at + counts.get(role, 0) for role, at in position.next.items()}
     left = {role: at for role, at in after.items() if at < len(waiting[role])}
@@ -205,7 +208,9 @@ def _hosts_of_stages(fleet: FleetState, blockers: Blockers) -> list[Mapping[str,
 def _stage_queue(hosts: Mapping[str, Sequence[HostState]], waiting: Mapping[str, tuple[str, ...]]) -> StageQueue:
     blocking = {role: [one for one in found if one.blocks_others] for role, found in hosts.items()}
     in_flight = {role: sum(1 for one in found if one.can_finish) for role, found in blocking.items()}
-    return StageQueue(waiting, {role: len(found) for role, found in blocking.items()}, in_flight)
+    down = {role: {one.host for one in found if one.is_down} for role, found in hosts.items()}
+    first = {role: sum(1 for host in waiting[role] if host in found) for role, found in down.items() if found}
+    return StageQueue(waiting, {role: len(found) for role, found in blocking.items()}, in_flight, first)
 
 
 def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[str, ...]:
@@ -216,6 +221,8 @@ def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[st
         waiting = [one for one in waiting if not fleet.lacks_services(one)]
     if waiting and waiting[0].in_rollback:
         return tuple(one.host for one in _latest_first(fleet.snapshot, waiting))
+    # They have slots already, and others have to wait for these.
+    waiting.sort(key=lambda one: not one.is_down)
     return tuple([one.host for one in waiting])
 
 

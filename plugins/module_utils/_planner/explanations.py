@@ -72,6 +72,10 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
             found = Reason("can be admitted now", ADMISSIBLE)
         else:
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
+        if one.is_down and one.record is not None:
+            found = replace(
+                found, text=f"failed in the upgrade to {one.record.version}, and keeps its slot; {found.text}"
+            )
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
         is_known = one.version or fleet.snapshot.is_job
@@ -111,7 +115,7 @@ def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
     :param after: the position once they are admitted.
     """
     occupants = {
-        role: [*(one.host for one in hosts if one.takes_a_slot), *wave.get(role, ())]
+        role: [*dict.fromkeys((*(one.host for one in hosts if one.takes_a_slot), *wave.get(role, ())))]
         for role, hosts in fleet.by_role.items()
     }
     unfinished = {

@@ -72,24 +72,27 @@ class Slots:
         """
         return self._with(hosts, -1)
 
-    def fill(self, waiting: Mapping[str, int]) -> tuple[dict[str, int], Slots]:
-        """Return how many hosts of each role get a slot, and the slots after that. Takes time linear in roles and limits.
+    def fill(self, waiting: Mapping[str, int], own: Mapping[str, int] | None = None) -> tuple[dict[str, int], Slots]:
+        """Return how many hosts of each role are admitted, and the slots after that. Takes time linear in roles and limits.
 
-        :param waiting: role -> number of hosts that wait for one. Roles are served in this order.
-        :returns: role -> number of hosts that get one, without roles that get none; and the new slots.
+        :param waiting: role -> number of hosts that wait. Roles are served in this order.
+        :param own: role -> how many of these have a slot already.
+        :returns: role -> number of hosts that are admitted, without roles that have none; and the new slots.
         """
         given: dict[str, int] = {}
-        if self.complete_sets and self.busy:
-            return given, self
-        taken = dict(self.taken)
+        is_set_busy = self.complete_sets and self.busy > 0
+        taken, more = dict(self.taken), 0
         for role, wanted in waiting.items():
             limits = self.limits[role]
-            count = min([wanted, *(limit.slots - taken.get(limit.what, 0) for limit in limits)])
-            if count > 0:
-                given[role] = count
+            has = 0 if own is None or self.is_held(role) else min(wanted, own.get(role, 0))
+            free = min([wanted - has, *(limit.slots - taken.get(limit.what, 0) for limit in limits)])
+            count = 0 if is_set_busy else max(0, free)
+            if has + count:
+                given[role] = has + count
+                more += count
                 for limit in limits:
                     taken[limit.what] = taken.get(limit.what, 0) + count
-        return given, Slots(self.limits, self.complete_sets, taken, self.busy + sum(given.values()))
+        return given, Slots(self.limits, self.complete_sets, taken, self.busy + more)
 
     def _with(self, hosts: Mapping[str, int], sign: int) -> Slots:
         taken = dict(self.taken)

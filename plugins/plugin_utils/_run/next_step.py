@@ -11,7 +11,7 @@ from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._observe.operator_needs import INTERRUPTED, UNADMITTED
+from ...module_utils._observe.operator_needs import INTERRUPTED, STUCK, UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
@@ -113,6 +113,9 @@ def after_failure(
     if code == "stuck" and interrupted and interrupted[0]["playbook"] not in (*UPGRADES, COMMAND):
         # Only the end of a hold lets these hosts go on.
         return NextStep(interrupted[0]["playbook"], dict(interrupted[0]["variables"]), then_again=True)
+    stuck = [one for one in info.get("needs_operator") or () if one["code"] == STUCK and one["playbook"] == "retry"]
+    if code == "stuck" and stuck:
+        return NextStep("retry", dict(stuck[0]["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.

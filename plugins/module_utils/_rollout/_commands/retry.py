@@ -36,7 +36,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
     """Reset failed and lost hosts to pending. Holds stay.
 
     :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A host that is named is also reset
-        if it began an upgrade to another version and reported no end, or if it started without an admission.
+        if it began an upgrade to another version and reported no end, or failed in it, or if it started without an admission.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Over all tries: a try that ends in a conflict may have reset some hosts.
@@ -57,7 +57,10 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             host
             for host, view in plan.hosts.items()
             if host in asked
-            and (view.state in state_names.BROKEN or (host in named and _is_midway(snapshot, host, view)))
+            and (
+                view.state in state_names.BROKEN
+                or (host in named and (_is_midway(snapshot, host, view) or _is_down(plan, host)))
+            )
             and host not in snapshot.busy
         ]
         # A lost host may still run the command of a job. Only an operator who names it says that it does not.
@@ -140,6 +143,11 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
         return False
     elsewhere = record.version != snapshot.current_version
     return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
+
+
+def _is_down(plan: Plan, host: str) -> bool:
+    """Return whether a host keeps a slot because it failed in an upgrade to another version."""
+    return plan.fleet is not None and plan.fleet.hosts[host].is_down
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bool) -> list[str]:

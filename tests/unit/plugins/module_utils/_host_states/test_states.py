@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     UPGRADED,
     HostRecord,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import state_reason
@@ -85,6 +86,24 @@ def test_a_host_on_whose_post_upgrade_tasks_a_run_works_takes_a_slot_also_once_a
     )
     site.records[HOST] = HostRecord("3.0", UPGRADED, post="done")
     assert state(site).state == "pending"
+
+
+def test_a_host_that_failed_elsewhere_keeps_its_slot_until_it_reports_or_is_retried() -> None:
+    def down(record: HostRecord, *, site: Fleet | None = None) -> bool:
+        site = site or one()
+        site.records[HOST] = record
+        return state(site).takes_a_slot
+
+    failed = HostRecord("1.5", FAILED, index=50)
+    assert down(failed)
+    assert down(failed, site=one().held("host/compute1"))
+    assert down(failed, site=one().silent(HOST))
+    # It has reported a version since, or was retried, or is brought back by a rollback.
+    assert not down(HostRecord("1.5", FAILED, index=0))
+    assert not down(HostRecord("1.5", RETRIED, index=50))
+    rollback = one()
+    rollback.ledger = Ledger(1, NEW, OLD, rollback=True)
+    assert not down(failed, site=rollback)
 
 
 def test_a_record_that_can_not_be_read_has_failed_whatever_the_version() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, RETRIED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import (
     Admission,
     HostView,
@@ -231,6 +232,37 @@ def test_a_started_host_gets_its_gate_back_even_above_the_cap_as_it_is_down_alre
 
 @pytest.mark.parametrize("version", [OLD, NEW, "1.5"])
 @pytest.mark.parametrize("rules", [{}, caps(compute=1), caps(compute=2), {"stages": [{"name": "canary", "hosts": 1}]}])
+def test_a_host_that_failed_in_the_rollout_before_goes_first_in_its_own_slot() -> None:
+    rules = {"rolling_rules": {"global": 1}}
+    site = fleet(web=3)
+    site.records["web3"] = HostRecord("1.5", FAILED, error="disk full", index=50)
+    plan = site.plan(rules)
+    assert opened(plan) == ["web3"]
+    assert plan.waves == (("web3",), ("web1",), ("web2",))
+    assert plan.hosts["web3"].reason == "failed in the upgrade to 1.5, and keeps its slot; can be admitted now"
+    assert plan.hosts["web1"].reason.endswith("taken by web3")
+    # Under a higher cap, others go with it.
+    assert opened(site.plan({"rolling_rules": {"global": 2}})) == ["web3", "web1"]
+    assert opened(site.upgraded("web3").plan(rules)) == ["web1"]
+
+
+def test_a_host_that_failed_in_the_rollout_before_keeps_its_slot_while_it_has_to_wait() -> None:
+    rules = {"rolling_rules": {"global": 1, "fleet": 1}, "role_order": {"web": "db"}}
+    site = fleet(web=2, db=1)
+    site.ledger = Ledger(1, NEW, OLD)
+    site.records["web2"] = HostRecord("1.5", FAILED, error="disk full", index=50)
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move) == ((), False)
+    (need,) = operator_needs(site.snapshot(), plan)
+    assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web2"})
+    assert (
+        need.text
+        == "No host can be admitted. web2 failed in an earlier upgrade and keeps its slot. Fix it, then retry."
+    )
+    site.records["web2"] = HostRecord(NEW, RETRIED, index=60)
+    assert opened(site.plan(rules)) == ["db1"]
+
+
 def test_a_host_that_reports_a_start_is_not_admitted_by_that_and_takes_a_slot(
     version: str, rules: dict[str, Any]
 ) -> None:

@@ -50,7 +50,7 @@ def domains(site: Fleet, rules: Rules) -> list[tuple[set[str], int]]:
 
 
 def down(site: Fleet) -> set[str]:
-    return {host for host, one in site.states().items() if one.state in TAKES_A_SLOT}
+    return {host for host, one in site.states().items() if one.state in TAKES_A_SLOT or one.is_down}
 
 
 def after(site: Fleet, plan: Plan) -> Fleet:

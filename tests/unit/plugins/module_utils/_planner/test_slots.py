@@ -152,6 +152,18 @@ def test_slots_are_filled_in_the_order_of_the_roles_up_to_the_tightest_limit() -
     assert after.fill({"ceph_osd": 1}) == ({}, after)
 
 
+def test_hosts_that_have_slots_need_no_free_ones() -> None:
+    slots = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 2),)}).take({"web": 1})
+    assert slots.fill({"web": 3}, {"web": 1}) == ({"web": 2}, slots.take({"web": 1}))
+    full = slots.take({"web": 2})
+    assert full.fill({"web": 3}, {"web": 2}) == ({"web": 2}, full)
+    # A cap of 0 admits none of them, and of a set only these go on.
+    none = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1})
+    assert none.fill({"web": 1}, {"web": 1}) == ({}, none)
+    whole = Slots(slots.limits, complete_sets=True).take({"web": 1})
+    assert whole.fill({"web": 3}, {"web": 1}) == ({"web": 1}, whole)
+
+
 def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:
     slots = Slots(limits(roles={"compute": 2})).take({"compute": 4})
 

@@ -40,7 +40,7 @@ def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
     monkeypatch.setattr(follow, "progress_update", lambda _view: update)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=lambda _mark, _seconds: True)
     store: Any = None
-    updates = follow._followed(store, watch, None, patience=15)
+    updates = follow._followed(store, watch, None, patience=15, until_hosts_finish=False)
     next(updates)
     next(updates)
     assert slept == [pytest.approx(pause)]
@@ -77,6 +77,6 @@ def test_what_an_operator_has_to_do_is_read_when_it_is_due_though_nothing_is_wri
     monkeypatch.setattr(follow, "next_need_at", lambda snapshot, _plan: is_due_at if snapshot.now < is_due_at else None)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=wait)
     store: Any = None
-    for _update in itertools.islice(follow._followed(store, watch, None, patience=15), 20):
+    for _update in itertools.islice(follow._followed(store, watch, None, patience=15, until_hosts_finish=False), 20):
         pass
     assert reads == [0.0, 25.0]

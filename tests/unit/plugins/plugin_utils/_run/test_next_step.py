@@ -67,6 +67,14 @@ ADMISSIBLE = reasons(web1=("pending", "admissible"))
         ("stuck", {"reasons": HELD}, NextStep("status", {"host": "web2"}, True)),
         (
             "stuck",
+            {
+                "reasons": HELD,
+                "needs_operator": [{"code": "stuck", "playbook": "retry", "variables": {"host": "web3"}}],
+            },
+            NextStep("retry", {"host": "web3"}, True),
+        ),
+        (
+            "stuck",
             {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
             NextStep("retry", {"host": "web3"}, True),
         ),
