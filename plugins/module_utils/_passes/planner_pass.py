@@ -219,9 +219,8 @@ def _try_once(
     ledger = replace(desired.ledger, stage=plan.stage_mark, stopped=plan.exhausted_keys)
     ledger = ledger_to_write(writer.ledger, ledger, writer.clock)
     if (ledger.stage, ledger.stopped) != (plan.stage_mark, plan.exhausted_keys):
-        outcome.plan = replace(
-            plan, wake_at=min(noted_at(ledger), *([plan.wake_at] if plan.wake_at is not None else []))
-        )
+        due = noted_at(ledger)
+        outcome.plan = replace(plan, wake_at=due if plan.wake_at is None else min(due, plan.wake_at))
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     running = replace(ledger, state=RUNNING)
     admit_hosts(writer, plan, snapshot, running, desired.rules, outcome.admissions, read_at=read_at)

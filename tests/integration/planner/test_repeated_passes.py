@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.repeated_passes import RepeatedPasses
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import names, seed
+from integration.support.fleets.fleet import ledger, names, seed
 
 pytestmark = pytest.mark.one_release
 
@@ -110,3 +112,13 @@ def test_a_clock_that_is_set_back_delays_no_pass(passes: RepeatedPasses, store: 
     # By the clock as it is now, the soak has only begun.
     while passes.next().plan.hosts["web1"].state != "upgraded":
         assert passes.wait(LONG)
+
+
+def test_a_pass_that_only_has_to_note_a_recovery_later_wakes_for_that(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    # No host is admitted, so nothing else has a time.
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
+    now = int(time.time())
+    stopped = {**ledger(consul), "stopped": ["failure_rules.fleet"], "recoveries": 99, "recovered_at": now}
+    consul.put("upgrade/ledger", json.dumps(stopped))
+    assert make_pass(store, PassRequest()).plan.wake_at == now + 600
