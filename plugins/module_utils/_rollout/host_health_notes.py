@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # How many reports of one host planners publish in one rollout, each with another version than the one before.
 MOST_PUBLICATIONS = 5
-# In one rollout, this many restarts of a host's soak are written at once, and later ones at most once in this time (seconds).
+# In one rollout, this many restarts of a host's soak and recoveries are written at once, and later ones at most once in this time (seconds).
 _FREE_MARKS = 20
 _LEAST_BETWEEN_MARKS = 600
 # The same for notes that a failure budget recovered or that a stage is done: a host whose record changes all the time causes these too.
@@ -128,11 +128,12 @@ def _is_due(before: HealthMark | None, mark: HealthMark, now: int) -> bool:
     """Return whether to write a health mark now.
 
     Each write adds an entry to the history. A mark that only restarts the soak can wait: until it is written, each pass restarts the
-    soak. A mark that says that a check fails, or that the host was upgraded or lost its health, is written at once.
+    soak. So can one that says that the host is well again. A mark that says that a check fails, or that the host was upgraded, is written at once.
     """
     if before is None or mark.since is None or before.version != mark.version:
         return True
-    if (before.upgraded, before.lost) != (mark.upgraded, mark.lost):
+    is_well_again = before.lost and not mark.lost
+    if (before.upgraded, before.lost) != (mark.upgraded, mark.lost) and not is_well_again:
         return True
     return before.written < _FREE_MARKS or not 0 <= now - before.written_at < _LEAST_BETWEEN_MARKS
 

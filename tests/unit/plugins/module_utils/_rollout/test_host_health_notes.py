@@ -103,6 +103,25 @@ def test_reports_are_published_twenty_to_a_write(count: int, writes: int) -> Non
     assert (len(changes), done) == (2 * count, writes)
 
 
+def test_a_check_that_flaps_is_written_often_at_first_and_seldom_later() -> None:
+    rules = {"health": {"consul_checks": ["nova"]}}
+    site = fleet(compute=1).upgraded("compute1")
+
+    def seen(status: str, written: int, at: int) -> int:
+        site.checks = {"compute1": {"nova": status}}
+        lost = status == "passing"
+        site.marks["compute1"] = HealthMark(NEW, None if lost else 1, True, lost=lost, written=written, written_at=at)
+        return noted(site, rules)[1]
+
+    now = 9  # by the clock of the writer
+    assert seen("passing", 19, now - 1) == 1
+    assert seen("passing", 20, now - 599) == 0
+    assert site.plan(rules).hosts["compute1"].state == "upgraded"
+    assert seen("passing", 20, now - 600) == 1
+    # A failure is written at once, however often.
+    assert seen("critical", 99, now - 1) == 1
+
+
 # Budgets
 
 
