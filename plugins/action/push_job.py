@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job, job_id, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, pushed_roles
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -70,6 +72,7 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Begin or continue the job; without tasks, only return an ID for the job."""
         if not options["tasks"]:
+            _refuse_hosts_without_agent(options, task_vars.get("groups") or {})
             return {"pushes": False, **_with_id(options["job"])}
         self._vars = task_vars
         for name, (value, given, why) in _REFUSED.items():
@@ -201,6 +204,34 @@ class ActionModule(ControllerAction):
                 "was done. Add them, or name the hosts of the job with only.",
                 hosts=unknown,
             )
+
+
+def _refuse_hosts_without_agent(options: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a command of the nodes for hosts that Ansible upgrades. They have no agent, so each would hold a slot until it is lost.
+
+    :param groups: Ansible's.
+    :raises UpgradeError: ``bad_job``, and what :func:`fleet_of` raises.
+    """
+    pushed = pushed_roles(options["upgrade_roles"])
+    if not pushed or not options["job"]:
+        return
+    fleet = fleet_of(options["upgrade_roles"], groups)
+    only = options["job"].get("only")
+    try:
+        chosen = fleet if only is None else select_hosts([str(one) for one in only], fleet, {})
+    except UpgradeError:
+        # Only the planner knows the groups of the rules and hosts that are not in the inventory. It refuses other names.
+        return
+    without = [host for host in fleet if host in chosen and fleet[host] in pushed]
+    if without:
+        has = "has" if len(without) == 1 else "have"
+        raise UpgradeError(
+            "bad_job",
+            f"run: the agent of each host runs this command, and {listing(without, 5)} {has} none, because Ansible upgrades the hosts of "
+            f"{listing(pushed, 5)}. Nothing was done. Name other roles or hosts with only, or give tasks for Ansible (-e run_tasks=FILE) in place of run.",
+            hosts=without,
+            variables={"only": "NAME"},
+        )
 
 
 def _with_id(asked: Mapping[str, Any] | None) -> dict[str, Any]:

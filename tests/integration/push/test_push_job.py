@@ -99,6 +99,25 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
 
 
 @pytest.mark.thorough
+def test_a_command_of_the_nodes_is_not_for_hosts_that_ansible_upgrades(run: Runner, consul: RawKV) -> None:
+    roles = {"web": {"services": ["nginx"]}, "compute": {}, "cache": {"services": ["redis"], "pull": True}}
+    fleet = {HOST: "web", "compute1": "compute", "cache1": "cache"}
+
+    def play(**job: Any) -> dict[str, Any]:
+        return run(
+            [in_groups(fleet), {"convoy.upgrade.push_job": {"upgrade_roles": roles, "job": {"run": "x", **job}}}]
+        )[1]
+
+    for only in ({}, {"only": ["web"]}, {"only": ["all", "!compute"]}):
+        refused = play(**only)
+        assert refused["failure"]["code"] == "bad_job"
+        assert refused["failure"]["details"]["hosts"] == [HOST]
+        assert "Name other roles or hosts with only" in refused["msg"]
+    for only in ({"only": ["compute", "cache1"]}, {"only": ["!web"]}, {"only": ["a_group_of_the_rules"]}):
+        assert play(**only)["job"]["id"].startswith("x-")
+    assert consul.tree() == {}
+
+
 def test_a_job_that_came_second_waits_for_some_time(folder: Runner, store: Store, consul: RawKV) -> None:
     make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     before = consul.tree()
