@@ -10,6 +10,7 @@ puts the token into the URL, and so into logs; that of python-consul also prefer
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 import traceback
 from collections.abc import Iterable
@@ -81,7 +82,7 @@ class Transport:
         _check_files(settings)
         self.settings = settings
         self.requests = 0
-        self._http = HTTPClient(settings.host, settings.port, settings.scheme, settings.verify, settings.cert)
+        self._http = HTTPClient(settings.host, settings.port, settings.scheme, _trusted(settings), settings.cert)
         self._deadline = _WithDeadline()
         self._http.session.mount(f"{settings.scheme}://", self._deadline)
         if settings.token:
@@ -154,6 +155,14 @@ class Transport:
         else:
             advice = "If it requires a client certificate, set client_cert and client_key."
         return UpgradeError("tls", f"No TLS connection to Consul at {self.settings.url}: {reason}. {advice}")
+
+
+def _trusted(settings: Settings) -> bool | str:
+    """Return what requests trusts. Without a path, it would trust authorities of its own, and not those that the node agent and the system trust."""
+    if settings.verify is not True or settings.scheme != "https" or os.environ.get("REQUESTS_CA_BUNDLE"):
+        return settings.verify
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or paths.capath or True
 
 
 def _check_files(settings: Settings) -> None:

@@ -176,6 +176,17 @@ def test_an_authority_that_the_system_does_not_know(secure: Secure) -> None:
     assert failure(settings(secure, verify=True)).code == "tls"
 
 
+def test_modules_and_the_agent_trust_the_authorities_that_the_system_trusts(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", secure.ca)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    secure.agent.kv.put("current_version", "2")
+    assert read_fleet(Store(settings(secure, verify=True))).snapshot.current_version == "2"
+    to = Connection(port=secure.agent.https_port, scheme="https", cert=(secure.client.cert, secure.client.key))
+    assert Consul(to).read(["current_version"])["current_version"].value == "2"
+
+
 def test_a_name_that_the_certificate_does_not_have(secure: Secure) -> None:
     error = failure(settings(secure, host="localhost"))
     assert error.code == "tls"
