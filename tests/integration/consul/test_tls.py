@@ -184,7 +184,7 @@ def test_modules_and_the_agent_trust_the_authorities_that_the_system_trusts(
     secure.agent.kv.put("current_version", "2")
     assert read_fleet(Store(settings(secure, verify=True))).snapshot.current_version == "2"
     to = Connection(port=secure.agent.https_port, scheme="https", cert=(secure.client.cert, secure.client.key))
-    assert Consul(to).read(["current_version"])["current_version"].value == "2"
+    assert Consul(to).read(["current_version"])["current_version"].value == b"2"
 
 
 def test_a_name_that_the_certificate_does_not_have(secure: Secure) -> None:
