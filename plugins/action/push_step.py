@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_task_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     BeginTaskGroup,
@@ -56,7 +56,7 @@ class ActionModule(ControllerAction):
             self._display.display(f"{host}: {task_group} is tried again in {pause:.0f} s.")
             runtime.sleep(pause)
             return {}
-        selected = [is_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
+        selected = [is_task_selected(tags, only, skip) for tags in options["task_tags"]] or [True]
         # Tasks with the tag never are not expected to run.
         expected = [one for one, tags in zip(selected, options["task_tags"], strict=False) if "never" not in tags]
         only_never = bool(options["task_tags"]) and not expected

@@ -169,7 +169,9 @@ def _import(role: ComposedRole, group: TaskGroup) -> dict[str, Any]:
 
 
 def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
-    tags = [*tags_of(group.step), group.service]
+    own = [*tags_of(group.step), group.service]
+    # Ansible would skip the step undrain because of its tag verify, so push_step alone decides on that step.
+    tags = ["always"] if group.step == UNDRAIN else own
     tasks = _import(role, group)
     if group.step == MAY_STOP:
         tasks |= {"ansible.builtin.include_tasks": {"file": f"{{{{ upgrade_tasks_folder }}}}/{_retry_file(group)}"}}
@@ -185,7 +187,7 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
     options = {"task_group": group.name}
     # A time that is too long is refused before the first try.
     patience = {"patience": _PATIENCE} if group.step == MAY_STOP else {}
-    every = dict.fromkeys(tuple(dict.fromkeys((*tags, *leaf))) for piece in group.pieces for leaf in piece.leaves)
+    every = dict.fromkeys(tuple(dict.fromkeys((*own, *leaf))) for piece in group.pieces for leaf in piece.leaves)
     begin: dict[str, Any] = {
         "name": f"Begin {group.name}",
         "convoy.upgrade.push_step": {**options, **patience, "task_tags": [list(one) for one in every]},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import in_order, listing
-from .._services.steps import tags_of
+from .._services.steps import NUMBERED, UNDRAIN, tags_of
 
 if TYPE_CHECKING:
     from .composition import Composition
@@ -38,6 +38,24 @@ def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -
     return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
 
 
+def is_task_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:
+    """Return whether a task of a composition runs.
+
+    :param tags: its tags, with those of its step and its service.
+    """
+    own = set(tags)
+    return is_selected(own, only, skipping(own, skip))
+
+
+def skipping(tags: Iterable[str], skip: Sequence[str]) -> list[str]:
+    """Return which tags of ``--skip-tags`` can skip a task with these tags.
+
+    A host that skips its verification is undrained nevertheless.
+    """
+    kept = tags_of(NUMBERED[-1]) if UNDRAIN in tags else ()
+    return [tag for tag in skip if tag not in kept]
+
+
 def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[str]) -> None:
     """Refuse tags that select no task, because the run would silently do nothing.
 
@@ -50,7 +68,7 @@ def refuse_empty(composition: Composition, only: Sequence[str], skip: Sequence[s
         for group in role.task_groups:
             for leaf in (leaf for piece in group.pieces for leaf in piece.leaves):
                 tags = (*tags_of(group.step), group.service, *leaf)
-                if is_selected(tags, only, skip):
+                if is_task_selected(tags, only, skip):
                     return
                 known |= dict.fromkeys(tags)
     options = (("--tags", set(only) - {"all"}), ("--skip-tags", set(skip)))

@@ -13,13 +13,10 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import in_order, listing
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from ...module_utils._host_states.state_names import HELD, UPGRADED
-from .._compose.tag_selection import is_selected
-from .._services.steps import POST, REPLACEMENT, STEPS, tags_of
+from .._compose.tag_selection import is_task_selected, skipping
+from .._services.steps import DRAIN, POST, REPLACEMENT, STEPS, UNDRAIN, tags_of
 from .scope import RunScope
 from .task_options import TAG_OPTIONS
-
-# What --skip-tags leaves out counts as done, so it must not be one of these.
-_NEEDED = ("upgrade", "start")
 
 _UNSELECTED = "the tags select none of its tasks"
 _PULLED = "it upgrades itself, and tags select no part of that"
@@ -36,6 +33,7 @@ class _Selected:
 
     name: str
     step: str
+    service: str
     is_done: bool
     whole: bool
     any: bool
@@ -113,7 +111,7 @@ def hosts_outside_tags(
             # It failed and is not retried, which ends the run in any case.
             continue
         elif selects_all:
-            partial[host] = _reason_to_refuse_skipping(groups)
+            partial[host] = _reason_to_refuse_skipping(groups, is_drained=DRAIN in view.get("steps", ()))
         else:
             too_early[host] = _reason_to_wait(groups)
             partial[host] = "" if too_early[host] else _reason_to_refuse(groups)
@@ -162,7 +160,7 @@ def post_upgrade_outside_tags(
         name
         for name, data in roles.items()
         for one in data["task_groups"]
-        if one["step"] == POST and is_selected([*tags_of(POST), one["service"], *one["tags"]], only, skip)
+        if one["step"] == POST and is_task_selected([*tags_of(POST), one["service"], *one["tags"]], only, skip)
     }
     return OutsideTags({host: _UNSELECTED for host in hosts if fleet[host] not in selected})
 
@@ -177,7 +175,7 @@ def _validates(
 ) -> bool:
     """Return whether the tags select the validation of a host."""
     groups = composition["roles"][plan["hosts"][host]["role"]]["task_groups"]
-    return any(is_selected([*tags_of(STEPS[0]), one["service"]], only, skip) for one in groups)
+    return any(is_task_selected([*tags_of(STEPS[0]), one["service"]], only, skip) for one in groups)
 
 
 def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -203,13 +201,14 @@ def _selected(
         if one["step"] in (STEPS[0], POST) or (checkpoint and checkpoint not in checkpoints):
             continue
         shared = [*tags_of(one["step"]), one["service"]]
-        is_chosen = is_selected(shared, only, skip)
+        is_chosen = is_task_selected(shared, only, skip)
         yield _Selected(
             one["name"],
             one["step"],
+            one["service"],
             one["name"] in done,
-            whole=is_chosen and not set(skip) & set(one["tags"]),
-            any=is_chosen or is_selected(one["tags"], only, skip),
+            whole=is_chosen and not set(skipping(one["tags"], skip)) & set(one["tags"]),
+            any=is_chosen or is_task_selected(one["tags"], only, skip),
         )
 
 
@@ -238,7 +237,18 @@ def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
     return ""
 
 
-def _reason_to_refuse_skipping(groups: Sequence[_Selected]) -> str:
-    """Return why ``--skip-tags`` is refused for a host; empty if it is not."""
-    missing = next((one for one in groups if one.step in _NEEDED and not (one.is_done or one.any)), None)
-    return f"{missing.name} would count as done without being run" if missing else ""
+def _reason_to_refuse_skipping(groups: Sequence[_Selected], *, is_drained: bool) -> str:
+    """Return why ``--skip-tags`` is refused for a host; empty if it is not.
+
+    What they leave out counts as done.
+
+    :param is_drained: whether an earlier run has drained some of its services.
+    """
+    drained = {one.service for one in groups if one.step == DRAIN and (is_drained or one.is_done or one.any)}
+    missing = (one for one in groups if not (one.is_done or one.any))
+    for one in missing:
+        if one.step in REPLACEMENT:
+            return f"{one.name} would count as done without being run"
+        if one.step == UNDRAIN and one.service in drained:
+            return f"{one.name} would count as done without being run, and the host would stay drained"
+    return ""

@@ -14,7 +14,7 @@ import yaml
 
 from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
-from .steps import ONCE, POST, STEPS, no_step, step_of
+from .steps import ONCE, POST, STEPS, UNDRAIN, no_step, step_of
 from .yaml_text import yaml_of_node
 
 _BLOCKS = ("block", "rescue", "always")
@@ -110,6 +110,10 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
             )
         found += inner_tags
     _refuse_endings(data, where)
+    if own == UNDRAIN and "never" in found:
+        raise refusal(
+            where, f"a task of the step {UNDRAIN} can't have the tag never, as it puts a host back. Use when."
+        )
     return TaskPiece(text, data, where, step or own or "", ONCE in tags, tuple(dict.fromkeys(found)), tuple(leaves))
 
 

@@ -68,6 +68,13 @@ def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) ->
     assert (tasks["when"], tasks["tags"]) == ("upgrade_task_group.run", ["step2", "stop", "web"])
 
 
+def test_a_host_is_undrained_also_if_its_verification_is_skipped(roles: Roles) -> None:
+    roles.simple("web", "verify", "undrain")
+    begin, undrain = yaml.safe_load(files(roles, "web")["node/step5_verify.yml"])[2:]
+    assert begin["convoy.upgrade.push_step"]["task_tags"] == [["step5", "verify", "undrain", "web"]]
+    assert (undrain["when"], undrain["tags"]) == ("upgrade_task_group.run", ["always"])
+
+
 def test_handlers_run_at_the_end_of_their_task_group_and_what_runs_once_is_ended(roles: Roles) -> None:
     roles.add("web", {TASKS: "- {x: 1, tags: 'stop,once'}\n", "handlers/main.yml": "[]\n"})
     names = [task["name"] for task in yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])]

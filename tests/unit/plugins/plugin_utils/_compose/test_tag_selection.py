@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from ansible.playbook.taggable import Taggable
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_selected, refuse_empty
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import (
+    is_selected,
+    is_task_selected,
+    refuse_empty,
+)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import tags_of
 from hypothesis import given
 from hypothesis import strategies as st
 from written_services import POST, TASKS, Roles
@@ -34,6 +39,21 @@ class Task(Taggable):
 @given(TAGS, OPTION.map(lambda found: found or ["all"]), OPTION)
 def test_it_is_ansibles_own_rule(tags: list[str], only: list[str], skip: list[str]) -> None:
     assert is_selected(tags, only, skip) == Task(tags).evaluate_tags(frozenset(only), frozenset(skip), {})
+
+
+@pytest.mark.parametrize(
+    ("step", "only", "skip", "is_run"),
+    [
+        ("undrain", "verify", "", True),
+        ("undrain", "all", "verify,step5", True),
+        ("undrain", "all", "undrain", False),
+        ("undrain", "all", "web", False),
+        ("verify", "all", "verify", False),
+        ("drain", "all", "stop", False),
+    ],
+)
+def test_a_host_that_skips_its_verification_is_undrained(step: str, only: str, skip: str, *, is_run: bool) -> None:
+    assert is_task_selected([*tags_of(step), "web"], [only], skip.split(",")) == is_run
 
 
 @pytest.mark.parametrize(

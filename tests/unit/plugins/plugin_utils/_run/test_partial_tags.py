@@ -19,6 +19,7 @@ NAMES = [
     *("validate/nginx", "prepare/nginx", "upgrade/nginx@2.4", "upgrade/nginx@2.6", "stop/nginx", "stop/app"),
     *("upgrade/nginx", "upgrade/app", "start/nginx", "start/app", "verify/nginx", "post_upgrade/nginx"),
 ]
+DRAINED = ["drain/app", "undrain/app"]
 
 
 def task_group(name: str) -> dict[str, object]:
@@ -42,7 +43,8 @@ def scope_of(*pushed: str, pulled: str = "", begun: str = "") -> RunScope:
 
 
 def refusal(only: str, skip: str = "", done: str = "", checkpoints: tuple[str, ...] = ()) -> str:
-    groups = sorted(map(task_group, NAMES), key=lambda one: [*STEPS, "post_upgrade"].index(str(one["step"])))
+    names = NAMES + DRAINED * ("drain" in skip + done)
+    groups = sorted(map(task_group, names), key=lambda one: [*STEPS, "post_upgrade"].index(str(one["step"])))
     plan = {"hosts": {"web1": {"role": "web", "done": done.split(), "state": "upgrading" if done else "pending"}}}
     try:
         hosts_outside_tags(
@@ -76,7 +78,10 @@ DOWN = "stop/nginx stop/app upgrade/nginx upgrade/app start/nginx start/app"
         ("verify", "", f"prepare/nginx {DOWN}"),
         ("post_upgrade", "", f"prepare/nginx {DOWN} verify/nginx"),
         ("all", "verify", ""),
-        ("all", "prepare,stop", ""),
+        ("all", "prepare,stop", "stop/nginx stop/app"),
+        ("all", "verify,step5", "drain/app"),
+        ("all", "may_stop,drain,undrain", ""),
+        ("all", "undrain", "undrain/app"),
         ("all", "slow", ""),
     ],
 )
@@ -101,7 +106,11 @@ def test_tags_that_leave_no_service_down_are_allowed(only: str, skip: str, done:
         ("slow", "", "prepare/nginx stop/nginx stop/app upgrade/nginx", "upgrade/app would be left to a later run"),
         ("verify", "", "", "a later run would run prepare/nginx after verify/nginx"),
         ("all", "start", "", "start/nginx would count as done without being run"),
-        ("all", "app", "", "upgrade/app would count as done without being run"),
+        # Otherwise packages would be replaced under a service that runs.
+        ("all", "stop", "", "stop/nginx would count as done without being run"),
+        ("all", "undrain", "", "undrain/app would count as done without being run, and the host would stay drained"),
+        ("all", "undrain", "drain/app", "undrain/app would count as done without being run"),
+        ("all", "app", "", "stop/app would count as done without being run"),
     ],
 )
 def test_other_tags_are_refused(only: str, skip: str, done: str, reason: str) -> None:

@@ -235,6 +235,10 @@ def test_blank_lines_at_the_end_of_a_text_do_not_depend_on_the_file(file: Path) 
             "- tags: stop\n  meta: end_host\n",
             "f:1: meta: end_host would end the host's upgrade before it is reported. Use when, or let the task fail.",
         ),
+        (
+            "- tags: undrain\n  block: [{tags: never, x: 1}]\n",
+            "f:1: a task of the step undrain can't have the tag never, as it puts a host back. Use when.",
+        ),
         ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's upgrade"),
         (
             "- tags: stop\n  command: a\n  run_once: true\n",
