@@ -508,7 +508,7 @@ hosts:
       type: list
       elements: str
     steps:
-      description: Steps that the host has begun on the way to the target, such as V(stop), in any attempt, until it is upgraded.
+      description: Steps that the host has begun, such as V(stop), in any attempt and to any version, until it is upgraded.
       type: list
       elements: str
     cause:

@@ -220,7 +220,7 @@ complete:
   returned: if RV(pushes) is true
   type: bool
 hosts:
-  description: Maps each host that Ansible upgrades to what its tasks need.
+  description: Maps each host of the run that Ansible upgrades to what its tasks need, also if it failed and the run does not retry it.
   returned: if RV(pushes) is true
   type: dict
   contains:

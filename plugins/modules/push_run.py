@@ -155,7 +155,7 @@ complete:
   returned: with V(started) and V(finished)
   type: bool
 hosts:
-  description: Maps each host that Ansible upgrades to what its tasks need.
+  description: Maps each host of the run that Ansible upgrades to what its tasks need, also if it failed and the run does not retry it.
   returned: with V(started) and V(finished)
   type: dict
   contains:

@@ -173,6 +173,22 @@ def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(f
 
 
 @pytest.mark.thorough
+def test_a_host_that_is_retried_by_the_command_is_not_validated_while_its_service_is_down(site: Site) -> None:
+    site.service("app", ["validate", "stop", "upgrade", "start"])
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1"]})
+    broken = site.fail("web1", "app/upgrade")
+    shown = site.play("role", version="v1", role="web", code=2)
+    assert shown[shown.index("Next: ") :].rstrip().endswith("-e retry_failed=true")
+    broken.unlink()
+    # As its check would be while the service is stopped.
+    site.fail("web1", "app/validate")
+    site.play("retry", host="web1")
+    site.play("role", version="v1", role="web")
+    assert site.done("web1") == ["app/validate", "app/stop", "app/upgrade", "app/start"]
+    assert site.reported("v1") == {"web1"}
+
+
+@pytest.mark.thorough
 def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begin(fleet: Site) -> None:
     # As after a controller that died between the two.
     fleet.play("upgrade", version="v1", instructions=ONE)

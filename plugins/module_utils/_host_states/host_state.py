@@ -60,7 +60,10 @@ class HostState:
     def begun(self) -> str | None:
         """The version that it began to upgrade to and does not run: it is midway, or it failed, retried or not."""
         record = self.record
-        return record.version if record is not None and record.readable and record.state != RECORDED_UPGRADED else None
+        if record is None or not record.readable or record.state == RECORDED_UPGRADED:
+            return None
+        # A hold of its own, or a retry, gives a host that has begun nothing a record too.
+        return record.version if record.has_reported or record.not_ended else None
 
     @property
     def is_soaking(self) -> bool:

@@ -272,10 +272,12 @@ def _finished_groups(one: HostState, version: str | None) -> tuple[str, ...]:
 def _begun_steps(one: HostState, version: str | None) -> tuple[str, ...]:
     """Return the steps that a host has begun on the way to the target, in any attempt; none once it is upgraded.
 
-    Those of an upgrade to another version that had not ended before belong to them: what it stopped may be stopped still.
+    Those of an upgrade to another version that has not ended belong to them: what it stopped may be stopped still.
     """
     record = one.record
-    if record is None or record.version != version or one.state == state_names.UPGRADED:
+    if record is None or one.state == state_names.UPGRADED:
+        return ()
+    if record.version != version and one.begun is None:
         return ()
     found = [start.step for each in (*record.not_ended, record) for start in each.trail]
     return tuple(dict.fromkeys(step for step in (*found, record.step) if step))

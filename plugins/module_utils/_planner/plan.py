@@ -36,7 +36,7 @@ class HostView:
     :param begun: the version of an upgrade that it began and did not finish, such as one that failed.
     :param done: the task groups that it has finished, such as ``stop/nginx``, until it is upgraded. After an upgrade to another version,
         only those of checkpoints, such as ``upgrade/nginx@2.4``.
-    :param steps: the steps that it has begun on the way to the target, such as ``stop``, in any attempt, until it is upgraded.
+    :param steps: the steps that it has begun, such as ``stop``, in any attempt and to any version, until it is upgraded.
     :param unadmitted: whether it reported a start while its gate was closed, and no planner admitted it.
     :param busy: whether it has started other work than the rollout's, and not ended it: a job, or an upgrade while the rollout is a job.
     :param services: the ID of the tasks of services that it has; None if it has none.

@@ -94,7 +94,10 @@ class PreparedRun:
     def as_result(self) -> dict[str, Any]:
         """Return what the playbooks need, as plain data."""
         pushed_after = [host for host in self.post_upgrade if self.fleet[host] in self.task_groups]
-        hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.scope.validate, *pushed_after))
+        # Also those that failed, and that only a run with retry_failed retries.
+        members = (host for hosts in self.scope.plays.values() for host in hosts)
+        pushed = (host for host in members if self.fleet.get(host) in self.task_groups)
+        hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.scope.validate, *pushed_after, *pushed))
         return {
             "pushes": True,
             "role_order": self.composition.get("role_order", {}),

@@ -57,6 +57,7 @@ class PlaybookRun:
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
         self._has_lost_host = False
+        self._pushed: set[str] = set()
         self._code = self._job = ""
         # What the failure itself names.
         self._fix: NextStep | None = None
@@ -80,7 +81,9 @@ class PlaybookRun:
     def remember(self, result: Mapping[str, Any]) -> None:
         """Keep what the next step depends on from a task's result: the failure and the states of the hosts."""
         # Only results of push_run have this key.
-        self._pushes = self._pushes or "tasks_folder" in result
+        if "tasks_folder" in result:
+            self._pushes = True
+            self._pushed.update(result.get("hosts") or ())
         failure = result.get("failure")
         if isinstance(failure, Mapping) and isinstance(failure.get("code"), str):
             self._code = failure["code"]
@@ -149,6 +152,7 @@ class PlaybookRun:
             code,
             self._info,
             pushes=self._pushes,
+            pushed=self._pushed,
             has_lost_host=self._has_lost_host,
             is_limited=self._is_limited,
         )

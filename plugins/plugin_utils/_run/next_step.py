@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ def after_failure(
     info: Mapping[str, Any],
     *,
     pushes: bool = False,
+    pushed: Collection[str] = (),
     has_lost_host: bool = False,
     is_limited: bool = False,
 ) -> NextStep:
@@ -65,6 +66,7 @@ def after_failure(
     :param code: the code of its last failure, empty if it had none or was interrupted.
     :param info: its last result of ``consul_upgrade_info`` or ``consul_upgrade_plan``, empty for none.
     :param pushes: whether Ansible upgrades hosts in this run.
+    :param pushed: those hosts, also the ones that failed before.
     :param has_lost_host: whether an unreachable host was recorded as failed.
     :param is_limited: whether it had ``upgrade_limit``. What stops it may be outside of that then.
     """
@@ -99,7 +101,9 @@ def after_failure(
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     reasons: Sequence[Mapping[str, Any]] = info.get("reasons") or ()
     broken = [one for one in reasons if one["state"] in (FAILED, LOST)]
-    if broken and pushes and not is_part:
+    # A run for a part of the fleet retries only its own hosts.
+    retries = any(host in pushed for one in broken for host in one["hosts"]) if is_part else pushes
+    if broken and retries:
         return NextStep(variables={"retry_failed": "true"})
     if broken:
         names = [host for one in broken for host in one["hosts"]]

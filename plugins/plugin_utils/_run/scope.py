@@ -28,7 +28,7 @@ class RunScope:
 
     :param pushed: play -> the hosts that Ansible upgrades in it, in the order of the plan.
     :param waves: the sizes of the waves of the play ``controlplane``.
-    :param validate: the pushed hosts that have not begun, or have begun and stopped and replaced nothing yet.
+    :param validate: the pushed hosts on which no run has stopped or replaced anything yet.
     :param plays: play -> all hosts of the run in it, including those that upgrade themselves.
     :param left_out: the hosts that are in no play because their upgrade paths can't be computed.
     :param held: the pushed hosts that an earlier run found to hold themselves.
@@ -166,9 +166,7 @@ def run_scope(
             DATA: tuple(host for wave in groups for host in wave if play[host] == DATA),
         },
         waves=tuple(len(wave) for wave in control_waves),
-        validate=tuple(
-            host for host in pushed if host not in resumed or _has_all_services(hosts[host], plan["version"])
-        ),
+        validate=tuple(host for host in pushed if _has_all_services(hosts[host], plan["version"])),
         held=tuple(host for host in pushed if hosts[host]["holds_itself"]),
         resumed=tuple(host for host in pushed if host in resumed),
         plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
@@ -177,11 +175,12 @@ def run_scope(
 
 
 def _has_all_services(view: Mapping[str, Any], version: str) -> bool:
-    """Return whether nothing on a host that has begun was stopped or replaced yet, so that it can be validated.
+    """Return whether nothing on a host was stopped or replaced yet, so that it can be validated. A retry does not change that.
 
-    Of an upgrade to another version, as before a rollback, it is not known.
+    Of an upgrade to another version that reported no steps, it is not known.
     """
-    return view["begun"] in (None, version) and not {*view["steps"]} & {*REPLACEMENT}
+    is_known = view["begun"] in (None, version) or view["steps"]
+    return bool(is_known) and not {*view["steps"]} & {*REPLACEMENT}
 
 
 def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:

@@ -145,6 +145,15 @@ def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_ba
     assert state(site).state == "upgraded"
 
 
+def test_a_record_that_only_a_hold_or_a_retry_wrote_is_no_beginning() -> None:
+    site = one()
+    site.records[HOST] = HostRecord(NEW, "retried", times={"retried": 5}, held="disk on order")
+    assert state(site).begun is None
+    midway = HostRecord(OLD, FAILED, times={FAILED: 4})
+    site.records[HOST] = replace(site.records[HOST], former=(midway,))
+    assert state(site).begun == NEW
+
+
 def test_without_any_gate_a_host_is_open() -> None:
     site = one()
     site.gates.clear()

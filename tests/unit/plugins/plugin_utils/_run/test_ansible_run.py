@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,21 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     run.end(has_succeeded=False)
     run._say_next(os.getpid())
     assert lines[0] == f"Next: {next_step}"
+
+
+def test_a_run_for_a_part_of_the_fleet_retries_its_own_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["ansible-playbook", "convoy.upgrade.role", "-e", "version=2 role=web"]
+    monkeypatch.setattr(sys, "argv", command)
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/role.yml", lines.append)
+    # An earlier run recorded the failure of web1, so this one does not push it.
+    scope = RunScope(dict.fromkeys(PLAYS, ()), (), (), PLAYS)
+    for result in (replace(PREPARED, scope=scope, task_groups={"web": ()}).as_result(), STATUS, STUCK):
+        run.remember(result)
+    run.end(has_succeeded=False)
+    run._say_next(os.getpid())
+    assert lines[0].startswith("Next: ansible-playbook convoy.upgrade.role ")
+    assert lines[0].endswith(" -e retry_failed=true")
 
 
 def test_a_failure_that_names_a_playbook_is_followed_by_that_and_then_by_the_same_command(

@@ -105,6 +105,8 @@ def test_what_stops_a_run_for_a_part_may_be_outside_of_it(playbook: str, is_limi
         return after_failure(playbook, "stuck", info, pushes=True, is_limited=is_limited)
 
     assert step(reasons=FAILED) == NextStep("retry", {"host": "web1"}, True)
+    own = after_failure(playbook, "stuck", {"reasons": FAILED}, pushes=True, pushed=["web1"], is_limited=is_limited)
+    assert own == NextStep(variables={"retry_failed": "true"})
     held = {"code": "interrupted", "playbook": "unhold", "variables": {"host": "web3"}}
     assert step(reasons=HELD, needs_operator=[held]) == NextStep("unhold", {"host": "web3"}, then_again=True)
     # It may be in this part, or outside of it. No command for more hosts is proposed.

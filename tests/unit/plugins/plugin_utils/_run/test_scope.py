@@ -95,6 +95,8 @@ def test_failed_and_lost_hosts_are_pushed_only_if_retried(retry: bool, pushed: l
         ("2", "prepare stop may_stop", False),
         # An upgrade to another version was interrupted somewhere, as before a rollback.
         ("1.9", "", False),
+        ("1.9", "prepare", True),
+        ("1.9", "prepare stop", False),
     ],
 )
 def test_a_resumed_host_is_validated_until_something_on_it_is_stopped(
@@ -106,6 +108,10 @@ def test_a_resumed_host_is_validated_until_something_on_it_is_stopped(
     assert found.validate == (("compute1",) if is_validated else ())
     assert found.resumed == ("compute1", "compute2")
     assert found.without(["compute1"]).resumed == ("compute2",)
+    # The same holds after a retry, which has it admitted again.
+    fleet["transitions"] = [{"host": "compute1", "from": "pending"}]
+    again = run_scope({**fleet, "waves": [["compute1"]]}, ROLES, COMPOSITION)
+    assert (again.validate, again.resumed) == (found.validate, ("compute2",))
 
 
 @pytest.mark.parametrize("state", ["upgrading", "failed"])
@@ -174,6 +180,7 @@ def test_post_upgrade_tasks_run_on_the_control_plane_first() -> None:
 def test_hosts_that_the_plan_would_admit_are_validated() -> None:
     found = plan([["web1"]], web1="upgrading", web2="upgrading")
     found["transitions"] = [{"host": "web1", "from": "pending"}]
+    found["hosts"]["web1"] |= {"begun": None, "steps": []}
     scope = run_scope(found, {"web": {"plane": "dataplane"}}, {"roles": {"web": {}}})
     assert scope.validate == ("web1",)
     assert scope.pushed_hosts == ("web2", "web1")
