@@ -262,6 +262,8 @@ def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Se
             if service.checkpoints
         }
     )
+    # A checkpoint may leave its service stopped for the next one.
+    stops_together = any(service.meta.stop_together or service.checkpoints for _entry, service in ordered)
     for step in (*STEPS, POST):
         for use, checkpoint in on_path:
             mine = [piece for piece in checkpoint.pieces if piece.step == step]
@@ -284,12 +286,10 @@ def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Se
                     dropped.append(
                         f"{piece.where}: left out of {entry.name}, as {duplicate[0].name} has the same task ({duplicate[2].where})."
                     )
-            # A task that one service has twice is intended.
-            if not is_provider:
+            # A task that one service has twice is intended. Other tasks may run between those of two services that are replaced in turn.
+            if not is_provider and (stops_together or step not in REPLACEMENT):
                 seen += [(entry, service, piece) for piece in kept]
             groups += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
-    # A checkpoint may leave its service stopped for the next one.
-    stops_together = any(service.meta.stop_together or service.checkpoints for _entry, service in ordered)
     if not stops_together:
         groups = _by_service(groups, [entry.name for entry, _service in ordered])
     return ComposedRole(name, needs.plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together, needs.pull)

@@ -109,12 +109,14 @@ def test_a_whole_step_may_be_for_one_host(roles: Roles) -> None:
     ]
 
 
+TOGETHER = "stop_together: true\n"
 SAME = "- name: Stop the cluster\n  command: pcs stop\n  tags: [step2{tag}]\n{more}"
 
 
 def dropped(roles: Roles, more: str = "", tags: tuple[str, str] = ("", ""), **variables: Any) -> list[str]:
     for name, tag in zip(("web", "db"), tags, strict=True):
-        roles.add(name, {TASKS: SAME.format(more=more, tag=tag), "defaults/main.yml": "---\nrole_flag: true\n"})
+        text = SAME.format(more=more, tag=tag)
+        roles.add(name, {TASKS: text, META: TOGETHER, "defaults/main.yml": "---\nrole_flag: true\n"})
     services = [{"service": name, "vars": variables} for name in ("web", "db")]
     found = roles.compose({"node": services}).roles["node"].dropped
     return [sentence.replace(str(roles.folder), "R") for sentence in found]
@@ -172,21 +174,34 @@ def test_the_same_task_in_another_step_or_role_is_another_one(roles: Roles) -> N
 
 
 def test_one_role_may_serve_several_services(roles: Roles) -> None:
-    roles.add("pkg", "- command: '{{ pkg }}'\n  tags: upgrade\n- command: sync\n  tags: upgrade\n")
+    roles.add("pkg", "- command: '{{ pkg }}'\n  tags: prepare\n- command: sync\n  tags: prepare\n")
     services = [{"service": "pkg", "name": name, "vars": {"pkg": name}} for name in ("cron", "ssh")]
     role = roles.compose({"node": services}).roles["node"]
     assert [(task_group.name, len(task_group.pieces)) for task_group in role.task_groups] == [
-        ("upgrade/cron", 2),
-        ("upgrade/ssh", 1),
+        ("prepare/cron", 2),
+        ("prepare/ssh", 1),
     ]
     assert len(role.dropped) == 1
 
 
 def test_instances_without_a_difference_run_once(roles: Roles) -> None:
-    roles.add("pkg", "- command: '{{ pkg }}'\n  notify: x\n  tags: upgrade\n")
+    roles.add("pkg", "- command: '{{ pkg }}'\n  notify: x\n  tags: prepare\n")
     services = [{"service": "pkg", "name": name} for name in ("cron", "ssh")]
     role = roles.compose({"node": services}).roles["node"]
-    assert [task_group.name for task_group in role.task_groups] == ["upgrade/cron"]
+    assert [task_group.name for task_group in role.task_groups] == ["prepare/cron"]
+
+
+def test_services_that_are_replaced_in_turn_each_have_their_own_stop_upgrade_and_start(roles: Roles) -> None:
+    text = "".join(f"- command: same\n  tags: {step}\n" for step in ("prepare", "stop", "upgrade", "start", "verify"))
+    names = ["stop", "upgrade", "start"]
+    roles.add("web", text)
+    roles.add("db", text)
+    role = roles.compose({"node": ["web", "db"]}).roles["node"]
+    replaced = [f"{step}/{name}" for name in ("web", "db") for step in names]
+    assert [task_group.name for task_group in role.task_groups] == ["prepare/web", *replaced, "verify/web"]
+    roles.add("db", {TASKS: text, META: TOGETHER})
+    role = roles.compose({"node": ["web", "db"]}).roles["node"]
+    assert [task_group.service for task_group in role.task_groups] == ["web"] * 5
 
 
 def test_a_service_that_is_listed_twice_is_one(roles: Roles) -> None:
