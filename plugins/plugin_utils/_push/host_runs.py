@@ -93,10 +93,14 @@ class HostRuns:
     def begin(self, host: str, *, in_wave: bool = False) -> HostRun:
         """Begin or resume the upgrade of an admitted host.
 
-        An upgrade starts only while the host is still admitted. Post-upgrade tasks have no gate. A pull host has reported its start.
+        An upgrade starts only while the host is still admitted. Post-upgrade tasks have no gate. A pull host has reported its start. A host
+        that is active already goes on where it is.
 
         :raises UpgradeError: ``not_admitted``.
         """
+        active = self._host_runs.get(host)
+        if active is not None:
+            return active
         host_run = HostRun(host, in_wave=in_wave)
 
         def read(store: Store) -> None:
@@ -121,8 +125,7 @@ class HostRuns:
 
         self._pool.with_retries(read if self._run.phase == AFTER or self._run.on_host else start_upgrade)
         with self._lock:
-            self._host_runs[host] = host_run
-        return host_run
+            return self._host_runs.setdefault(host, host_run)
 
     def begin_task_group(self, host: str, name: str, *, chosen: bool, whole: bool, skipped: bool) -> tuple[bool, str]:
         """Finish the host's current task group and begin another; return whether its tasks run on this host, and why not.

@@ -88,6 +88,17 @@ def test_a_wave_of_which_one_host_can_not_begin_fails_as_a_whole(
     assert [consul.get(f"upgrade/drivers/{host}") for host in FLEET] == [None, None]
 
 
+def test_a_host_that_is_admitted_twice_goes_on_where_it_is(services: PushServices) -> None:
+    once = (RunTaskGroup("upgrade/db", "upgrade", "db", once=True), *GROUPS["web"])
+    service = services.begin({"web": once}, "2")
+    service.admit_wave(AdmitWave(("web1", "web2")))
+    assert step(service, "web1", "upgrade/db")
+    service.admit_wave(AdmitWave(("web1", "web2")))
+    finish(service, "web1", "upgrade/db")
+    assert step(service, "web1", "upgrade/app")
+    assert end(service, "web1") == "upgraded"
+
+
 def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:
     service = services.begin(GROUPS, "2")
     admit_apart(service, "web1")
