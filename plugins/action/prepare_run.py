@@ -146,7 +146,7 @@ class ActionModule(ControllerAction):
         ask(KeepRun(run))
         forks = forks_lines(request.plan, run.scope, self.forks)
         self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *outside.lines(), *forks])
-        return run.as_result()
+        return run.as_result(str(self._vars.get("inventory_hostname")))
 
     def _check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Check before a rollback that the services of all hosts can go back. Nothing is written."""

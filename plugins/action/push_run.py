@@ -37,6 +37,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     POST_UPGRADE,
+    PreparedRun,
     services_of,
     with_post_upgrade,
 )
@@ -128,7 +129,7 @@ class ActionModule(ControllerAction):
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
         """Admit hosts from now on. In check mode no host is admitted."""
         if self._task.check_mode:
-            return ask(GetRun()).as_result()
+            return self._result(ask(GetRun()))
         last = {host for host, validation in ask(GetValidation()).items() if validation.goes_last}
         run = ask(GetRun())
         run = replace(run, scope=run.scope.with_last(last, run.fleet))
@@ -136,13 +137,13 @@ class ActionModule(ControllerAction):
         plays = tuple(run.scope.plays[play] for play in (FIRST, CONTROL, DATA))
         hosts = tuple(host for play in plays for host in play)
         self._push(options, UPGRADE, hosts, plays, frozenset(last))
-        return run.as_result()
+        return self._result(run)
 
     def _finish(self, options: dict[str, Any]) -> dict[str, Any]:
         """Start the post-upgrade tasks, once every host is upgraded. In check mode nothing follows."""
         run = ask(GetRun())
         if self._task.check_mode:
-            return run.as_result()
+            return self._result(run)
         ask(StopPush())
         connection = {name: options[name] for name in ACTION_CONNECTION_OPTIONS if options[name] not in (None, "")}
         # A pass that admits no host. With since it begins no rollout, and uses the rules in the ledger instead of a file on this machine.
@@ -161,7 +162,7 @@ class ActionModule(ControllerAction):
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, AFTER, run.hosts_of(POST_UPGRADE))
-        return run.as_result()
+        return self._result(run)
 
     def _push(
         self,
@@ -212,6 +213,9 @@ class ActionModule(ControllerAction):
             if not settlement.can_move or left <= 0:
                 return _unsettled(settlement)
         return {"done": True, "partial": {}, "blockers": []}
+
+    def _result(self, run: PreparedRun) -> dict[str, Any]:
+        return run.as_result(str(self._vars.get("inventory_hostname")))
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
         if is_started():

@@ -187,10 +187,12 @@ controlplane:
   type: list
   elements: str
 waves:
-  description: How many hosts of RV(controlplane) are in each wave.
+  description:
+    - The hosts of each wave of RV(controlplane). If the inventory has enough hosts, each wave has one more that runs no task of it, because Ansible ends
+      a run if a whole batch is unreachable.
   returned: if RV(pushes) is true
   type: list
-  elements: int
+  elements: list
 dataplane:
   description: All other hosts that Ansible upgrades, in their order.
   returned: if RV(pushes) is true

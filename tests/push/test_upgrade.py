@@ -332,6 +332,23 @@ def test_a_resumed_host_that_was_unreachable_during_the_validation_has_its_facts
 
 
 @pytest.mark.thorough
+def test_a_wave_that_is_cut_off_does_not_end_the_run(site: Site) -> None:
+    site.service("app", ["prepare", "upgrade"])
+    roles = {"db": {"plane": "controlplane", "services": ["app"]}}
+    gone = site.log / "fail-gone"
+    site.inventory(roles, {"db": ["db1", "db2"]}, db1=unreachable_while(gone))
+    site.sleep(1.5, "db1")
+    process = site.start("upgrade", version="v1", instructions={"rolling_rules": {"global": 1}})
+    wait_for(lambda: [one for one in site.entries("db1") if one.task == "app/prepare"], "db1 has begun")
+    gone.touch()
+    ended = site.end(process)
+    assert site.record("db1")["state"] == "failed"
+    # The next wave asks, and the state of the fleet is shown.
+    assert "db2 is not admitted (pending): " in ended.stdout
+    assert "[stuck] No host can continue without an operator" in ended.stdout
+
+
+@pytest.mark.thorough
 def test_a_lost_host_of_the_control_plane_does_not_end_each_run_after_that(site: Site) -> None:
     site.service("app", ["upgrade"])
     gone = site.log / "fail-gone"

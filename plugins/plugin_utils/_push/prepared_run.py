@@ -91,8 +91,11 @@ class PreparedRun:
         """Return whether the tags on the command line select only the validation, so that no rollout begins."""
         return bool(self.scope.validate) and not any(self.scope.plays.values())
 
-    def as_result(self) -> dict[str, Any]:
-        """Return what the playbooks need, as plain data."""
+    def as_result(self, planner: str = "") -> dict[str, Any]:
+        """Return what the playbooks need, as plain data.
+
+        :param planner: the planner host.
+        """
         pushed_after = [host for host in self.post_upgrade if self.fleet[host] in self.task_groups]
         # Also those that failed, and that only a run with retry_failed retries.
         members = (host for hosts in self.scope.plays.values() for host in hosts)
@@ -104,7 +107,7 @@ class PreparedRun:
             "version": self.version,
             "tasks_folder": self.tasks_folder,
             **{play: list(pushed) for play, pushed in self.scope.pushed.items()},
-            "waves": list(self.scope.waves),
+            "waves": self.scope.batches(dict.fromkeys((*([planner] if planner else ()), *self.fleet))),
             "validate": list(self.scope.validate),
             "only_validates": self.only_validates,
             "resumed": list(self.scope.resumed),

@@ -71,6 +71,16 @@ class RunScope:
         pushed[CONTROL] = tuple(host for wave in waves for host in wave)
         return replace(self, pushed=pushed, waves=tuple(len(wave) for wave in waves if wave))
 
+    def batches(self, others: Iterable[str]) -> list[list[str]]:
+        """Return the waves of the control plane, each with another host that ends at once, as long as there is one.
+
+        If all hosts of a batch become unreachable, Ansible ends the run.
+
+        :param others: hosts that may be added, the best ones first.
+        """
+        left = iter([host for host in others if host not in self.pushed[CONTROL]])
+        return [[*wave, *islice(left, 1)] for wave in _split(self.pushed[CONTROL], self.waves)]
+
     def without(self, hosts: Collection[str]) -> RunScope:
         """Return the same run without some of its hosts."""
         waves = [sum(host not in hosts for host in wave) for wave in _split(self.pushed[CONTROL], self.waves)]

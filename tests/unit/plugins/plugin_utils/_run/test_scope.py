@@ -272,6 +272,12 @@ def test_hosts_are_left_out_of_all_plays_and_waves() -> None:
     assert found.validate == ("a2", "a4", "b1")
 
 
+def test_each_wave_has_a_host_that_is_not_of_it_as_far_as_there_are_any() -> None:
+    scope = scope_of((1, 2, 1), "a1 a2 a3 a4", "b1")
+    assert scope.batches(["localhost", "a1", "b1"]) == [["a1", "localhost"], ["a2", "a3", "b1"], ["a4"]]
+    assert scope_of((), "", "b1").batches(["localhost"]) == []
+
+
 def test_hosts_that_go_last_keep_the_places_of_their_roles() -> None:
     fleet = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
     found = scope_of((2,), "a1 b1", "b2 a2").with_last({"a1", "b2"}, fleet)
