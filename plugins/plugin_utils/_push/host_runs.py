@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
@@ -21,7 +22,7 @@ from ...module_utils._host.host_report import HostReport, next_record, truncate_
 from ...module_utils._host.job_report import write_job_report
 from ...module_utils._host.start import Start, start
 from ...module_utils._state.store import Store
-from .._services.steps import DRAIN, REPLACEMENT
+from .._services.steps import DRAIN, REPLACEMENT, numbered_step
 from .connections import StorePool
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
 from .resume_point import finished_groups
@@ -134,7 +135,7 @@ class HostRuns:
         :param whole: whether they select all of them.
         :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
         :raises UpgradeError: ``not_admitted``, ``leased``, ``unknown_task_group``; ``once_gone`` or ``once_failed`` if a task group that this
-            host left to another host did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
+            host left to another host, or has to wait for, did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
         host_run = self._active(host)
         self._close_current(host_run)
@@ -153,6 +154,7 @@ class HostRuns:
             if skipped:
                 host_run.done[name] = None
             return False, "the tags on the command line leave it out"
+        self._wait_before_stop(host_run, task_group)
         host_run.current, host_run.step, host_run.service = name, task_group.step, task_group.service
         host_run.counts_as_done = whole or skipped
         if task_group.once or task_group.provider:
@@ -370,8 +372,7 @@ class HostRuns:
                 or (found.state == once_for_all.RUNNING and found.host != host_run.host)
             ):
                 return False
-            retries = self._run.retry_failed and name not in self._failed_once
-            if found is not None and found.state == once_for_all.FAILED and not retries and found.host != host_run.host:
+            if found is not None and self._failed_elsewhere(host_run, name, found):
                 return False
             return once_for_all.begin_once(
                 store, self._session.name, version, name, host_run.host, found.index if found else 0
@@ -382,6 +383,32 @@ class HostRuns:
                 return False
             host_run.running_once = name
         return True
+
+    def _failed_elsewhere(self, host_run: HostRun, name: str, found: once_for_all.RunOnceState) -> bool:
+        """Return whether a task group for all hosts failed on another host and is not retried."""
+        retries = self._run.retry_failed and name not in self._failed_once
+        return found.state == once_for_all.FAILED and not retries and found.host != host_run.host
+
+    def _wait_before_stop(self, host_run: HostRun, task_group: RunTaskGroup) -> None:
+        """Let a host whose services all run wait for task groups that another host runs for all hosts now.
+
+        Otherwise it would wait for them later, with its services stopped, and they would stay down if one of them fails. The hosts of a wave are
+        stopped at the same time.
+        """
+        is_stop = numbered_step(task_group.step) in REPLACEMENT and not task_group.once
+        if host_run.in_wave or not is_stop or _stopping_step(host_run.record):
+            return
+        version = self._run.version
+        for one in self._run.task_groups_of(host_run.host):
+            name = one.name
+            if not one.once or one.step not in REPLACEMENT or name in host_run.done:
+                continue
+            found = self._pool.with_retries(partial(once_for_all.read_state, version=version, task_group=name))
+            if found is not None and found.host == host_run.host:
+                continue
+            found = self._wait_for_once(host_run, name)
+            if found is not None and self._failed_elsewhere(host_run, name, found):
+                raise self._once_failed(host_run, name, found)
 
     def _other_running_once(self, host_run: HostRun, name: str) -> HostRun | None:
         """Return the other host of this run that runs a task group for all hosts now.
@@ -414,18 +441,21 @@ class HostRuns:
                     ),
                 )
             if found.state == once_for_all.FAILED:
-                error = (found.error or "no error was recorded").rstrip(". ")
-                raise UpgradeError(
-                    "once_failed",
-                    f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
-                    + (
-                        f"then convoy.upgrade.retry -e host={found.host},{host_run.host}."
-                        if self._run.on_host
-                        else "and run the same command with -e retry_failed=true."
-                    ),
-                )
+                raise self._once_failed(host_run, name, found)
             host_run.left_to_others.pop(0)
             host_run.done[name] = None
+
+    def _once_failed(self, host_run: HostRun, name: str, found: once_for_all.RunOnceState) -> UpgradeError:
+        error = (found.error or "no error was recorded").rstrip(". ")
+        return UpgradeError(
+            "once_failed",
+            f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
+            + (
+                f"then convoy.upgrade.retry -e host={found.host},{host_run.host}."
+                if self._run.on_host
+                else "and run the same command with -e retry_failed=true."
+            ),
+        )
 
     def _wait_for_once(self, host_run: HostRun, name: str) -> once_for_all.RunOnceState | None:
         """Return how a task group for all hosts ended on another host; None if the run of that host is gone."""

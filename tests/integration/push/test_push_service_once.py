@@ -70,6 +70,38 @@ def test_no_other_host_runs_the_task_group_at_the_same_time(service: PushService
     assert [end(service, host) for host in FLEET] == ["upgraded"] * 3
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_host_waits_for_it_before_its_services_are_stopped(store: Store, consul: RawKV, *, succeeds: bool) -> None:
+    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
+    with push_services(store, consul, FLEET) as running:
+        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
+        admit_apart(service, *FLEET)
+        assert step(service, "k1", "stop/keystone")
+        # k1 does not run it yet.
+        assert step(service, "k2", "stop/keystone")
+        assert step(service, "k1", DB_SYNC)
+        with ThreadPoolExecutor() as pool:
+            stopping = pool.submit(step, service, "k3", "stop/keystone")
+            try:
+                assert not wait([stopping], timeout=SHORT).done
+            finally:
+                if succeeds:
+                    finish(service, "k1", DB_SYNC)
+                else:
+                    service.fail_host(FailHost("k1", "no disk"))
+            if succeeds:
+                assert stopping.result(LONG)
+                assert not step(service, "k3", DB_SYNC)
+                assert step(service, "k3", RESTART)
+                return
+            with pytest.raises(
+                UpgradeError, match="upgrade/keystone, which k1 runs for all hosts, failed there: no disk"
+            ) as failed:
+                stopping.result(LONG)
+        assert failed.value.code == "once_failed"
+        assert "step" not in entry(consul, "upgrade/hosts/k3")
+
+
 @pytest.mark.thorough
 def test_its_failure_is_recorded_and_ends_the_wait(service: PushService, consul: RawKV) -> None:
     with ThreadPoolExecutor() as pool:
