@@ -222,6 +222,9 @@ record:
     services:
       description: ID of the tasks of services that the host has, or null.
       type: str
+    next_step:
+      description: First step that tags on the command line left to a later run, if its run ended between steps, or null.
+      type: str
 failure:
   description: Details of the failure, for use in conditions.
   returned: failure

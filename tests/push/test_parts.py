@@ -221,6 +221,8 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     shown = site.play("upgrade", "--tags", "prepare", version="v1", instructions=rules)
     assert site.done("web1") == ["app/prepare"]
     assert not site.done("web2")
+    # So it is not lost, however long that is.
+    assert site.record("web1")["next_step"] == "may_stop"
     assert "Between two versions, and still in their slots: web1." in shown
     assert "Next: ansible-playbook" in shown and shown.rstrip().endswith(
         "--tags may_stop,drain,stop,upgrade,start,verify,undrain"
@@ -231,6 +233,7 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     )
     assert "Not in this run, because of its tags: web2; a later run would run prepare/app after may_stop/app." in shown
     assert shown.rstrip().endswith("--tags verify,undrain")
+    assert site.record("web1")["next_step"] == "verify"
     shown = site.play("status", host="web1")
     assert "no Ansible run works on it now: run the command of its rollout again" in shown
     site.play("upgrade", "--tags", "verify", version="v1", instructions=rules)

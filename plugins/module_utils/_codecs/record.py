@@ -39,6 +39,7 @@ _TEXTS = (
     "release",
     "role",
     "services",
+    "next_step",
 )
 
 
@@ -104,6 +105,7 @@ def _record(data: Any, index: int = 0) -> HostRecord:
         _truncated(texts["release"], LONGEST_NAME),
         _truncated(texts["role"], LONGEST_NAME),
         _truncated(texts["services"], LONGEST_NAME),
+        _truncated(texts["next_step"], LONGEST_NAME),
         index=index,
     )
 

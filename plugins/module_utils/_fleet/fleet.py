@@ -97,6 +97,7 @@ class HostRecord:
     :param release: the release of the node agent that reported last; None if none did.
     :param role: the role by which the host read its gate when it last started; None if it gave none.
     :param services: the ID of the tasks of services that a pull host has; None if it has none.
+    :param next_step: the first step that tags on the command line left to a later run, if its run ended between steps; None otherwise.
     :param readable: False if the record exists and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul; 0 if the record is not from a snapshot.
     """
@@ -121,6 +122,7 @@ class HostRecord:
     release: str | None = None
     role: str | None = None
     services: str | None = None
+    next_step: str | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 

@@ -289,7 +289,7 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
         # The upgrade is as old as before. With a new time, the host would soak again.
         return again
     times = {**(before.times if same_rollout else {}), report.state: now}
-    if same_rollout and before.state == report.state == STARTED:
+    if same_rollout and before.state == report.state == STARTED and before.next_step is None:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
     failures = _with_failure(after.failures, after, now)

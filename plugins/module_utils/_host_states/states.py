@@ -310,10 +310,11 @@ def _of_health(found: HealthState) -> _StateFound:
 
 
 def _upgrading_or_lost(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) -> _StateFound:
-    # A host that a push run has a lease on is not lost as long as the run lives.
-    if rules.progress_deadline is None or one.host in snapshot.leases:
-        return _StateFound(UPGRADING)
     record = one.record
+    # A host that a push run has a lease on is not lost as long as the run lives, nor is one that tags on the command line left between steps.
+    is_between = record is not None and record.state == STARTED and record.next_step is not None
+    if rules.progress_deadline is None or one.host in snapshot.leases or is_between:
+        return _StateFound(UPGRADING)
     is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
     times = record.times if record is not None and is_current else None
     # The global gate's time is no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.

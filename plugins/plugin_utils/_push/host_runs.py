@@ -231,7 +231,7 @@ class HostRuns:
         missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
         if missing or (self._run.on_host and self._run.phase != AFTER):
-            self._write(host_run)
+            self._write(host_run, next(iter(missing), None))
             self._release(host)
             return tuple(missing)
         if self._run.phase == AFTER:
@@ -482,12 +482,16 @@ class HostRuns:
 
             index = self._pool.with_retries(wait)
 
-    def _write(self, host_run: HostRun) -> None:
-        """Write to the record where a host is: one request, as the record is known from the last write."""
+    def _write(self, host_run: HostRun, next_step: str | None = None) -> None:
+        """Write to the record where a host is: one request, as the record is known from the last write.
+
+        :param next_step: the first step that is left to a later run. On a pull host, this run has other steps.
+        """
 
         def after(before: HostRecord | None) -> HostRecord:
             if self._run.phase != AFTER:
-                return self._started(host_run, before)
+                left = None if self._run.on_host else next_step
+                return replace(self._started(host_run, before), next_step=left)
             base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)
             done = tuple(host_run.done)
             return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step, done=done, error=None)

@@ -132,6 +132,7 @@ def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
         "release": None,
         "role": None,
         "services": None,
+        "next_step": None,
     }
 
 

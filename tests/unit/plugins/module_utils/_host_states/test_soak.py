@@ -12,6 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules, parse_health_rules
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -51,6 +52,20 @@ def test_a_host_that_joins_a_fleet_long_after_all_gates_were_opened_is_not_lost_
     # It counts from its start.
     site.records["compute2"] = HostRecord(NEW, STARTED, times={STARTED: 99999 - 7201})
     assert site.plan().hosts["compute2"].state == "lost"
+
+
+def test_a_host_that_tags_left_between_steps_is_not_lost_until_it_begins_the_next_one() -> None:
+    site = fleet(compute=1).opened("compute1")
+    prepared = HostRecord(NEW, STARTED, times={STARTED: 1000}, done=("prepare/nova",), next_step="stop")
+    for record, since, state in (
+        (prepared, 1000, "upgrading"),
+        # The run that goes on with it is killed.
+        (next_record(prepared, HostReport("compute1", NEW, STARTED, "nova", "stop"), 90000), 90000, "lost"),
+    ):
+        site.records["compute1"] = record
+        for seconds, found in ((7200.0, "upgrading"), (7201.0, state)):
+            site.now = since + seconds
+            assert site.plan().hosts["compute1"].state == found
 
 
 @pytest.mark.parametrize(
