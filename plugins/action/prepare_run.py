@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import listing
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import with_inventory_groups
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
@@ -183,16 +184,17 @@ class ActionModule(ControllerAction):
     def _request(
         self, options: Mapping[str, Any], plan: Mapping[str, Any], composition: Mapping[str, Any]
     ) -> RunRequest:
-        hostvars = self._vars.get("hostvars") or {}
+        hostvars, groups = self._vars.get("hostvars") or {}, self._vars.get("groups") or {}
+        fleet = fleet_of(options["upgrade_roles"], groups)
         return RunRequest(
             version=options["version"],
-            fleet=fleet_of(options["upgrade_roles"], self._vars.get("groups") or {}),
+            fleet=fleet,
             plan=plan,
             composition=composition,
             upgrade_roles=options["upgrade_roles"],
             part=options["part"],
             role=options["role"],
-            limit=tuple(options["limit"]),
+            limit=tuple(with_inventory_groups(options["limit"], groups, fleet)),
             retry_failed=options["retry_failed"],
             declared=lambda host: hostvars[host].get(HOST_VARIABLE) if host in hostvars else None,
             providers=options["provider_versions"],

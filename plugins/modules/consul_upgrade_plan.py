@@ -102,6 +102,7 @@ options:
       - Hosts that this call may admit, as host patterns. All others still count for the caps.
       - A pattern is the name of a host, role or group, a glob (V(web*\)), a regular expression for the beginning of a name (V(~web[0-9]\)) or a
         range of a role (V(web[0:2]\)). V(!web1) excludes hosts, and V(&web) keeps only these. A pattern that fits no host is refused.
+      - With O(upgrade_roles), the groups of the inventory count too.
     type: list
     elements: str
   converge:

@@ -64,6 +64,12 @@ def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
     assert fleet.reported("v1") == {"controller1", "cache1"}
     fleet.play("upgrade", version="v1", upgrade_limit="w*,!web1")
     assert fleet.reported("v1") == {"controller1", "cache1", "web2"}
+    # A group of the inventory that is no role.
+    told = yaml.safe_load((fleet.folder / "inventory.yml").read_text())
+    told["all"]["children"]["eu"] = {"hosts": {"web1": None, "cache1": None}}
+    (fleet.folder / "inventory.yml").write_text(yaml.safe_dump(told))
+    fleet.play("upgrade", version="v1", upgrade_limit="web,&eu")
+    assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
     before = fleet.consul.tree()
     shown = fleet.play("upgrade", version="v1", upgrade_limit="web,!wbe2", code=2)
     assert "limit: 'wbe2' fits no host, role or group of this fleet; did you mean 'web2'?" in shown

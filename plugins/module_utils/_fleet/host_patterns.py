@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
@@ -71,6 +71,37 @@ def select_roles(patterns: Iterable[str], members: Mapping[str, str], group: Map
     return frozenset(members.values()) - left_out
 
 
+def with_inventory_groups(
+    patterns: Iterable[str], groups: Mapping[str, Sequence[str]], members: Mapping[str, str]
+) -> list[str]:
+    """Return patterns that name hosts in place of groups of the inventory, which :func:`select_hosts` does not know.
+
+    :param groups: group of the inventory -> its hosts. Hosts and roles hide groups with the same names.
+    :param members: host -> role. Groups without any of these hosts stay unknown.
+    :raises UpgradeError: ``unknown_limit`` for an empty pattern.
+    """
+    taken = {*members, *members.values(), *_ALL}
+    own = {
+        name: kept for name, hosts in groups.items() if name not in taken and (kept := [*filter(members.get, hosts)])
+    }
+    return [",".join(_with_hosts(part, own) for part in _split(text, {*taken, *own})) for text in patterns]
+
+
+def _with_hosts(part: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """Return a pattern that also selects the hosts of the groups that it fits."""
+    sign, name = (part[0], part[1:]) if part[0] in "!&" else ("", part)
+    fitting = [] if name in _ALL else _fitting_names(name, groups)
+    if not fitting:
+        return part
+    # A glob or an expression may fit other names too.
+    found = (
+        [] if name in groups else [name[1:] if name[0] == "~" else translate(name)[len("(?s:") : -len(r")\Z")] + "$"]
+    )
+    # In brackets, a colon separates no patterns.
+    found += dict.fromkeys(re.escape(host).replace(":", "[:]") + "$" for one in fitting for host in groups[one])
+    return f"{sign}~({'|'.join(found)})"
+
+
 def _named(pattern: str, of_roles: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:
     """Return the hosts of the roles and groups that a pattern names; none for a range, which counts the present hosts."""
     is_range = not pattern.startswith("~") and pattern not in of_roles and _SUBSCRIPT.fullmatch(pattern)
@@ -91,7 +122,7 @@ def _names(members: Mapping[str, str], group: Mapping[str, str]) -> dict[str, li
     return {**_role_names(members, group), **{host: [host] for host in members}}
 
 
-def _split(text: str, names: Mapping[str, object]) -> list[str]:
+def _split(text: str, names: Collection[str]) -> list[str]:
     if text in names:
         return [text]
     parts = [part.strip() for part in (text.split(",") if "," in text else _COLON.split(text))]
@@ -126,17 +157,20 @@ def _hosts_of(pattern: str, names: Mapping[str, list[str]], members: Mapping[str
         return set(names[pattern])
     if pattern in _ALL:
         return set(members)
-    if pattern.startswith("~"):
-        try:
-            expression = re.compile(pattern[1:])
-        except re.error as error:
-            raise UpgradeError(
-                "unknown_limit", f"limit: {truncated_repr(pattern)} is not a regular expression: {error}."
-            ) from error
-        fitting = [name for name in names if expression.match(name)]
-    else:
-        fitting = [name for name in names if fnmatchcase(name, pattern)]
-    return {host for name in fitting for host in names[name]}
+    return {host for name in _fitting_names(pattern, names) for host in names[name]}
+
+
+def _fitting_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a glob or a regular expression fits."""
+    if not pattern.startswith("~"):
+        return [name for name in names if fnmatchcase(name, pattern)]
+    try:
+        expression = re.compile(pattern[1:])
+    except re.error as error:
+        raise UpgradeError(
+            "unknown_limit", f"limit: {truncated_repr(pattern)} is not a regular expression: {error}."
+        ) from error
+    return [name for name in names if expression.match(name)]
 
 
 def _unknown(pattern: str, names: Mapping[str, object], members: Mapping[str, str]) -> UpgradeError:

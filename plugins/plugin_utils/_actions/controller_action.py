@@ -13,6 +13,7 @@ from ansible import context
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._fleet.host_patterns import with_inventory_groups
 from .._compose.inventory_roles import fleet_of, plane_order
 from .._run.output import print_each_line_at_once
 
@@ -64,9 +65,9 @@ class ControllerAction(ActionBase):
 
 
 def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``fleet``, and ``role_order`` if the spec has it, for the roles of the inventory that a task names.
+    """Return ``fleet``, and ``role_order`` and ``limit`` if the spec has them, for the roles of the inventory that a task names.
 
-    :raises UpgradeError: ``bad_options``, ``unread_inventory``, ``other_planner_host``, ``bad_upgrade_roles``.
+    :raises UpgradeError: ``bad_options``, ``unread_inventory``, ``other_planner_host``, ``bad_upgrade_roles``, ``unknown_limit``.
     """
     if options.get("fleet"):
         raise UpgradeError(
@@ -91,4 +92,9 @@ def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec
         )
     roles = options[ROLES]
     order = {"role_order": plane_order(roles)} if "role_order" in spec and not options.get("role_order") else {}
-    return {"fleet": fleet_of(roles, groups), **order}
+    fleet = fleet_of(roles, groups)
+    limit = options.get("limit") if "limit" in spec else None
+    # The module reports any other limit.
+    patterns = limit if isinstance(limit, list) and all(isinstance(one, str) for one in limit) else []
+    more = {"limit": with_inventory_groups(patterns, groups, fleet)} if patterns else {}
+    return {"fleet": fleet, **order, **more}

@@ -10,7 +10,11 @@ from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts, select_roles
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import (
+    select_hosts,
+    select_roles,
+    with_inventory_groups,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,8 +110,14 @@ NAME = st.sampled_from(
         "web[-9]",
         "~web1",
         "~.*2",
+        "eu",
+        "e*",
+        "*b*",
+        "~e|web2",
     ]
 )
+# A group of the inventory that is no role.
+EU = ["web1", "db2"]
 PATTERN = st.builds(str.__add__, st.sampled_from(["", "", "!", "&"]), NAME)
 
 
@@ -117,6 +127,9 @@ def test_ansible_selects_the_same_hosts(patterns: list[str], separator: str) -> 
     for host, role in MEMBERS.items():
         inventory.add_group(role if role != host else "caches")
         inventory.add_host(host, role if role != host else "caches")
+    inventory.add_group("eu")
+    for host in EU:
+        inventory.add_host(host, "eu")
     inventory.reconcile_inventory()
     text = separator.join(patterns)
     try:
@@ -124,12 +137,28 @@ def test_ansible_selects_the_same_hosts(patterns: list[str], separator: str) -> 
     except AnsibleError:
         theirs = set()
     try:
-        ours = select_hosts([text], MEMBERS, {})
+        named = with_inventory_groups([text], inventory.get_groups_dict(), MEMBERS)
+        ours = select_hosts(named, MEMBERS, {})
     except UpgradeError:
         # Ansible only warns of what fits nothing.
         assert len(theirs) < len(MEMBERS)
         return
     assert ours == theirs
+
+
+def test_groups_of_the_inventory_are_known_by_their_hosts() -> None:
+    groups = {"eu": ["web1", "fe80::1", "gone"], "web": ["web1"], "us": ["gone"], "all": ["web1"]}
+    members = {**MEMBERS, "fe80::1": "web"}
+
+    def named(*patterns: str) -> list[str]:
+        return with_inventory_groups(patterns, groups, members)
+
+    assert named("web,&eu") == [r"web,&~(web1$|fe80[:][:]1$)"]
+    assert select_hosts(named("web,&eu"), members, {}) == {"web1", "fe80::1"}
+    assert select_hosts(named("web:!eu"), members, {}) == {"web2", "web10"}
+    assert named("web1", "web", "all", "fe80::1", "x") == ["web1", "web", "all", "fe80::1", "x"]
+    with pytest.raises(UpgradeError, match="limit: 'us' fits no host, role or group of this fleet"):
+        select_hosts(named("web,us"), members, {})
 
 
 @pytest.mark.parametrize(
