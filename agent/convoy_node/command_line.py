@@ -28,11 +28,11 @@ from .machine.lock_file import open_lock_file, wait_for_lock
 from .node.settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
-from .resident import GateReading, Resident, report_bad_settings
+from .resident import GateReading, Resident, keep_puppet_out, report_bad_settings
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78
-# The exit code of an agent whose token can't be read. systemd starts it again, because nothing else notices when the file is right.
+# The exit code of the trial of an agent whose token can't be read.
 BAD_TOKEN = 75
 
 HELP = """\
@@ -86,11 +86,14 @@ def main(words: Sequence[str]) -> int:
     except BadSettings as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command in ("agent", "once", "run"):
+            keep_puppet_out(options.settings, str(error), say)
             with contextlib.suppress(OSError, LockError):
                 report_bad_settings(error, last_good(options.settings))
-        return _agent_code(error, options.settings) if options.command == "agent" else BAD_SETTINGS
+        return _agent_code(options.settings) if options.command == "agent" else BAD_SETTINGS
     except (InstallError, LockError) as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
+        if options.command == "once":
+            keep_puppet_out(options.settings, str(error), say)
         return 1
 
 
@@ -101,26 +104,24 @@ def say(text: str) -> None:
 
 def _agent(path: str, is_trial: bool) -> int:
     try:
-        resident = Resident(path, say)
+        resident = Resident(path, say, is_trial)
     except BadToken as error:
-        # systemd tries again every few seconds, which is too often for an agent run that reports it.
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         return BAD_TOKEN
     return resident.try_once() if is_trial else resident.run()
 
 
-def _agent_code(error: BadSettings, path: str) -> int:
-    """Return 78 if the settings still can't be used: then convoy-node.path starts the agent. Another code lets systemd start it again.
-
-    :param error: why they could not be used.
-    """
-    if isinstance(error, BadToken):
-        return BAD_TOKEN
-    with contextlib.suppress(BadSettings):
+def _agent_code(path: str) -> int:
+    """Return 78 if the settings still can't be used: then convoy-node.path starts the agent. Another code lets systemd start it again."""
+    try:
         # They may have changed while the mistake was reported. Then convoy-node.path found an agent that was running.
         read_settings(path)
+    except BadToken:
+        # Something else may write it, and the agent waits for it.
         return 1
-    return BAD_SETTINGS
+    except BadSettings:
+        return BAD_SETTINGS
+    return 1
 
 
 def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:

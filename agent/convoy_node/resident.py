@@ -19,13 +19,13 @@ from .decision import DOUBT, HOLD, JOB, PUPPET, UNHOLD, NextAction, NodeFacts, d
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
-from .machine.errors import BadSettings, ConsulError, Denied, sanitize
+from .machine.errors import BadSettings, BadToken, ConsulError, Denied, sanitize
 from .machine.lock_file import is_locked
 from .machine.signals import Signals
 from .machine.systemd import SystemdNotifier
 from .node.consul import Consul, ConsulKey, WakeWatch
 from .node.gate import Answer, NodeKeys, admitted_job, answer, read_keys
-from .node.settings import NodeSettings, keep_last_good, read_settings
+from .node.settings import NodeSettings, is_external, keep_last_good, read_settings
 from .node.state import PuppetRuns, node_version
 
 # How often the agent looks at files of the node while it waits, at most (seconds).
@@ -40,6 +40,8 @@ _RUN_AGAIN = 30.0
 _QUERY_AGAIN = 2.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
+# A token that can't be read is tried again after this time (seconds).
+_TOKEN_AGAIN = 30.0
 # How long the trial of a release waits (seconds).
 _TRIAL_WAIT = 1.0
 _CHECKS = ("puppet", "validation")
@@ -262,31 +264,31 @@ class GateReading:
 
     def _keep_puppet_out(self, decision: NextAction) -> None:
         """Use Puppet's own lock, if something else than the agent runs Puppet."""
-        self.has_lock_failed = False
         self.keeps_puppet_out = self.settings.is_external and decision.keeps_puppet_out
-        try:
-            if self.keeps_puppet_out:
-                if puppet.keep_out(decision.reason):
-                    self._say(f"Puppet's own runs are kept out: {decision.reason}")
-            elif puppet.let_in():
-                self._say("Puppet's own runs are let in again")
-        except OSError as error:
-            self.has_lock_failed = True
-            self._say(f"The lock of Puppet's own runs can't be changed: {error}")
+        self.has_lock_failed = not _lock_puppet(decision.reason if self.keeps_puppet_out else None, self._say)
+
+    def keep_puppet_out_after_end(self) -> None:
+        """Keep Puppet's own runs out while no agent reads the gate, if something else than the agent runs Puppet."""
+        # An agent run that is under way sets the lock again itself.
+        if self.settings.is_external and not self._has_run:
+            _lock_puppet(
+                "closed: convoy-node was stopped. To let Puppet in without it, run convoy-node leave", self._say
+            )
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether a run is under way that removes Puppet's own lock for its own Puppet, and sets it again."""
+        return is_locked(agent_run.lock_file(self.settings)) or is_locked(Path(puppet.RUN_LOCK))
 
     @property
     def has_lost_lock(self) -> bool:
-        """Whether something has removed Puppet's own lock since the last read, so that Puppet could run with a closed gate.
-
-        An agent run removes it too, for its own Puppet, and sets it again.
-        """
+        """Whether something has removed Puppet's own lock since the last read, so that Puppet could run with a closed gate."""
         return (
             self.keeps_puppet_out
             and not self.has_lock_failed
             and puppet.is_enabled()
             and puppet.disabled_by_operator() is None
-            and not is_locked(agent_run.lock_file(self.settings))
-            and not is_locked(Path(puppet.RUN_LOCK))
+            and not self._has_run
         )
 
     @property
@@ -315,14 +317,18 @@ class GateReading:
 class Resident:
     """The loop."""
 
-    def __init__(self, path: str, say: Callable[[str], None] = print) -> None:
-        """Read the settings.
+    def __init__(self, path: str, say: Callable[[str], None] = print, is_trial: bool = False) -> None:
+        """Read the settings. As long as the token can't be read, wait for it.
 
+        :param is_trial: whether it ends soon, and so does not wait.
         :raises BadSettings: if they can't be used.
         """
         self._path = path
         self._say = say
         self._notifier = SystemdNotifier(os.environ)
+        self._signals = Signals()
+        if not is_trial:
+            self._wait_for_token()
         self._settings = read_settings(path)
         keep_last_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
@@ -332,17 +338,17 @@ class Resident:
         self._watched: tuple[str, ...] = ()
         # The pause after the next query that fails.
         self._query_pause = _QUERY_AGAIN
-        self._signals = Signals()
         self._said: Optional[NextAction] = None
 
     def run(self) -> int:
         """Work until the service is stopped, or systemd has to start it again; return the exit code."""
-        self._notifier.ready()
         self._say(
             f"convoy-node {self._release.name} waits for the gate of {self._settings.host} (role {self._settings.role})"
         )
         while not self._signals.is_over:
             decision = self._next_action()
+            # Not before the first read: a Puppet that systemd starts after this service has to find its lock.
+            self._notifier.ready()
             if self._reading.has_lock_failed and self._notifier.is_started_by_systemd and puppet.is_outside_service():
                 self._say(
                     f"{self._settings.host}: a folder of Puppet was created after this service started, and is read-only in it. The service ends, "
@@ -350,6 +356,7 @@ class Resident:
                 )
                 return 1
             self._act(decision)
+        self._reading.keep_puppet_out_after_end()
         return 0
 
     def try_once(self) -> int:
@@ -477,12 +484,39 @@ class Resident:
         except BadSettings:
             # It may have been read while it was written.
             self._signals.sleep(_HALF_WRITTEN)
+            self._wait_for_token()
             stamp, self._settings = _stamp(self._path, self._settings), read_settings(self._path)
         keep_last_good(self._settings, self._path)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")
         self._reading = self._reading.with_settings(self._settings)
         self._close_watch()
+
+    def _wait_for_token(self) -> None:
+        """Wait as long as the token can't be read, which something else may write. Meanwhile Puppet's own runs are kept out.
+
+        :raises BadSettings: if the settings can't be used.
+        """
+        said = ""
+        while not self._signals.is_over:
+            self._signals.read_again = False
+            try:
+                read_settings(self._path)
+                return
+            except BadToken as error:
+                reason = str(error)
+            keep_puppet_out(self._path, reason, self._say)
+            if reason != said:
+                self._say(f"convoy-node: {reason}")
+                said = reason
+            self._notifier.status(reason)
+            self._notifier.ready()
+            until = time.monotonic() + _TOKEN_AGAIN
+            while not (self._signals.is_over or self._signals.read_again) and (left := until - time.monotonic()) > 0:
+                self._notifier.alive()
+                self._signals.wait(min(left, self._notifier.every))
+        # Nothing else can be done without a token.
+        raise SystemExit(0)
 
     def _replace_release(self) -> None:
         """Go on as another release, if one was activated."""
@@ -514,6 +548,29 @@ def _stamp(path: str, settings: NodeSettings) -> tuple[Any, ...]:
         except OSError:
             found.append(None)
     return tuple(found)
+
+
+def keep_puppet_out(path: str, reason: str, say: Callable[[str], None]) -> None:
+    """Keep Puppet's own runs out while the gate can't be read, if something else than the agent runs Puppet.
+
+    :param path: the settings, which may be what can't be used.
+    """
+    if is_external(path):
+        _lock_puppet(f"closed: {reason}", say)
+
+
+def _lock_puppet(reason: Optional[str], say: Callable[[str], None]) -> bool:
+    """Set Puppet's own lock, or remove it if there is no reason; return whether that was possible."""
+    try:
+        if reason is not None:
+            if puppet.keep_out(reason):
+                say(f"Puppet's own runs are kept out: {reason}")
+        elif puppet.let_in():
+            say("Puppet's own runs are let in again")
+    except OSError as error:
+        say(f"The lock of Puppet's own runs can't be changed: {error}")
+        return False
+    return True
 
 
 def _without_token(settings: NodeSettings) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -239,6 +240,18 @@ def keep_last_good(settings: NodeSettings, path: str) -> None:
         new.replace(file)
     except OSError:
         return
+
+
+def is_external(path: str) -> bool:
+    """Return whether something else runs Puppet, as settings say that can't be used, or the last ones that could.
+
+    :param path: the settings file.
+    """
+    for file in (path, last_good(path)):
+        with contextlib.suppress(BadSettings):
+            if _parsed(file).get("puppet_gate_puppet_schedule") == "external":
+                return True
+    return False
 
 
 def _parsed(path: str) -> dict[str, Any]:

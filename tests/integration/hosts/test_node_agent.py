@@ -295,15 +295,16 @@ def test_systemd_learns_that_it_is_ready_and_alive(consul: RawKV, node: Node) ->
         manager.bind(address)
         manager.settimeout(10)
         node.start(NOTIFY_SOCKET=f"@{address[1:]}", WATCHDOG_USEC="900000")
-        assert manager.recv(400) == b"READY=1"
-        alive, status = 0, ""
+        # What may run Puppet starts after the first read.
+        assert [manager.recv(400) for _time in range(3)][1:] == [
+            f"STATUS=closed: {EVERYWHERE} is False".encode(),
+            b"READY=1",
+        ]
+        alive = 0
         until = time.monotonic() + 2
         while time.monotonic() < until:
-            message = manager.recv(400).decode()
-            alive += message == "WATCHDOG=1"
-            status = message if message.startswith("STATUS=") else status
+            alive += manager.recv(400) == b"WATCHDOG=1"
         assert alive >= 4
-        assert status == f"STATUS=closed: {EVERYWHERE} is False"
 
 
 @pytest.mark.parametrize("by_cron", quick(1, [True, False]))

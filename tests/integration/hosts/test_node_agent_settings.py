@@ -40,30 +40,40 @@ def test_settings_that_change_are_read_again_and_bad_ones_end_the_agent_with_one
     assert run["facts"]["puppet_gate_role"] == "storage"
 
 
-@pytest.mark.parametrize("fault", ["settings", "token"])
-def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_agent_again(
-    fault: str, node: Node
-) -> None:
-    token = node.folder / "token"
-    token.write_text("5ec2e7\n")
-    node.write(puppet_gate_token_file=str(token))
+def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_agent_again(node: Node) -> None:
     node.start()
     wait_for(node.says("closed:"), "it waits")
     assert node.process is not None
     # The run that reports it lasts until it is told to end.
     (node.folder / "what").write_text("wait")
-    if fault == "settings":
-        node.write(puppet_gate_rle="compute")
-    else:
-        token.rename(node.folder / "elsewhere")
+    node.write(puppet_gate_rle="compute")
     node.process.send_signal(signal.SIGHUP)
-    if fault == "settings":
-        wait_for(lambda: node.runs, "it is reported")
-        node.write()
-        (node.folder / "what").write_text("fail")
+    wait_for(lambda: node.runs, "it is reported")
+    node.write()
+    (node.folder / "what").write_text("fail")
     # With any code but 78, systemd starts it again.
-    assert node.process.wait(timeout=20) == (1 if fault == "settings" else 75)
-    assert len(node.runs) == (1 if fault == "settings" else 0)
+    assert node.process.wait(timeout=20) == 1
+    assert len(node.runs) == 1
+
+
+def test_a_token_that_can_t_be_read_is_waited_for(node: Node) -> None:
+    token = node.folder / "token"
+    node.write(puppet_gate_token_file=str(token))
+    node.start()
+    for told in ("waits for the gate", "the settings in"):
+        wait_for(node.says(f"the token file {token} can't be read: No such file"), "it says so")
+        token.write_text("5ec2e7\n")
+        assert node.process is not None
+        node.process.send_signal(signal.SIGHUP)
+        wait_for(node.says(told), "it goes on")
+        # The same for a token that is lost later.
+        token.unlink()
+        node.lines.clear()
+        node.process.send_signal(signal.SIGHUP)
+    wait_for(node.says("can't be read"), "it says so")
+    node.process.terminate()
+    assert node.process.wait(timeout=20) == 0
+    assert node.runs == []
 
 
 def test_a_certificate_that_is_being_renewed_does_not_end_the_agent(node: Node) -> None:
@@ -117,10 +127,10 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
 @pytest.mark.usefixtures("consul")
 def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, told: str, node: Node) -> None:
     node.file.unlink() if text is None else node.file.write_text(text)
-    for command in ("agent", "once", "run", "check", "status"):
+    # The agent waits for its token.
+    for command in ("once", "run", "check", "status", *([] if "token" in told else ["agent"])):
         done = node.call(command)
-        # A token file that is right again is noticed by no unit of systemd.
-        assert done.returncode == (75 if command == "agent" and "token" in told else 78), done
+        assert done.returncode == 78, done
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert node.runs == []

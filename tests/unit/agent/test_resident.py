@@ -19,11 +19,13 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
-from convoy_node import agent_run, resident
+from convoy_node import agent_run, command_line, resident
 from convoy_node.decision import NextAction
 from convoy_node.machine import puppet
 from convoy_node.machine.errors import BadSettings, ConsulError
+from convoy_node.machine.systemd import SystemdNotifier
 from convoy_node.node.consul import ConsulKey, WakeWatch
+from convoy_node.node.settings import last_good
 from convoy_node.resident import GateReading, Resident
 from no_signals import NoSignals
 
@@ -153,15 +155,130 @@ def test_a_run_that_finds_the_lock_again_and_again_is_tried_less_often(agent: Re
     assert pauses == [30, 60, 120, 0, 30]
 
 
-@pytest.mark.parametrize("locked", ["node.lock", "puppet.lock", None])
-@pytest.mark.parametrize("schedule", ["external", "agent"])
-def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
-    schedule: str, locked: str | None, agent: Resident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def puppet_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puppet's own lock, in a folder of the test."""
     lock = tmp_path / "puppet/state/agent_disabled.lock"
     lock.parent.mkdir(parents=True)
     for function in (puppet.keep_out, puppet.let_in, puppet.disabled_by_operator, puppet.is_enabled):
         monkeypatch.setattr(function, "__defaults__", ((str(lock.parent),),))
+    monkeypatch.setattr("convoy_node.node.settings.FOLDER", str(tmp_path / "state"))
+    return lock
+
+
+@pytest.mark.parametrize("is_under_way", [True, False])
+@pytest.mark.parametrize("schedule", ["external", "agent"])
+def test_an_agent_that_is_stopped_keeps_out_puppet_s_own_runs(
+    schedule: str,
+    is_under_way: bool,
+    agent: Resident,
+    tmp_path: Path,
+    puppet_lock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = {"puppet_gate_lock_file": str(tmp_path / "node.lock")}
+    agent._settings = replace(agent._settings, puppet_interval=None if schedule == "external" else 1800, data=data)
+    agent._reading = GateReading(agent._settings, say=lambda _text: None)
+    monkeypatch.setattr(agent._reading, "read", lambda: NextAction(None, "open", 1.0, keeps_puppet_out=False))
+    monkeypatch.setattr(agent, "_wait", lambda _seconds: setattr(agent._signals, "is_over", True))
+    with (tmp_path / "node.lock").open("w") as file:
+        if is_under_way:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        assert agent.run() == 0
+    assert puppet_lock.exists() == (schedule == "external" and not is_under_way)
+
+
+@pytest.mark.parametrize("command", ["agent", "once", "run", "check"])
+@pytest.mark.parametrize(
+    ("now", "before", "is_kept_out"),
+    [
+        ({"puppet_gate_puppet_schedule": "external", "puppet_gate_rle": "a"}, None, True),
+        ({"puppet_gate_puppet_shedule": "external"}, {"puppet_gate_puppet_schedule": "external"}, True),
+        ("{", {"puppet_gate_puppet_schedule": "external"}, True),
+        ("{", None, False),
+        ({"puppet_gate_rle": "a"}, {"puppet_gate_puppet_schedule": "agent"}, False),
+    ],
+)
+def test_settings_that_can_t_be_used_keep_out_puppet_s_own_runs(
+    now: object,
+    before: object,
+    is_kept_out: bool,
+    command: str,
+    tmp_path: Path,
+    puppet_lock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(now if isinstance(now, str) else json.dumps(now))
+    if before is not None:
+        (tmp_path / "state").mkdir()
+        Path(last_good(str(file))).write_text(json.dumps(before))
+    monkeypatch.setattr(command_line, "report_bad_settings", lambda _error, _last_good: True)
+    monkeypatch.setattr(resident, "Signals", NoSignals)
+    assert command_line.main(["--settings", str(file), command]) == 78
+    assert puppet_lock.exists() == (is_kept_out and command != "check")
+
+
+def test_an_agent_without_its_token_waits_for_it_and_keeps_out_puppet_s_own_runs(
+    tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, file = tmp_path / "token", tmp_path / "node.json"
+    facts = {
+        "puppet_gate_host": "compute7",
+        "puppet_gate_token_file": str(token),
+        "puppet_gate_puppet_schedule": "external",
+    }
+    file.write_text(json.dumps(facts))
+    told: list[str] = []
+    monkeypatch.setattr(SystemdNotifier, "_send", lambda _notifier, message: told.append(message))
+    monkeypatch.setattr(resident, "Signals", NoSignals)
+    waits: list[float] = []
+    now = [0.0]
+
+    def wait(_signals: NoSignals, seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+        if now[0] >= 90:
+            token.write_text("5ec2e7\n")
+
+    monkeypatch.setattr(NoSignals, "wait", wait)
+    monkeypatch.setattr("convoy_node.resident.time", SimpleNamespace(monotonic=lambda: now[0]))
+    said: list[str] = []
+    agent = Resident(str(file), said.append)
+    assert agent._settings.connection.token == "5ec2e7"
+    assert waits == [30.0] * 3
+    reason = f"{file}: the token file {token} can't be read: No such file or directory. Write the Consul token of this node there."
+    # Once, however often it is tried.
+    assert said == [f"Puppet's own runs are kept out: closed: {reason}", f"convoy-node: {reason}"]
+    assert puppet_lock.exists()
+    assert set(told) == {f"STATUS={reason}", "READY=1", "WATCHDOG=1"}
+
+
+def test_an_agent_without_its_token_ends_when_it_is_stopped(
+    tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node.json").write_text(json.dumps({"puppet_gate_host": "c7", "puppet_gate_token_file": "/no/token"}))
+    monkeypatch.setattr(resident, "Signals", NoSignals)
+    monkeypatch.setattr(NoSignals, "wait", lambda signals, _seconds: setattr(signals, "is_over", True))
+    with pytest.raises(SystemExit) as ended:
+        Resident(str(tmp_path / "node.json"), lambda _text: None)
+    assert ended.value.code == 0
+    # Nothing else than the agent runs Puppet.
+    assert not puppet_lock.exists()
+    assert command_line.main(["--settings", str(tmp_path / "node.json"), "agent", "--trial"]) == 75
+
+
+@pytest.mark.parametrize("locked", ["node.lock", "puppet.lock", None])
+@pytest.mark.parametrize("schedule", ["external", "agent"])
+def test_a_lock_of_the_agent_that_is_removed_while_it_waits_is_set_again(
+    schedule: str,
+    locked: str | None,
+    agent: Resident,
+    tmp_path: Path,
+    puppet_lock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = puppet_lock
     # No one listens on this port, so the gate counts as closed.
     settings = {"puppet_gate_puppet_schedule": schedule, "upgrade_consul_port": 1}
     settings["puppet_gate_lock_file"] = str(tmp_path / "node.lock")
