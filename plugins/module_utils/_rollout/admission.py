@@ -187,14 +187,14 @@ def admit_hosts(
         by_role_gate = [one for found in roles.values() for one in found]
         opened += [*hosts, *by_role_gate]
         if not writer.dry:
-            wake(writer.store, [one.host for one in by_role_gate], int(now))
+            wake(writer.store, [one.host for one in by_role_gate], str(int(now)))
 
 
-def wake(store: Store, hosts: Sequence[str], at: int) -> None:
+def wake(store: Store, hosts: Sequence[str], text: str) -> None:
     """Wake the agents of hosts: one request for each 64. A host that is not woken reads its gate some minutes later.
 
-    :param at: unix seconds.
+    :param text: what is written. A key that has this text already wakes no agent.
     """
     for first in range(0, len(hosts), MOST_OPERATIONS):
         with contextlib.suppress(Unreachable, Conflict):
-            store.client.write([put(store.keys.wake(host), str(at)) for host in hosts[first : first + MOST_OPERATIONS]])
+            store.client.write([put(store.keys.wake(host), text) for host in hosts[first : first + MOST_OPERATIONS]])

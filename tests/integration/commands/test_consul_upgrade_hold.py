@@ -41,6 +41,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     checked = run([hold(**given)], check=True, diff=True)[0]
     assert checked["changed"]
     assert checked["messages"][1] == "host compute1: would be held, by ann: RAM test"
+    woken = consul.texts("upgrade/wake/")
     assert "upgrade/hold/host/compute1 = " in checked["diff"]["after"]
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
 
@@ -58,6 +59,9 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
         ("role", "web", "disk"),
         ("host", "compute1", "disk"),
     ]
+    # The agents of a held role read their gates at their interval.
+    assert consul.texts("upgrade/wake/").keys() - woken.keys() == {"upgrade/wake/compute1"}
+    at_hold = consul.get("upgrade/wake/compute1")
     assert json.loads(consul.get("upgrade/hold/host/compute1") or b"")["reason"] == "disk"
     assert seen["status"]["held"] == ["compute1", "web1"]
     assert seen["hosts"]["compute1"]["reason"].startswith("held by ann since ")
@@ -68,6 +72,7 @@ def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul
     assert (ended["changed"], twice["changed"], ended["holds"]) == (True, False, [])
     assert sorted(ended["messages"]) == ["host compute1: no longer held", "role web: no longer held"]
     assert (twice["messages"], twice["remarks"]) == ([], ["There was no hold on host compute1."])
+    assert consul.get("upgrade/wake/compute1") != at_hold
     assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
     assert [event["what"] for event in history(consul) if "hold" in event["what"]] == ["hold", "hold", "unhold"]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store, current_user
+from ..admission import wake
 
 # Of a long list, this many names get a sentence each.
 _MOST_REMARKS = 5
@@ -167,7 +169,18 @@ def _write(
     while True:
         held = retry_on_conflict(write_some, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
         if held is not None:
+            if not dry:
+                _wake_hosts(store, held.changes)
             return held
+
+
+def _wake_hosts(store: Store, changes: Sequence[Change]) -> None:
+    """Wake the agents of hosts whose own holds have changed, because they may keep out a Puppet that something else runs."""
+    folder = f"{store.keys.holds}host/"
+    # The holds are written. An agent that is not woken reads them some minutes later, as those of a held role do.
+    with contextlib.suppress(UpgradeError):
+        # A hold may end in the second in which it began.
+        wake(store, [one.key[len(folder) :] for one in changes if one.key.startswith(folder)], runtime.new_id())
 
 
 def _read(store: Store) -> tuple[Snapshot, list[str]]:
