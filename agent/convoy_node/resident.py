@@ -588,6 +588,9 @@ def report_bad_settings(error: BadSettings, last_good: str) -> bool:
     except BadSettings:
         # The token may be what can't be read. Then nothing can be reported.
         return False
+    if is_locked(agent_run.lock_file(settings)):
+        # An upgrade may be under way. Its record must go on to say that it has started.
+        return False
     facts = {"puppet_gate_unusable": sanitize(str(error), 2000)}
     # In the service, another folder of the lock and of temporary files is read-only. This run ends before it takes the lock.
     if folder := os.environ.get("RUNTIME_DIRECTORY"):

@@ -123,9 +123,11 @@ def test_a_plain_host_gets_ansible_the_library_and_this_collection(fleet: Fleet)
         "puppet_gate_runtime": "",
         "puppet_gate_pip_arguments": f"--no-index --find-links {with_another_file(wheels)}",
     }
-    refused = fleet.enroll("--limit", "cache-7", code=2, **changed_wheels)
+    settings_before = node.read("/etc/convoy/node.json")
+    refused = fleet.enroll("--limit", "cache-7", code=2, puppet_gate_interval=99, **changed_wheels)
     assert "DO NOT MATCH THE HASHES" in refused
-    # The release before is still the active one.
+    # The release before is still the active one, with its settings.
+    assert node.read("/etc/convoy/node.json") == settings_before
     release = node.run("readlink", "/opt/convoy/current").stdout
     assert node.run("ls", "/opt/convoy/current/venv", check=False).returncode
     settings = {

@@ -369,6 +369,19 @@ def test_the_report_of_bad_settings_needs_only_folders_that_its_service_can_writ
     assert (tmp_path / "elsewhere").exists() != is_service
 
 
+def test_bad_settings_are_not_reported_while_an_upgrade_may_be_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, file = tmp_path / "node.lock", tmp_path / "node.json"
+    file.write_text(json.dumps({"puppet_gate_host": "compute7", "puppet_gate_lock_file": str(lock)}))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    # It would end with an error.
+    monkeypatch.setattr(agent_run, "start", None)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not resident.report_bad_settings(BadSettings("it has a mistake"), str(file))
+
+
 @pytest.fixture
 def signals() -> Iterator[None]:
     """Give the test's process its signals back."""
