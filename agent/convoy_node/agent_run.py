@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from .machine.errors import sanitize
 from .machine.lock_file import open_lock_folder
 from .node.settings import NodeSettings
 from .node.state import FOLDER
@@ -28,6 +29,9 @@ _LOCK_FILE = "/run/convoy/node.lock"
 # A file beside the lock. This agent writes begun, and ended if nothing else did. The role in tasks/run.yml writes locked if another run has the
 # lock, and ended after its steps.
 _LAST_RUN, _BEGUN, _LOCKED, _ENDED = "last_run", "begun", "locked", "ended"
+
+# How long the import of Ansible may take (seconds).
+_IMPORT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,33 @@ def environment(release: Release, settings: NodeSettings, environ: Mapping[str, 
         **({"ANSIBLE_COLLECTIONS_PATH": release.collections} if release.collections else {}),
         **({"PYTHONPATH": release.libraries} if release.libraries else {}),
     }
+
+
+def runtime_problem(release: Release, settings: NodeSettings) -> Optional[str]:
+    """Return why no agent run can be made with a release, as a sentence; None if one can. A Python of another version does not have its Ansible."""
+    try:
+        done = subprocess.run(
+            [release.python, "-c", "import ansible"],
+            env=environment(release, settings, os.environ),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_IMPORT_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        reason = f"it takes longer than {_IMPORT_SECONDS:g} s"
+    else:
+        if not done.returncode:
+            return None
+        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return (
+        f"The release {release.name} can't import Ansible with {release.python}: {sanitize(reason).rstrip('.')}. The host may have "
+        f"another Python since then. Run ansible-playbook convoy.upgrade.enroll --limit {settings.host}, or install the package for this Python."
+    )
 
 
 def start(release: Release, settings: NodeSettings, path: str, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:

@@ -127,6 +127,10 @@ def _agent_code(path: str) -> int:
 def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     """Make an agent run; if it has brought another release of the agent, let that one go on."""
     release = agent_run.own_release()
+    problem = agent_run.runtime_problem(release, settings)
+    if problem is not None:
+        print(f"convoy-node: {problem}", file=sys.stderr, flush=True)
+        return 1
     is_trial = arguments[:1] == ["--trial"]
     if not arguments:
         releases.forget_trial(release)
@@ -255,6 +259,10 @@ def _leave() -> int:
 
 
 def _check(settings: NodeSettings) -> int:
+    problem = agent_run.runtime_problem(agent_run.own_release(), settings)
+    if problem is not None:
+        print(f"convoy-node: {problem}", file=sys.stderr)
+        return 1
     reading = GateReading(settings, say=lambda _text: None)
     try:
         reading.read_keys()

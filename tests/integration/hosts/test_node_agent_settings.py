@@ -155,6 +155,18 @@ def test_the_check_names_all_that_would_keep_a_job_from_running(node: Node) -> N
     assert f"{signers} can't be read: No such file" in without_signers
 
 
+def test_a_python_without_ansible_is_told_with_its_remedy_and_no_run_begins(consul: RawKV, node: Node) -> None:
+    consul.put(GATE, "True")
+    (node.folder / "another_python").touch()
+    for command in ("check", "run", "once"):
+        done = node.call(command)
+        assert done.returncode == 1
+        assert "can't import Ansible with" in done.stderr
+        assert "ModuleNotFoundError: No module named 'ansible'." in done.stderr
+        assert "Run ansible-playbook convoy.upgrade.enroll --limit compute7" in done.stderr
+    assert node.runs == []
+
+
 @pytest.mark.parametrize("fault", quick(1, ["link", "folder"]))
 def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: RawKV, node: Node) -> None:
     consul.put(GATE, "True")

@@ -483,6 +483,7 @@ def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
 
     monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
     monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(command_line.agent_run, "runtime_problem", lambda _release, _settings: None)
     monkeypatch.setattr(releases, "try_release", try_release)
     assert command_line._run(node, "/nonexistent", arguments) == (1 if goes_on else code)
     assert trials == (["r2"] if goes_on else [])
@@ -553,6 +554,7 @@ def test_each_end_of_a_trial_has_its_sentence_and_exit_code(
     started: list[str] = []
     monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
     monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(command_line.agent_run, "runtime_problem", lambda _release, _settings: None)
     monkeypatch.setattr(releases, "try_release", lambda *_given: (result, "it is so."))
     assert command_line._run(node, "/nonexistent", []) == code
     assert told.format(home=home) in capsys.readouterr().out

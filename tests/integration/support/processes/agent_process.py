@@ -32,6 +32,8 @@ PROGRAM = """\
 import json, os, sys, time, urllib.request
 from pathlib import Path
 folder = Path({folder!r})
+if sys.argv[1] == "-c":
+    sys.exit("ModuleNotFoundError: No module named 'ansible'" if (folder / "another_python").exists() else 0)
 facts = {{}}
 for name, value in zip(sys.argv, sys.argv[1:]):
     if name == "-e":

@@ -1,0 +1,41 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Scripts of the role puppet_gate, run by a shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import yaml
+from devkit.agent import ROOT
+
+ROLE = ROOT / "roles/puppet_gate"
+VARS = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+
+
+def test_the_python_of_a_release_is_found_without_the_links_that_lead_to_it(tmp_path: Path) -> None:
+    old, link = tmp_path / "python2", tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    base = os.path.realpath(sys.executable)
+    link.symlink_to(base)
+    command = ["sh", "-c", VARS["puppet_gate_find_python"], "sh", str(tmp_path / "none"), str(old), str(link)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # The name of a release is made of both.
+    assert found.splitlines() == [f"{sys.version_info[0]}.{sys.version_info[1]}", base]
+
+
+def test_a_release_whose_python_is_gone_says_so(tmp_path: Path) -> None:
+    template = jinja2.Template((ROLE / "templates/convoy-node.sh.j2").read_text())
+    program = tmp_path / "bin/convoy-node"
+    program.parent.mkdir()
+    program.write_text(template.render(ansible_managed="test", puppet_gate_release_python="venv/bin/python"))
+    done = subprocess.run(["sh", str(program), "agent"], capture_output=True, text=True, check=False)
+    # The unit is not started again and again.
+    assert done.returncode == 78
+    assert f"{tmp_path}/venv/bin/python, the Python of this release, is gone." in done.stderr
