@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from .._common.errors import UpgradeError
 from .._common.processes import end_process_tree
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Variables of an agent run.
+_OF_ANSIBLE = re.compile(r"PYTHONPATH$|ANSIBLE_")
 _SECONDS_TO_END = 5
 
 
@@ -35,6 +38,8 @@ class FinishedProcess:
 def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()) -> FinishedProcess:
     """Run a program; if it takes too long, end it with all processes that it has started.
 
+    It gets the environment without what an agent run is made with: its libraries may be for another Python than those of the program.
+
     :param seconds: how long it may take.
     :param keep: file descriptors that it inherits.
     :raises UpgradeError: ``not_runnable``.
@@ -48,6 +53,7 @@ def run_process(command: Sequence[str], seconds: float, keep: Sequence[int] = ()
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=keep,
+            env={name: text for name, text in os.environ.items() if not _OF_ANSIBLE.match(name)},
             cwd="/",
         )
     except OSError as error:

@@ -29,6 +29,17 @@ def test_all_executables_run_in_natural_order(tmp_path: Path) -> None:
     assert validations(str(tmp_path)) == ["9-a", "10-b", "100-c"]
 
 
+def test_a_hook_gets_its_variables_and_none_of_the_agent_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("PYTHONPATH", "ANSIBLE_HOME", "ANSIBLE_COLLECTIONS_PATH", "CONVOY_HOST", "PYTHONPATH_OF_ANOTHER")
+    for name in names:
+        monkeypatch.setenv(name, "/somewhere")
+    write(tmp_path, "10-drain", "env")
+    (passed,) = validate(str(tmp_path), 10, HOOK)
+    found = {line.partition("=")[0] for line in passed.output.splitlines()}
+    assert found.intersection(names) == {"CONVOY_HOST", "PYTHONPATH_OF_ANOTHER"}
+    assert "PATH" in found
+
+
 def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) -> None:
     write(tmp_path, "1-good")
     write(tmp_path, "2-bad", "echo all is lost; exit 7")
