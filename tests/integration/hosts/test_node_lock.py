@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devkit.kv import RawKV
 from integration.support.runs.playbook import Live, Runner, Task, wait_until
 
 DEBUG: Task = {"ansible.builtin.debug": {"msg": "between"}}
@@ -128,3 +129,42 @@ def test_who_is_at_work_can_be_said_and_what_tells_runs_apart_can_not(run: Runne
     assert first.end(60).code == 0
     # Who holds it sees the end of the run a moment later, as in the other tests.
     wait_until(lambda: is_free(path), seconds=2, what="the end of the lock")
+
+
+@pytest.mark.parametrize(
+    ("update", "at", "now", "told"),
+    [
+        (True, "", "v2", "another run has brought the node to v2 meanwhile"),
+        (False, "v1", "v2", "another run has brought the node to v2 meanwhile"),
+        (False, "v2", "", "another run has begun an upgrade meanwhile"),
+    ],
+)
+def test_an_agent_run_ends_if_another_one_has_worked_since_it_read_the_version(
+    update: bool, at: str, now: str, told: str, run: Runner, consul: RawKV, path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "version").write_text(f"{now}\n" if now else "")
+    # What ask.yml has found out before the lock was taken.
+    found = {
+        "puppet_gate_answer": {"value": True, "version": "v2", "scope": "host"},
+        "puppet_gate_may_run": True,
+        "puppet_gate_update": update,
+        "puppet_gate_at": at,
+        "puppet_gate_target": "v2" if update else at,
+        "puppet_gate_why": "open",
+        "puppet_gate_is_pending": False,
+    }
+    given = {
+        "puppet_gate_host": "web1",
+        "puppet_gate_lock_file": str(path),
+        "puppet_gate_version_file": str(tmp_path / "version"),
+        "puppet_gate_health": False,
+        # What runs, runs into this.
+        "puppet_gate_validation_dir": str(path),
+        "puppet_gate_services": str(tmp_path / "none"),
+    }
+    role = {"name": "convoy.upgrade.puppet_gate", "tasks_from": "run"}
+    played = run([{"ansible.builtin.set_fact": found}, {"ansible.builtin.include_role": role}], extra_vars=given)
+    assert not [task for task in played if task["failed"]], played.stdout
+    assert f"web1: {told}" in played.stdout
+    assert consul.tree("upgrade/hosts/") == {}
+    assert is_free(path)
