@@ -183,7 +183,7 @@ class JobRun:
         return 0 if entry.state == DONE else 1
 
     def _read_keys(self) -> dict[str, ConsulKey]:
-        return read_keys(self._consul, self._keys, bool(self._settings.connection.token), [self._keys.holds_folder])
+        return read_keys(self._consul, self._keys, bool(self._settings.connection.token))
 
     def _entry_of(self, identifier: str) -> tuple[Optional[JobEntry], str]:
         """Return the entry of an earlier run, None if there is none, and why it can't be read; the latter is empty if it can."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
@@ -113,7 +113,7 @@ class NodeKeys:
     @property
     def all(self) -> list[str]:
         """All that are read each time, sorted. Records are large, and such a read also returns keys that only begin like these."""
-        single = (self.current_version, self.schema, self.wake, self.current_job)
+        single = (self.current_version, self.schema, self.wake, self.current_job, self.holds_folder)
         return sorted({*single, *self.gates, *self.legacy_gates, *self.holds, *self.job_gates})
 
 
@@ -149,21 +149,23 @@ def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token:
     hold like no hold. Reading a single key fails instead.
 
     :param entries: what one consistent read of ``keys.all`` returned.
-    :param has_token: whether the node uses a token. Without one, only an answer without any key is confirmed.
+    :param has_token: whether the node uses a token. Without one, and if there are other keys, only holds are confirmed.
     """
-    if entries and not has_token:
-        return []
+    # Each rollout and each hold writes the folder's own key, so that this seldom takes a request.
+    holds = (keys.holds_folder, *keys.holds)
     # A hidden pause would admit the host. If the layout has a version, all pauses are holds already.
-    groups = [keys.gates, keys.holds, *([] if keys.schema in entries else [keys.legacy_gates])]
+    groups = [keys.gates, holds, *([] if keys.schema in entries else [keys.legacy_gates])]
+    if entries and not has_token:
+        groups = [holds]
     return [group[-1] for group in groups if not any(key in entries for key in group)]
 
 
-def read_keys(consul: Consul, keys: NodeKeys, has_token: bool, more: Sequence[str] = ()) -> dict[str, ConsulKey]:
-    """Return the keys of a node that exist, and further ones. Every reader of gates and holds uses it, because a policy can be removed at any time.
+def read_keys(consul: Consul, keys: NodeKeys, has_token: bool) -> dict[str, ConsulKey]:
+    """Return the keys of a node that exist. Every reader of gates and holds uses it, because a policy can be removed at any time.
 
     :raises ConsulError: also :class:`Denied`, and that also if the token may not read gates or holds: they are not just missing then.
     """
-    found = consul.read([*keys.all, *more])
+    found = consul.read(keys.all)
     for key in keys_to_confirm(keys, found, has_token):
         entry = consul.get(key)
         if entry is not None:

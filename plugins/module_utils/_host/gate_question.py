@@ -78,7 +78,8 @@ def ask_gate(
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
     # Tokens from older releases may not read keys.schema. It is missing from the answer then, which is no error.
-    wanted = {keys.current_version, keys.schema}.union(
+    # The own key of the holds' folder shows that holds are not hidden.
+    wanted = {keys.current_version, keys.schema, keys.holds}.union(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )
     wanted |= {keys.record(host) for host in hosts}
@@ -88,7 +89,7 @@ def ask_gate(
         sorted(wanted) if is_small else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
     )
     entries = store.client.read(prefixes)
-    store.refuse_hidden_keys(entries, (keys.gates, keys.holds), has_hold_key=not is_small)
+    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version

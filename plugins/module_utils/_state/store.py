@@ -111,12 +111,9 @@ class Store:
         events = self._events(entry for entry in entries if epoch and entry.key == self.keys.event(epoch))
         return {epoch: str(events[0].get("commit", ""))} if events else {}
 
-    def refuse_hidden_keys(
-        self, entries: Sequence[KVEntry], folders: Iterable[str], *, has_hold_key: bool = True
-    ) -> None:
+    def refuse_hidden_keys(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
         """Raise an error if a folder came back empty because the token may not read it.
 
-        :param has_hold_key: whether the own key of the holds' folder was read too.
         :raises UpgradeError: ``denied``.
         """
         keys = sorted(entry.key for entry in entries)
@@ -125,7 +122,7 @@ class Store:
             at = bisect_left(keys, prefix)
             return at == len(keys) or not keys[at].startswith(prefix)
 
-        self.refuse_hidden_folders(is_empty, folders, is_nothing=not entries, has_hold_key=has_hold_key)
+        self.refuse_hidden_folders(is_empty, folders, is_nothing=not entries)
 
     def refuse_hidden_folders(
         self,
@@ -133,7 +130,6 @@ class Store:
         folders: Iterable[str],
         *,
         is_nothing: bool = False,
-        has_hold_key: bool = True,
     ) -> None:
         """Raise an error if a folder is empty because the token may not read it.
 
@@ -144,12 +140,10 @@ class Store:
 
         :param is_empty: whether a read returned no key with a prefix.
         :param is_nothing: whether it returned no key at all.
-        :param has_hold_key: as for :meth:`refuse_hidden_keys`.
         :raises UpgradeError: ``denied``.
         """
         if not self.settings.token and not is_nothing:
-            if has_hold_key:
-                self._confirm(self.keys.holds, f"{self.keys.holds}global", is_empty=is_empty(self.keys.holds))
+            self._confirm(self.keys.holds, f"{self.keys.holds}global", is_empty=is_empty(self.keys.holds))
             return
         for folder in folders:
             self._confirm(folder, f"{folder}global", is_empty=is_empty(folder))

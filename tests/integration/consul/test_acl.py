@@ -410,6 +410,36 @@ def test_a_node_whose_policy_is_cut_while_its_agent_runs_lets_no_puppet_in(
     assert reading.is_answered
 
 
+def test_a_node_without_a_token_notices_holds_that_it_may_not_read(
+    tmp_path: Path, guarded: Agent, kv: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: pytest.fail("Puppet is let in"))
+    kv.put("config_state/enable_puppet/global", "True")
+    kv.put("upgrade/hold/global", "{}")
+    policy = {"Name": "test-anonymous", "Rules": ALL_BUT.format("upgrade/hold/")}
+    code, _headers, body = kv.call("PUT", "acl/policy", policy)
+    assert code == 200, body
+    anonymous = "acl/token/00000000-0000-0000-0000-000000000002"
+    try:
+        assert kv.call("PUT", anonymous, {"Policies": [{"Name": policy["Name"]}]})[0] == 200
+        settings = NodeSettings(
+            "compute1",
+            "compute",
+            Connection(port=guarded.http_port),
+            {},
+            health=False,
+            puppet_interval=None,
+        )
+        reading = GateReading(settings, PuppetRuns(str(tmp_path / "agent.json")), say=lambda _text: None)
+        assert "refused the node's token: Permission denied" in reading.read().reason
+        with pytest.raises(UpgradeError) as caught:
+            ask_store(store_with(guarded, ""), {"compute1": "compute"})
+        assert caught.value.code == "denied"
+    finally:
+        kv.call("PUT", anonymous, {"Policies": []})
+        kv.call("DELETE", f"acl/policy/{json.loads(body)['ID']}")
+
+
 def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds(guarded: Agent, kv: RawKV) -> None:
     kv.put(f"{GATES}/global", "True")
     # Of a node whose name begins like this one's, so that the folder of holds is seen to be readable.

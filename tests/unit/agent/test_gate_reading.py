@@ -35,6 +35,8 @@ class Answers:
         self.confirmed: list[str] = []
         # Whether the policy of the token was removed: reads of trees succeed, and are empty.
         self.is_hidden = False
+        # Whether the token may not read what it is asked for singly.
+        self.is_denied = False
 
     def put(self, key: str, value: bytes) -> None:
         self.found[key] = value
@@ -46,7 +48,7 @@ class Answers:
     def get(self, key: str) -> ConsulKey | None:
         if self.error is not None:
             raise self.error
-        if self.is_hidden:
+        if self.is_hidden or self.is_denied:
             raise Denied(f"Consul refused the node's token: lacks permission 'key:read' on {key!r}.")
         self.records += key == RECORD
         self.confirmed += [key] * (key != RECORD)
@@ -410,10 +412,25 @@ def test_keys_that_the_token_may_not_read_any_more_are_a_doubt_and_let_no_puppet
     assert len(kept_out) == 2
 
 
-def test_gates_or_holds_that_are_missing_are_read_singly_only_with_a_token(tmp_path: Path, answers: Answers) -> None:
+@pytest.mark.parametrize("token", [None, "the token of the node"])
+def test_holds_may_be_hidden_only_if_their_folder_came_back_empty(
+    token: str | None, tmp_path: Path, answers: Answers
+) -> None:
     answers.found["upgrade/schema"] = b"1"
-    assert gate_reading(tmp_path, answers).read().reason == "open: config_state/enable_puppet/global is True"
+    # Each rollout and each hold writes it.
+    answers.found["upgrade/hold/"] = b"0123"
+    found = gate_reading(tmp_path, answers, token=token)
+    assert found.read().reason == "open: config_state/enable_puppet/global is True"
     assert answers.confirmed == []
+    del answers.found["upgrade/hold/"]
+    assert found.read().reason == "open: config_state/enable_puppet/global is True"
+    assert answers.confirmed == ["upgrade/hold/global"]
+    answers.is_denied = True
+    assert found.read().reason.startswith("closed: Consul refused the node's token")
+
+
+def test_gates_that_are_missing_are_read_singly_only_with_a_token(tmp_path: Path, answers: Answers) -> None:
+    answers.found["upgrade/schema"] = b"1"
     guarded = gate_reading(tmp_path, answers, token="the token of the node")
     guarded.read()
     assert answers.confirmed == ["upgrade/hold/global"]

@@ -167,7 +167,8 @@ class Record:
 
     def read(self, _keys: Sequence[str]) -> dict[str, ConsulKey]:
         self._answer("read")
-        return {"config_state/enable_puppet/host/compute7": ConsulKey(self.gate, 1)}
+        gate = ConsulKey(self.gate, 1)
+        return {"config_state/enable_puppet/host/compute7": gate, "upgrade/hold/": ConsulKey(b"0123", 1)}
 
     def _answer(self, what: str) -> None:
         self.failures[what] -= 1

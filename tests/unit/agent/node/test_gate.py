@@ -30,6 +30,7 @@ VALUES = {
     NODE.schema: [b"0", b"1", b"2", b"x", b"", b" 1 "],
     NODE.record: [b"{}", b"[", json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode()],
     NODE.wake: [b"1"],
+    NODE.holds_folder: [b"0123"],
     NODE.current_job: [b"job/j1", b"j1"],
     **{key: [b"True", b"False"] for key in NODE.job_gates},
     **{key: [b"{}", b"", json.dumps({"reason": "disk", "by": "ann", "at": 1}).encode()] for key in NODE.holds},
@@ -54,7 +55,7 @@ def entries() -> st.SearchStrategy[dict[str, ConsulKey]]:
 def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
     of_job = replace(KEYS, is_job=True)
     of_jobs = {KEYS.current_job, of_job.gate("host", HOST), of_job.gate("role", ROLE)}
-    others = {KEYS.current_version, KEYS.schema, KEYS.wake(HOST)}
+    others = {KEYS.current_version, KEYS.schema, KEYS.wake(HOST), KEYS.holds}
     assert set(NODE.all) == keys_to_read(KEYS, HOST, ROLE) | others | of_jobs
     assert NODE.record == KEYS.record(HOST)
     assert (NODE.job_record, NODE.job_output) == (of_job.record(HOST), KEYS.job_output(HOST))
