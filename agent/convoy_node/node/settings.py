@@ -112,6 +112,7 @@ _MOST_TIMEOUT = 60.0
 # These may be 0.
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
 _LAST_PORT = 65535
+_MOST_PASS_LIMIT = 60
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
 # What Puppet accepts as the name of an environment, in which {version} stands for a version.
 _ENVIRONMENT = re.compile(r"\w*", re.ASCII)
@@ -184,7 +185,7 @@ def read_settings(path: str = FILE) -> NodeSettings:
         raise BadSettings(f"{path}: puppet_gate_role {sanitize(repr(role))} can't be the name of a role. Correct it.")
     token, token_file = _token(path, data)
     interval = data.get("puppet_gate_puppet_interval", 1800)
-    connection = _connection(data, token)
+    connection = _connection(path, data, token)
     return NodeSettings(
         host,
         role,
@@ -298,6 +299,12 @@ def _check(path: str, name: str, value: Any) -> None:
         )
     if name == "upgrade_consul_port" and value > _LAST_PORT:
         raise BadSettings(f"{path}: {name} is {value}; give a port from 1 to {_LAST_PORT}.")
+    if name == "upgrade_consul_pass_limit" and value > _MOST_PASS_LIMIT:
+        raise BadSettings(f"{path}: {name} is {value}; give a number above 0 and up to {_MOST_PASS_LIMIT}.")
+    if name == "upgrade_consul_host" and any(sign in value for sign in "/?#@ "):
+        raise BadSettings(
+            f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give the name or the address of a host. Scheme and port have settings of their own."
+        )
     if name in _PATHS and value and not value.startswith("/"):
         raise BadSettings(f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give a path that begins with /.")
     choices = _CHOICES.get(name, ())
@@ -331,8 +338,10 @@ def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[
 
     :raises BadToken: if the file can't be read, or has no token.
     """
-    given = data.get("upgrade_consul_token")
+    given = str(data.get("upgrade_consul_token") or "").strip()
     if given:
+        if not (given.isascii() and given.isprintable()):
+            raise BadSettings(f"{path}: upgrade_consul_token has characters that tokens don't have. Correct it.")
         return given, None
     file = data.get("puppet_gate_token_file")
     if not file:
@@ -351,8 +360,17 @@ def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[
     return token, file
 
 
-def _connection(data: Mapping[str, Any], token: Optional[str]) -> Connection:
+def _connection(path: str, data: Mapping[str, Any], token: Optional[str]) -> Connection:
+    """Return how to reach Consul. What is refused here and in :func:`_check` is what agent runs refuse; a test compares both.
+
+    :raises BadSettings: if a certificate has no key, or a key no certificate.
+    """
     cert, key = data.get("upgrade_consul_client_cert"), data.get("upgrade_consul_client_key")
+    if bool(cert) != bool(key):
+        there, missing = ("client_cert", "client_key") if cert else ("client_key", "client_cert")
+        raise BadSettings(
+            f"{path}: upgrade_consul_{there} is set, and upgrade_consul_{missing} is not. They go together: set both, or none."
+        )
     validate = data.get("upgrade_consul_validate_certs", True)
     return Connection(
         host=(data.get("upgrade_consul_host") or "127.0.0.1").strip("[]"),
@@ -377,6 +395,7 @@ def _consul_agent(path: str, given: Mapping[str, Any], connection: Connection) -
         not (isinstance(host, str) and host)
         or not (port.isdecimal() and 0 < int(port[:6]) <= _LAST_PORT)
         or scheme not in _CHOICES["upgrade_consul_scheme"]
+        or given.keys() - {"host", "port", "scheme"}
     ):
         raise BadSettings(
             f"{path}: puppet_gate_agent is {sanitize(json.dumps(given), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "

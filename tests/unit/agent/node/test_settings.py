@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings as read_connection
 from convoy_node.machine.errors import BadSettings
 from convoy_node.node.settings import FILE, KINDS, keep_last_good, last_good, read_settings
 from devkit.agent import ROOT
@@ -90,6 +93,10 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({**GOOD, "puppet_gate_agent": {"scheme": "ftp"}}, "of the node's Consul agent, such as"),
         ({**GOOD, "puppet_gate_agent": {"host": 7}}, "give host, port and scheme"),
         (
+            {**GOOD, "puppet_gate_agent": {"prot": 8500}},
+            'puppet_gate_agent is {"prot": 8500}; give host, port and scheme',
+        ),
+        (
             {**GOOD, "puppet_gate_environment": "r-{version}"},
             'puppet_gate_environment is "r-{version}"; give the name of an environment',
         ),
@@ -143,6 +150,39 @@ def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float,
     assert settings.connection.timeout == used
     # Agent runs wait as long as they were told to.
     assert settings.data["upgrade_consul_timeout"] == given
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({}, False),
+        ({"client_cert": "/c.pem", "client_key": "/k.pem"}, False),
+        ({"client_cert": "/c.pem"}, True),
+        ({"client_key": "/k.pem"}, True),
+        ({"client_cert": "", "client_key": ""}, False),
+        ({"pass_limit": 60}, False),
+        ({"pass_limit": 0.5}, False),
+        ({"pass_limit": 60.5}, True),
+        ({"pass_limit": 0}, True),
+        ({"timeout": 0}, True),
+        ({"timeout": 100}, False),
+        ({"port": 65535}, False),
+        ({"port": 65536}, True),
+        ({"port": 0}, True),
+        ({"host": "http://consul1"}, True),
+        ({"host": "[::1]"}, False),
+        ({"token": "5ec2e7\n"}, False),
+        ({"token": "5e c2\x07e7"}, True),
+    ],
+)
+def test_the_agent_refuses_the_ways_to_consul_that_agent_runs_refuse(
+    options: dict[str, Any], is_refused: bool, tmp_path: Path
+) -> None:
+    file = write(tmp_path, {**GOOD, **{f"upgrade_consul_{name}": value for name, value in options.items()}})
+    with pytest.raises(UpgradeError) if is_refused else contextlib.nullcontext():
+        read_connection(options.get, {})
+    with pytest.raises(BadSettings) if is_refused else contextlib.nullcontext():
+        read_settings(file)
 
 
 def test_the_agent_with_the_checks_is_another_one_and_has_the_same_token(tmp_path: Path) -> None:
