@@ -181,7 +181,7 @@ def test_another_version_does_not_start_an_agent_that_an_operator_disabled(fleet
 
 def test_an_image_gets_an_agent_that_starts_at_the_boot(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute4"]
-    node.run("dpkg", "--remove", "convoy-node")
+    node.run("dpkg", "--force-remove-protected", "--remove", "convoy-node")
     # Without this directory, systemd does not run.
     script = "mount -t tmpfs tmpfs /run/systemd && exec dpkg -i /srv/lab/agent.deb"
     node.run("unshare", "--mount", "sh", "-c", script, seconds=300)
@@ -190,7 +190,11 @@ def test_an_image_gets_an_agent_that_starts_at_the_boot(fleet: Fleet) -> None:
 
 def test_the_package_can_be_removed(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute4"]
-    node.run("dpkg", "--purge", "convoy-node")
+    # Nor does an upgrade remove it.
+    refused = node.run("apt-get", "remove", "--yes", "convoy-node", check=False)
+    assert refused.returncode
+    assert node.run("dpkg-query", "--show", "--showformat=${Status}", "convoy-node").stdout == "install ok installed"
+    node.run("dpkg", "--force-remove-protected", "--purge", "convoy-node")
     assert node.run("systemctl", "is-active", "convoy-node.service", check=False).stdout == "inactive\n"
     for path in ("/opt/convoy", "/etc/convoy", "/var/lib/convoy", "/usr/sbin/convoy-node"):
         assert node.run("ls", path, check=False).returncode

@@ -67,6 +67,7 @@ Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1)))
 Recommends: puppet-agent | puppet | openvox-agent, consul
 Section: admin
 Priority: optional
+Protected: yes
 Description: node agent of convoy.upgrade
  Waits for the gate of this host in Consul, upgrades the host when it is
  admitted, and runs Puppet. Needs the settings /etc/convoy/node.json.

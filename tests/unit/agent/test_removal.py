@@ -68,7 +68,7 @@ def test_the_package_lets_puppet_in_when_it_is_removed_and_not_when_it_is_upgrad
     for file in (program, tmp_path / "systemctl"):
         file.chmod(0o755)
     (tmp_path / "told").touch()
-    script = script.replace(PROGRAM, str(program))
+    script = script.replace(PROGRAM, str(program)).replace("/run/convoy/", f"{tmp_path}/run/")
     subprocess.run(["/bin/sh", "-c", script, "script", *words], env={"PATH": str(tmp_path)}, check=True)
     assert (tmp_path / "told").read_text() == told
 

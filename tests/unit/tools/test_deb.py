@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -125,3 +127,22 @@ def test_a_removal_leaves_no_unit_enabled_and_the_next_installation_enables_them
     (host.home / "current").unlink()
     # dpkg names the version that was removed.
     assert f"systemctl {ENABLE}" in host.run("postinst", "configure", "1.0")
+
+
+@pytest.mark.parametrize("settings", ["", '{"puppet_gate_host": "a", "puppet_gate_lock_file": "%s"}'])
+def test_the_package_is_not_removed_while_the_lock_of_the_node_is_held(settings: str, host: Host) -> None:
+    for name in ("sed", "flock", "true"):
+        found = shutil.which(name)
+        assert found is not None
+        (host.programs / name).symlink_to(found)
+    lock = host.root / ("elsewhere/a.lock" if settings else "run/convoy/node.lock")
+    lock.parent.mkdir(parents=True)
+    host.configure()
+    (host.root / "etc/convoy/node.json").write_text(settings and settings % lock)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            host.run("prerm", "remove")
+    assert host.calls.read_text() == ""
+    assert f"holds {lock}, so the package is not removed" in refused.value.stderr
+    assert host.run("prerm", "remove") == ["systemctl --quiet disable convoy-node.path convoy-node.service"]
