@@ -12,13 +12,25 @@ from collections.abc import Iterable
 _BEFORE = ("~", "rc")
 
 
-def newest_kernel(releases: Iterable[str]) -> str:
+# What comes after the numbers of a release, such as -cloud-amd64 or +rt. Backports of Debian have +bpo before it.
+_FLAVOUR = re.compile(r"-[a-z][a-z0-9-]*$|\+[a-z]+$", re.IGNORECASE)
+
+
+def newest_kernel(releases: Iterable[str], running: str | None = None) -> str:
     """Return the newest kernel release.
 
     :param releases: as ``uname -r`` prints them on Debian or Red Hat.
+    :param running: the one that runs. If it is given, it counts too, and of the others only those of its flavour.
     :raises ValueError: if there is none.
     """
+    if running is not None:
+        releases = [running, *(one for one in releases if _flavour(one) == _flavour(running))]
     return max(releases, key=_rank)
+
+
+def _flavour(release: str) -> str:
+    found = _FLAVOUR.search(release)
+    return found[0] if found is not None else ""
 
 
 def _rank(release: str) -> list[tuple[int, int, str]]:

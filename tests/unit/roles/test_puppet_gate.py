@@ -39,3 +39,13 @@ def test_a_release_whose_python_is_gone_says_so(tmp_path: Path) -> None:
     # The unit is not started again and again.
     assert done.returncode == 78
     assert f"{tmp_path}/venv/bin/python, the Python of this release, is gone." in done.stderr
+
+
+def test_a_reboot_asks_for_the_kernels_that_the_role_kernel_reboot_asks_for() -> None:
+    def found(path: str) -> dict[str, object]:
+        tasks = yaml.safe_load((ROOT / "roles" / path).read_text())
+        every = [one for task in tasks for one in task.get("block", [task])]
+        return next(one["ansible.builtin.find"] for one in every if "ansible.builtin.find" in one)
+
+    mine, theirs = found("puppet_gate/tasks/run/reboot.yml"), found("kernel_reboot/tasks/kernels.yml")
+    assert (mine["excludes"], mine["file_type"]) == (theirs["excludes"], theirs["file_type"])

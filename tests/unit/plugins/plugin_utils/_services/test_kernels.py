@@ -31,3 +31,20 @@ def test_each_is_newer_than_those_before_it(releases: list[str]) -> None:
 def test_of_none_there_is_no_newest() -> None:
     with pytest.raises(ValueError, match="empty"):
         newest_kernel([])
+
+
+@pytest.mark.parametrize(
+    ("running", "others", "newest"),
+    [
+        ("6.1.0-9-amd64", ["6.1.0-10-amd64", "6.1.0-11-cloud-amd64", "6.1.0-12-rt-amd64"], "6.1.0-10-amd64"),
+        ("6.1.0-9-cloud-amd64", ["6.1.0-10-amd64"], "6.1.0-9-cloud-amd64"),
+        ("6.1.0-37-amd64", ["6.12.9+bpo-amd64"], "6.12.9+bpo-amd64"),
+        ("5.14.0-427.el9.x86_64", ["5.14.0-503.el9.x86_64+rt", "0-rescue-0e4fa2c2"], "5.14.0-427.el9.x86_64"),
+        ("5.14.0-427.el9.x86_64", ["5.14.0-503.11.1.el9_5.x86_64"], "5.14.0-503.11.1.el9_5.x86_64"),
+        # Kernels of the host that it was cloned from, and none at all.
+        ("6.8.0-31-generic", ["5.15.0-107-generic"], "6.8.0-31-generic"),
+        ("6.8.0-31-generic", [], "6.8.0-31-generic"),
+    ],
+)
+def test_only_kernels_of_the_flavour_of_the_running_one_count(running: str, others: list[str], newest: str) -> None:
+    assert newest_kernel(others, running) == newest
