@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-# Every code has its section in docs/errors.md.
+# Every code has its section in docs/errors.md, or is in a row there.
 Code = Literal[
     "aborted",
     "agent_on_push_host",
