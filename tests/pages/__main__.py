@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests")]
 
 from pages.page import rewritten
-from pages.patterns import comparable
+from pages.patterns import is_shown
 from pages.walk import walk
 
 
@@ -28,7 +28,7 @@ def main() -> None:
             new = rewritten(
                 text,
                 [
-                    one.shown if comparable(printed) == comparable(one.shown) else printed
+                    one.shown if is_shown(one.shown, printed) else printed
                     for one, printed in walk(text, Path(folder))
                 ],
             )

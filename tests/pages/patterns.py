@@ -1,11 +1,15 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is not compared of what a command printed, as it is another one each time. All else is, letter by letter."""
+"""What is not compared of what a command printed, as it is another one each time. All else is, letter by letter.
+
+A line ``...`` on a page stands for any lines that the page leaves out.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _RULES = (
     # Where the fleet was when the view looked, which it does whenever something has changed: two changes may be one look.
@@ -35,3 +39,13 @@ def comparable(text: str) -> tuple[list[str], list[str]]:
         text = pattern.sub(instead, text)
     told = [line for line in text.splitlines() if line.startswith("TIME ")]
     return told, [line for line in text.splitlines() if not line.startswith("TIME ")]
+
+
+def is_shown(page: str, printed: str) -> bool:
+    """Return whether a page shows what a command printed, except for what it leaves out."""
+    return all(map(_fits, comparable(page), comparable(printed)))
+
+
+def _fits(shown: Sequence[str], printed: Sequence[str]) -> bool:
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(f"{line}\n") for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
