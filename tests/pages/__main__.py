@@ -27,10 +27,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             new = rewritten(
                 text,
-                [
-                    one.shown if is_shown(one.shown, printed) else printed
-                    for one, printed in walk(text, Path(folder))
-                ],
+                [one.shown if is_shown(one.shown, printed) else printed for one, printed in walk(text, Path(folder))],
             )
         path.write_text(new)
         print(f"{name}: {'rewritten' if new != text else 'shows what is printed'}")
