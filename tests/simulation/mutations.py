@@ -224,8 +224,8 @@ MUTATIONS = (
     Mutation(
         "a retry leaves hosts failed",
         "_rollout/_commands/retry.py",
-        "and (view.state in state_names.BROKEN or (",
-        "and (False or (",
+        "                view.state in state_names.BROKEN\n                or (",
+        "                False\n                or (",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
     Mutation(
