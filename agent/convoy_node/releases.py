@@ -330,9 +330,13 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
     try:
         name = str(json.loads((source / "release.json").read_text(encoding="utf-8"))["name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InstallError(f"{source} is not a release of convoy-node: {sanitize(str(error))}.") from error
+        raise InstallError(
+            f"{source} is not a release of convoy-node: {sanitize(str(error))}. Install the package or enroll the host again."
+        ) from error
     if not name or "/" in name or name.startswith("."):
-        raise InstallError(f"{source}: {sanitize(name, 100)!r} can't be the name of a release.")
+        raise InstallError(
+            f"{source}: {sanitize(name, 100)!r} can't be the name of a release. Install the package or enroll the host again."
+        )
     folder = home / "releases" / name
     # A package that is configured must not fail because a trial ends at that moment.
     with alone(home, _INSTALL_SECONDS if stage else 0.0):
@@ -343,7 +347,9 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
                 shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(REFUSED))
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(new, ignore_errors=True)
-                raise InstallError(f"{source} can't be copied to {folder}: {sanitize(str(error))}.") from error
+                raise InstallError(
+                    f"{source} can't be copied to {folder}: {sanitize(str(error))}. Make room there, then run the same command again."
+                ) from error
             # A power cut after the rename must not leave empty files.
             os.sync()
             shutil.rmtree(folder, ignore_errors=True)

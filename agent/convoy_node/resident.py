@@ -408,7 +408,8 @@ class Resident:
                 # The unit goes on without the agent. Without one, the run is a child, which a supervisor may end too.
                 return
         if code:
-            self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}")
+            remedy = f". Look at it with journalctl -u {unit}" if agent_run.has_unit(unit) else ""
+            self._say(f"{self._settings.host}: the agent run ({what}) ended with {code}{remedy}")
         self._reading.ended(what, agent_run.has_worked(self._settings, before, code))
 
     def _wait(self, seconds: float) -> None:

@@ -26,6 +26,7 @@ _MOST_BYTES = 64_000_000
 _PIECE_BYTES = 65_536
 # Consul's indexes and flags are unsigned numbers of 64 bits.
 _MOST_NUMBER = 2**64 - 1
+_REMEDY = "Correct puppet_gate_consul, and enroll the node again."
 # Operations that return their key if they were executed.
 _RETURNED = ("cas", "check-index")
 
@@ -182,7 +183,9 @@ class Consul:
             text = text.replace(self._to.token, "********")
         if response.status == 403 or "Permission denied" in text or "ACL not found" in text:
             raise self._denied(text or str(response.status))
-        raise ConsulError(f"Consul at {self._to.url} answered {response.status}: {text or 'no reason given'}.")
+        raise ConsulError(
+            f"Consul at {self._to.url} answered {response.status}: {text or 'no reason given'}. Look at the log of Consul there."
+        )
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         body = bytearray()
@@ -202,7 +205,9 @@ class Consul:
             if isinstance(error, (TimeoutError, socket.timeout))
             else str(error) or type(error).__name__
         )
-        return ConsulError(f"Consul at {self._to.url} can't be reached: {sanitize(reason, 200)}.")
+        return ConsulError(
+            f"Consul at {self._to.url} can't be reached: {sanitize(reason, 200)}. Look at it with systemctl status consul on that host."
+        )
 
     def _denied(self, text: str) -> Denied:
         return Denied(
@@ -217,7 +222,9 @@ class Consul:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise ConsulError(f"{self._to.url}: what answers there is not Consul, as its answer is not JSON.") from None
+            raise ConsulError(
+                f"{self._to.url}: what answers there is not Consul, as its answer is not JSON. {_REMEDY}"
+            ) from None
 
     def _results(self, found: Any) -> dict[str, ConsulKey]:
         """Return the keys in the answer to a transaction that was executed."""
@@ -248,7 +255,7 @@ class Consul:
         return value
 
     def _not_consul(self) -> ConsulError:
-        return ConsulError(f"{self._to.url}: the answer is not one of Consul's.")
+        return ConsulError(f"{self._to.url}: the answer is not one of Consul's. {_REMEDY}")
 
 
 class WakeWatch:

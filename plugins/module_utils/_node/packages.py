@@ -187,7 +187,8 @@ class _Work:
         name = " ".join([command[0], *(word for word in command[1:] if word in _SUBCOMMANDS)])
         return UpgradeError(
             "packages_failed",
-            f"{name} {how}{f', because {reason}' if reason else ''}: {output or 'it printed nothing'}",
+            f"{name} {how}{f', because {reason}' if reason else ''}: {(output or 'it printed nothing').rstrip('.')}. Fix that on the host; the next "
+            "try goes on from there.",
             exit_code=ended.code,
             output=self.run.output,
         )

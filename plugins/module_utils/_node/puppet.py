@@ -346,10 +346,14 @@ def _failure(command: Sequence[str], seconds: float, ended: FinishedProcess) -> 
     if ended.code is None:
         return UpgradeError(
             "puppet_timeout",
-            f"{name} took longer than {seconds:g} s and was ended; its last lines: {last_lines(ended.output)}",
+            f"{name} took longer than {seconds:g} s and was ended; its last lines: {last_lines(ended.output).rstrip('.')}. Find out what hangs, or raise "
+            "puppet_timeout (on a pull host puppet_gate_puppet_timeout).",
             **details,
         )
     errors = [line for line in ended.output.splitlines() if line.startswith("Error:")]
     why = "\n".join(errors[-10:]) or last_lines(ended.output) or "it printed nothing"
     meaning = _FAILURES.get(ended.code, "an exit code that Puppet does not document")
-    return UpgradeError("puppet_failed", f"{name} ended with {ended.code}, {meaning}: {why}", **details)
+    remedy = "Fix that in the manifests or on the host, then let the host try again."
+    return UpgradeError(
+        "puppet_failed", f"{name} ended with {ended.code}, {meaning}: {why.rstrip('.')}. {remedy}", **details
+    )

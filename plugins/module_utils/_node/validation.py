@@ -15,6 +15,10 @@ from .process import last_lines, run_process
 
 VALIDATION, HOOK = "validation", "hook"
 _CODES: dict[str, Code] = {VALIDATION: "validation_failed", HOOK: "hook_failed"}
+_REMEDIES = {
+    VALIDATION: "Fix that on the host, and run the validation there: it has to exit with 0.",
+    HOOK: "Fix that on the host; the next try runs the hook again.",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[Passed
             continue
         raise UpgradeError(
             _CODES[kind],
-            f"{path} {why}: {last_lines(ended.output) or 'it printed nothing'}",
+            f"{path} {why}: {(last_lines(ended.output) or 'it printed nothing').rstrip('.')}. {_REMEDIES[kind]}",
             name=name,
             exit_code=ended.code,
             output=ended.output,

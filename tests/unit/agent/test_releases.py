@@ -129,7 +129,7 @@ def test_what_is_no_release_is_refused_and_changes_nothing(text: str | None, hom
     folder.mkdir()
     if text is not None:
         (folder / "release.json").write_text(text)
-    with pytest.raises(InstallError):
+    with pytest.raises(InstallError, match="enroll the host again"):
         releases.install(folder, home)
     assert not home.exists()
 

@@ -133,7 +133,7 @@ def test_what_takes_too_long_fails_with_its_last_lines(monkeypatch: pytest.Monke
         upgrade(monkeypatch, Commands(dist_upgrade=[(None, "Setting up shop (2.10) ...\nwaiting for a human\n")]))
     assert caught.value.message == (
         "apt-get dist-upgrade took longer than 60 s and was ended with all that it had started: Setting up shop (2.10) ...\n"
-        "waiting for a human"
+        "waiting for a human. Fix that on the host; the next try goes on from there."
     )
     assert caught.value.details["exit_code"] is None
     assert "waiting for a human" in caught.value.details["output"]
@@ -156,7 +156,8 @@ def test_the_errors_of_dnf_come_with_what_explains_them(monkeypatch: pytest.Monk
     with pytest.raises(UpgradeError) as caught:
         upgrade(monkeypatch, Commands(distro_sync=[(1, output)]), "dnf")
     assert caught.value.message == (
-        "dnf distro-sync ended with 1: Error:\n Problem: conflicting requests\n  - nothing provides /bin/sh needed by x"
+        "dnf distro-sync ended with 1: Error:\n Problem: conflicting requests\n  - nothing provides /bin/sh needed by x. Fix that on the host; the "
+        "next try goes on from there."
     )
 
 

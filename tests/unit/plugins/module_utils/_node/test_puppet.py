@@ -55,14 +55,15 @@ def test_all_other_codes_are_failures(code: int, meaning: str, tmp_path: Path) -
     with pytest.raises(UpgradeError) as caught:
         run_puppet(wish(tmp_path, f"echo Notice: fine; echo Error: it broke; echo Notice: end; exit {code}"))
     assert caught.value.code == "puppet_failed"
-    assert caught.value.message == f"puppet apply ended with {code}, {meaning}: Error: it broke"
+    remedy = "Fix that in the manifests or on the host, then let the host try again."
+    assert caught.value.message == f"puppet apply ended with {code}, {meaning}: Error: it broke. {remedy}"
     assert caught.value.details["exit_code"] == code
 
 
 def test_without_an_error_line_the_last_lines_explain(tmp_path: Path) -> None:
-    with pytest.raises(UpgradeError, match=r"the run itself failed: Notice: administratively disabled$"):
+    with pytest.raises(UpgradeError, match=r"the run itself failed: Notice: administratively disabled\. Fix that in"):
         run_puppet(wish(tmp_path, "echo Notice: administratively disabled; exit 1"))
-    with pytest.raises(UpgradeError, match=r"the run itself failed: it printed nothing$"):
+    with pytest.raises(UpgradeError, match=r"the run itself failed: it printed nothing\. Fix that"):
         run_puppet(wish(tmp_path, "exit 1"))
 
 
@@ -185,7 +186,9 @@ def test_puppet_that_is_disabled_while_a_run_waits_does_not_run(tmp_path: Path) 
 
 
 def test_the_error_for_a_timeout_has_the_last_lines(tmp_path: Path) -> None:
-    with pytest.raises(UpgradeError, match=r"took longer than 0.3 s and was ended; its last lines: begun$") as caught:
+    with pytest.raises(
+        UpgradeError, match=r"took longer than 0.3 s and was ended; its last lines: begun\. Find out what hangs, or"
+    ) as caught:
         run_puppet(wish(tmp_path, "echo begun; exec sleep 60", seconds=0.3))
     assert caught.value.code == "puppet_timeout"
     assert caught.value.details["exit_code"] is None

@@ -47,7 +47,9 @@ def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) 
     with pytest.raises(UpgradeError) as caught:
         validate(str(tmp_path), 10)
     assert caught.value.code == "validation_failed"
-    assert caught.value.message == f"{tmp_path}/2-bad ended with 7: all is lost"
+    assert caught.value.message == (
+        f"{tmp_path}/2-bad ended with 7: all is lost. Fix that on the host, and run the validation there: it has to exit with 0."
+    )
     assert caught.value.details == {
         "name": "2-bad",
         "exit_code": 7,
@@ -59,14 +61,16 @@ def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) 
 
 def test_hooks_fail_with_a_code_of_their_own(tmp_path: Path) -> None:
     write(tmp_path, "1-bad", "echo instances are left; exit 7")
-    with pytest.raises(UpgradeError, match=r"1-bad ended with 7: instances are left$") as caught:
+    with pytest.raises(
+        UpgradeError, match=r"1-bad ended with 7: instances are left\. Fix that on the host; the next try"
+    ) as caught:
         validate(str(tmp_path), 10, HOOK)
     assert caught.value.code == "hook_failed"
 
 
 def test_a_validation_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     write(tmp_path, "1-slow", "echo begun; exec sleep 60")
-    with pytest.raises(UpgradeError, match=r"1-slow took longer than 0.3 s and was ended: begun$") as caught:
+    with pytest.raises(UpgradeError, match=r"1-slow took longer than 0.3 s and was ended: begun\. Fix that") as caught:
         validate(str(tmp_path), 0.3)
     assert caught.value.details["exit_code"] is None
 
