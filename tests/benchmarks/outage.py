@@ -23,6 +23,7 @@ from benchmarks.tables import Report, Table
 from lab.guard import guarded
 from lab.lab import Lab
 from lab.node import Node
+from services.databases import SWITCH, create, replicate
 from services.snapshots import point, publish
 from services.steps import STEPS, Steps
 
@@ -34,16 +35,6 @@ HEAD = ["what", "longest gap between writes", "duration", "writes"]
 REDIS = ["redis-server", "redis-tools"]
 POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
 KEYS = 200_000
-DATA = "/var/lib/postgresql/15/main"
-# Stops this primary, promotes the other host, and follows it. The standby gets all writes before the primary ends.
-SWITCH = """\
-#!/bin/sh -e
-systemctl stop postgresql@15-main
-runuser -u postgres -- psql -XqAt -h {other} -c 'SELECT pg_promote()'
-runuser -u postgres -- touch {data}/standby.signal
-echo "primary_conninfo = 'host={other} user=postgres'" >>{data}/postgresql.auto.conf
-systemctl start postgresql@15-main
-"""
 Write = Callable[[], bool]
 
 
@@ -141,9 +132,7 @@ def redis(table: Table, lab: Lab, steps: Steps) -> None:
 def postgresql(table: Table, lab: Lab, steps: Steps) -> None:
     """Measure a primary alone."""
     node = lab.nodes["db1"]
-    node.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
-    node.run("pg_createcluster", "15", "main")
-    node.run("systemctl", "start", "postgresql@15-main")
+    create(node)
     psql = ("runuser", "-u", "postgres", "--", "env", "PGCONNECT_TIMEOUT=1", "psql", "-XqAt", "-c")
     node.run(*psql, "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
 
@@ -165,19 +154,12 @@ def postgresql(table: Table, lab: Lab, steps: Steps) -> None:
 def standby(table: Table, lab: Lab, steps: Steps) -> None:
     """Measure a primary with a standby."""
     nodes = [lab.nodes["db1"], lab.nodes["db2"]]
-    for node, other in zip(nodes, reversed(nodes), strict=True):
-        node.run("systemctl", "stop", "postgresql@15-main")
-        node.write("/etc/postgresql/15/main/conf.d/lab.conf", "listen_addresses = '*'\n")
-        rules = "host all all samenet trust\nhost replication all samenet trust"
-        node.run("sh", "-c", f"printf '{rules}\\n' >>/etc/postgresql/15/main/pg_hba.conf")
-        node.write("/usr/local/sbin/switch", SWITCH.format(other=other.address, data=DATA), 0o755)
     primary, follower = nodes
-    primary.run("systemctl", "start", "postgresql@15-main")
+    for node in nodes:
+        create(node)
     user = ("runuser", "-u", "postgres", "--")
     primary.run(*user, "psql", "-XqAtc", "CREATE TABLE written AS SELECT generate_series(1, 1000000) AS id")
-    follower.run("rm", "-r", DATA)
-    follower.run(*user, "pg_basebackup", "-h", primary.address, "-D", DATA, "-R", "--checkpoint=fast")
-    follower.run("systemctl", "start", "postgresql@15-main")
+    replicate(primary, follower)
     addresses = ",".join(node.address for node in nodes)
     target = f"host={addresses} user=postgres target_session_attrs=read-write connect_timeout=1"
 
@@ -186,11 +168,11 @@ def standby(table: Table, lab: Lab, steps: Steps) -> None:
         return not lab.nodes["app1"].run(*command, check=False).returncode
 
     what = "postgresql with a standby"
-    measure(table, f"{what}, a switch-over by hand", write, lambda: primary.run("/usr/local/sbin/switch"))
+    measure(table, f"{what}, a switch-over by hand", write, lambda: primary.run(SWITCH))
     time.sleep(5)
-    follower.run("/usr/local/sbin/switch")
+    follower.run(SWITCH)
     time.sleep(5)
-    settings = {"postgresql_major": 15, "postgresql_switchover_command": ["/usr/local/sbin/switch"]}
+    settings = {"postgresql_major": 15, "postgresql_switchover_command": [SWITCH]}
     for name in ("db2", "db1"):
         point(lab.nodes[name], "v2")
         measure(

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""postgresql: two real clusters of Debian's PostgreSQL, each a host's own."""
+"""postgresql: two real clusters of Debian's PostgreSQL, each a host's own, and at the end a primary and its standby."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lab.node import Node
 from lab.packages import Package, repository
 
 from .conftest import MakeSteps
+from .databases import SWITCH, UNIT, create, replicate, sql, wait_for
 from .snapshots import installed, point, publish
 from .steps import STEPS, Steps, words
 
@@ -30,10 +31,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     steps = make_steps({"db1": "database", "db2": "database"}, packages=[SERVER])
     publish(steps.lab, PACKAGES)
     for node in steps.lab.nodes.values():
-        # This machine may have a cluster of its own, which shines through.
-        node.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
-        node.run("pg_createcluster", "15", "main")
-        node.run("systemctl", "start", "postgresql@15-main")
+        create(node)
         sql(node, "CREATE DATABASE shop")
         sql(
             node,
@@ -56,11 +54,6 @@ def session(steps: Steps) -> Iterator[subprocess.Popen[str]]:
         yield open_one
         assert open_one.stdin is not None
         open_one.stdin.close()
-
-
-def sql(node: Node, query: str, database: str = "postgres") -> str:
-    command = ("runuser", "-u", "postgres", "--", "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", query)
-    return node.run(*command).stdout.strip()
 
 
 def run(steps: Steps, hosts: list[str], *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
@@ -185,3 +178,69 @@ def test_a_database_that_is_gone_is_reported(steps: Steps, tmp_path: Path) -> No
     sql(node, "DROP DATABASE shop")
     shown = run(steps, ["db2"], "verify", code=2)
     assert "db2: the databases shop are gone." in shown
+
+
+@pytest.fixture(scope="module")
+def pair(steps: Steps) -> tuple[Node, Node]:
+    """A primary, db1, and its standby, db2. The tests before have both as primaries."""
+    primary, standby = steps.lab.nodes["db1"], steps.lab.nodes["db2"]
+    replicate(primary, standby)
+    wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
+    return primary, standby
+
+
+@pytest.mark.thorough
+def test_a_standby_is_upgraded_once_it_streams_again(steps: Steps, pair: tuple[Node, Node]) -> None:
+    primary, standby = pair
+    plain = {"postgresql_migration_file": "", "postgresql_start_timeout": 5}
+    run(steps, ["db2"], **plain)
+    assert sql(standby, "SELECT status FROM pg_stat_wal_receiver") == "streaming"
+    primary.run("systemctl", "stop", UNIT)
+    shown = run(steps, ["db2"], "verify", code=2, **plain)
+    assert "db2: this standby does not stream from its primary within 5 s" in shown
+    assert "its WAL receiver is missing. Check that the primary runs, and check primary_conninfo" in shown
+    # Without a primary to stream from, it replays archived WAL, and is not waited for.
+    conninfo = sql(standby, "SHOW primary_conninfo").replace("'", "''")
+    sql(standby, "ALTER SYSTEM SET primary_conninfo = ''")
+    sql(standby, "SELECT pg_reload_conf()")
+    wait_for(standby, "SHOW primary_conninfo", "")
+    run(steps, ["db2"], "verify", **plain)
+    sql(standby, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'")
+    primary.run("systemctl", "start", UNIT)
+    sql(standby, "SELECT pg_reload_conf()")
+    wait_for(standby, "SELECT status FROM pg_stat_wal_receiver", "streaming")
+
+
+@pytest.mark.thorough
+def test_a_primary_is_switched_over_only_to_a_standby_that_streams(steps: Steps, pair: tuple[Node, Node]) -> None:
+    primary, standby = pair
+    switch = {"postgresql_migration_file": "", "postgresql_switchover_command": [SWITCH]}
+    failing = {**switch, "postgresql_switchover_command": ["false"]}
+    # What an earlier use on the host has left.
+    shown = run(steps, ["db1"], "drain", code=2, postgresql_role={"stdout": "f"}, **failing)
+    assert "db1: this primary could not be switched over, and still runs: non-zero return code." in shown
+    wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
+
+    standby.run("systemctl", "stop", UNIT)
+    # A backup is a client of the replication too.
+    backup = ("pg_basebackup", "-U", "postgres", "-h", primary.address, "-D", "/tmp/backup", "--max-rate=32k")
+    with subprocess.Popen(standby.command(*backup), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        # One connection sends the data, another one streams WAL.
+        wait_for(primary, "SELECT string_agg(state, ' ' ORDER BY state) FROM pg_stat_replication", "backup streaming")
+        # Other services may have waited long in drain between these two.
+        for step in ("may_stop", "stop"):
+            shown = run(steps, ["db1"], step, code=2, **switch)
+            assert (
+                "db1: 0 standbys are at most 1 MiB behind this primary, and postgresql_standbys_needed is 1." in shown
+            )
+        shown = run(steps, ["db1"], "drain", code=2, **switch)
+        assert "db1: no standby streams from this primary, so it can't be switched over, and still runs." in shown
+        run(steps, ["db1"], "may_stop", "drain", postgresql_standbys_needed=0, **failing)
+        sql(primary, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+    assert sql(primary, "SELECT pg_is_in_recovery()") == "f"
+
+    standby.run("systemctl", "start", UNIT)
+    wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
+    run(steps, ["db1"], **switch)
+    assert sql(standby, "SELECT pg_is_in_recovery()") == "f"
+    assert sql(primary, "SELECT status FROM pg_stat_wal_receiver") == "streaming"

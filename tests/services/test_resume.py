@@ -11,6 +11,7 @@ import pytest
 
 from .balancer import balance
 from .conftest import MakeSteps
+from .databases import create
 from .resume import Fleet, Services
 from .snapshots import publish
 from .web import PACKAGES as NGINX
@@ -51,10 +52,7 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
     )
     nodes["mem1"].run("systemctl", "start", "memcached")
     nodes["cache1"].run("systemctl", "start", "redis-server")
-    database = nodes["db1"]
-    database.run("sh", "-c", "pg_dropcluster 15 main; rm -rf /var/lib/postgresql/15/main /etc/postgresql/15/main")
-    database.run("pg_createcluster", "15", "main")
-    database.run("systemctl", "start", "postgresql@15-main")
+    create(nodes["db1"])
     return Fleet(lab, tmp_path_factory.mktemp("resume"), ROLES, VARIABLES)
 
 
