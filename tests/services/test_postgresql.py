@@ -99,7 +99,7 @@ def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) 
     run(steps, ["db1"], "prepare")
     node.run("systemctl", "stop", "postgresql@15-main")
     assert "PostgreSQL on port 5432 takes no connections" in run(steps, ["db1"], "validate", code=2)
-    later = ("prepare", "may_stop", "drain", "upgrade", "start", "verify")
+    later = ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify")
     switch = {
         "postgresql_switchover_command": ["false"],
         "postgresql_migration_file": "",
@@ -235,7 +235,7 @@ def test_a_primary_is_switched_over_only_to_a_standby_that_streams(steps: Steps,
             )
         shown = run(steps, ["db1"], "drain", code=2, **switch)
         assert "db1: no standby streams from this primary, so it can't be switched over, and still runs." in shown
-        run(steps, ["db1"], "may_stop", "drain", postgresql_standbys_needed=0, **failing)
+        run(steps, ["db1"], "may_stop", "drain", "stop", postgresql_standbys_needed=0, **failing)
         sql(primary, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
     assert sql(primary, "SELECT pg_is_in_recovery()") == "f"
 
