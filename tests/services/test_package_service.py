@@ -114,6 +114,22 @@ def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
+def test_an_interrupted_run_of_dpkg_is_finished_before_packages_are_downloaded(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(steps.lab, PACKAGES, "v3")
+    node.write("/etc/apt/sources.list.d/lab.list", "deb [trusted=yes] copy:/srv/lab/v3 ./\n")
+    node.run("apt-get", "-q", "update")
+    # What dpkg has not yet merged into its status.
+    node.run("sh", "-c", "dpkg-query --status nginx >/var/lib/dpkg/updates/0001")
+    run(steps, "prepare")
+    assert "nginx_" in node.run("ls", "/var/cache/apt/archives").stdout
+    assert node.run("ls", "/var/lib/dpkg/updates").stdout == ""
+    assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
+    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+    point(node, "v2")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
