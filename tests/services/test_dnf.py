@@ -140,7 +140,7 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     publish(node, "3")
     node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-3-1.noarch.rpm /root")
     shown = words(run(steps, "prepare", code=2))
-    assert "web1: beacon could not be downloaded for v2, so nothing was stopped:" in shown
+    assert "web1: beacon could not be downloaded for v2, so they were not replaced:" in shown
     assert "Check the package sources and the space on the host. The step can run again." in shown
     assert installed(node) == "2"
     assert is_active(node)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from .conftest import MakeSteps
@@ -130,6 +132,23 @@ def test_an_interrupted_run_of_dpkg_is_finished_before_packages_are_downloaded(s
 
 
 @pytest.mark.thorough
+def test_units_run_while_another_program_has_the_lock_of_apt(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    lock = (
+        "import fcntl, os, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print(os.getpid(), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(node.command("python3", "-c", lock), stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        process = other.stdout.readline().strip()
+        shown = words(run(steps, "stop", code=2, package_service_lock_timeout=2))
+        assert "web1: nginx, nginx-common could not be downloaded for v2, so they were not replaced:" in shown
+        assert "Could not get lock /var/lib/dpkg/lock-frontend" in shown
+        assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+        node.run("kill", process)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -180,7 +199,7 @@ def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> Non
     node.run("mkdir", f"{archives}/partial")
     shown = words(run(steps, "prepare", code=2))
     assert "web1: nginx, nginx-common could not be downloaded" in shown
-    assert "so nothing was stopped:" in shown
+    assert "so they were not replaced:" in shown
     assert "free space" in shown
     assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
     node.run("umount", archives)
