@@ -25,7 +25,7 @@ from .jobs.signature import check_signers
 from .machine import puppet
 from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .machine.lock_file import open_lock_file, wait_for_lock
-from .node.settings import FILE, NodeSettings, keep_last_good, last_good, read_settings
+from .node.settings import FILE, NodeSettings, forget_last_good, keep_last_good, last_good, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
 from .resident import GateReading, Resident, keep_puppet_out, report_bad_settings
@@ -248,8 +248,12 @@ def alone(settings: NodeSettings) -> Iterator[bool]:
 
 
 def _leave() -> int:
-    """Remove the agent's own lock of Puppet. It needs no settings, which may be gone. Ansible reads from the output whether it did anything."""
+    """Remove the agent's own lock of Puppet. It needs no settings, which may be gone. Ansible reads from the output whether it did anything.
+
+    Without the copies of the last settings, a job of cron that was left does not set the lock again.
+    """
     try:
+        forget_last_good()
         if puppet.let_in(puppet.FOLDERS):
             say("Puppet's own runs are let in again")
     except OSError as error:

@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Reads the state of the fleet from Consul, prints each change as a line, and returns when the rollout is complete or aborted. It continues
     through pauses. It writes nothing to Consul. With O(page) or O(maintenance), it returns after an abort only when the hosts that had begun
-    have finished.
+    have finished, except hosts that an Ansible run has left between steps.
   - With the callback C(convoy.upgrade.rollout), it draws the progress of each role.
   - It waits with blocking queries. If Consul is unreachable, it retries until Consul is back.
   - A complete rollout whose gates are still closed may have post-upgrade tasks. It counts as over when no host runs them and nothing has

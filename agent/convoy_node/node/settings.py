@@ -243,6 +243,15 @@ def keep_last_good(settings: NodeSettings, path: str) -> None:
         return
 
 
+def forget_last_good() -> None:
+    """Remove what :func:`keep_last_good` has stored.
+
+    :raises OSError: if it can't be removed.
+    """
+    for file in Path(FOLDER).glob("node*.json"):
+        file.unlink()
+
+
 def is_external(path: str) -> bool:
     """Return whether something else runs Puppet, as settings say that can't be used, or the last ones that could.
 

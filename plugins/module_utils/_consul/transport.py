@@ -159,7 +159,8 @@ class Transport:
 
 def _trusted(settings: Settings) -> bool | str:
     """Return what requests trusts. Without a path, it would trust authorities of its own, and not those that the node agent and the system trust."""
-    if settings.verify is not True or settings.scheme != "https" or os.environ.get("REQUESTS_CA_BUNDLE"):
+    own = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    if settings.verify is not True or settings.scheme != "https" or own:
         return settings.verify
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath or True

@@ -93,9 +93,11 @@ def _with_hosts(part: str, groups: Mapping[str, Sequence[str]]) -> str:
     fitting = [] if name in _ALL else _fitting_names(name, groups)
     if not fitting:
         return part
-    # A glob or an expression may fit other names too.
+    # A glob or an expression may fit other names too, and a group of the rules may have the same name.
     found = (
-        [] if name in groups else [name[1:] if name[0] == "~" else translate(name)[len("(?s:") : -len(r")\Z")] + "$"]
+        [re.escape(name) + "$"]
+        if name in groups
+        else [name[1:] if name[0] == "~" else translate(name)[len("(?s:") : -len(r")\Z")] + "$"]
     )
     # In brackets, a colon separates no patterns.
     found += dict.fromkeys(re.escape(host).replace(":", "[:]") + "$" for one in fitting for host in groups[one])

@@ -29,7 +29,8 @@ class HostState:
     :param current: the version that the rollout goes to.
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
-    :param is_down: whether it has failed in an upgrade to another version since it reported last, and no operator has retried it.
+    :param is_down: whether it waits though it is down: it failed in an upgrade to another version and was not retried, or a push run works on its
+        post-upgrade tasks of another version.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 

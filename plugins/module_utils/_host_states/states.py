@@ -248,9 +248,6 @@ def _state_of(
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
         return _of_health(health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
-    if record is not None and record.post == POST_STARTED and record.version != current and one.host in snapshot.leases:
-        # A push run works on it after another upgrade, and may be rebooting it.
-        return _StateFound(UPGRADING)
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return _StateFound(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
@@ -259,15 +256,18 @@ def _state_of(
         return _StateFound(LOST, (record.error or "").removeprefix("lost: "))
     if one.gate.is_open or (record is not None and record.state == STARTED):
         return _upgrading_or_lost(snapshot, one, rules)
-    return _StateFound(waiting, is_down=_has_failed_elsewhere(snapshot, one))
+    return _StateFound(waiting, is_down=_is_down(snapshot, one))
 
 
-def _has_failed_elsewhere(snapshot: Snapshot, one: _HostFacts) -> bool:
-    """Return whether a host failed in an upgrade to another version, so that it is down until it is upgraded or retried.
+def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
+    """Return whether a host is down, or may be, because of another version: until it is upgraded or retried, or until a run has ended.
 
-    In a rollback, no host waits for those that it brings back. A failed command of another job says nothing of a host.
+    It failed in the upgrade to that version, or a push run works on its post-upgrade tasks, and may be rebooting it. In a rollback, no host waits
+    for the failed ones that it brings back. A failed command of another job says nothing of a host.
     """
     record, report = one.record, snapshot.reports.get(one.host)
+    if record is not None and record.post == POST_STARTED and one.host in snapshot.leases:
+        return True
     if record is None or record.state != RECORDED_FAILED or snapshot.is_job or in_rollback(snapshot):
         return False
     return report is None or record.index > report.index

@@ -301,7 +301,7 @@ def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
 
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
     down = [one.host for one in hosts.values() if one.is_down]
-    if down:
+    if down and any(hosts[host].state == PENDING and not hosts[host].is_down for host in plan.unfinished):
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
         text = (
             f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an earlier upgrade and {keep}. Fix {'it' if len(down) == 1 else 'them'}, "

@@ -220,7 +220,7 @@ def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[st
     if role in fleet.services:
         waiting = [one for one in waiting if not fleet.lacks_services(one)]
     if waiting and waiting[0].in_rollback:
-        return tuple(one.host for one in _latest_first(fleet.snapshot, waiting))
+        waiting = _latest_first(fleet.snapshot, waiting)
     # They have slots already, and others have to wait for these.
     waiting.sort(key=lambda one: not one.is_down)
     return tuple([one.host for one in waiting])

@@ -73,9 +73,8 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         else:
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
         if one.is_down and one.record is not None:
-            found = replace(
-                found, text=f"failed in the upgrade to {one.record.version}, and keeps its slot; {found.text}"
-            )
+            what = "is in the post-upgrade tasks of" if one.record.post == POST_STARTED else "failed in the upgrade to"
+            found = replace(found, text=f"{what} {one.record.version}, and keeps its slot; {found.text}")
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
         is_known = one.version or fleet.snapshot.is_job
@@ -250,8 +249,6 @@ def _upgrading(host: HostState, version: str | None) -> str:
             )
         text = f"started{target}{host.record.where()}, has not ended"
         return text if host.gate.is_open else f"{text}; its gate is closed"
-    if host.record is not None and host.record.post == POST_STARTED and host.record.version != version:
-        return f"an Ansible run works on its post-upgrade tasks of {host.record.version}, so it takes a slot and is not admitted"
     if host.gate.key:
         text = f"admitted by gate {host.gate.key} ({host.gate.value}), not started yet"
     else:

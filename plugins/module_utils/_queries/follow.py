@@ -14,7 +14,9 @@ from .._common.errors import UpgradeError
 from .._consul.errors import Unreachable
 from .._consul.settings import Settings
 from .._consul.watch import BlockingQueries, Watch
-from .._observe.operator_needs import next_need_at
+from .._fleet.ledger import ABORTED
+from .._host_states.state_names import UPGRADING
+from .._observe.operator_needs import is_interrupted, next_need_at
 from .._observe.progress import RolloutProgress, rollout_progress, watched_hosts
 from .._planner.plan import HostView
 from .._rules.instructions import parse
@@ -109,7 +111,7 @@ def _followed(
         if before is None or updates.hosts != before:
             before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
-        at_work = until_hosts_finish and bool(updates.progress.flights)
+        at_work = until_hosts_finish and _is_at_work_after_abort(updates)
         if not at_work and _is_over(updates, quiet_since, patience):
             return
         pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
@@ -123,6 +125,14 @@ def _followed(
                 break
         # One read covers all changes during this pause.
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))
+
+
+def _is_at_work_after_abort(updates: ProgressUpdate) -> bool:
+    """Return whether the rollout was aborted and hosts that had begun finish. No run finishes those that a push run has left between steps."""
+    snapshot = updates.view.snapshot
+    return updates.progress.state == ABORTED and any(
+        view.state == UPGRADING and not is_interrupted(snapshot, host) for host, view in updates.hosts.items()
+    )
 
 
 def _is_over(updates: ProgressUpdate, quiet_since: float, patience: float) -> bool:

@@ -273,7 +273,9 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version})
     playbook, variables = {
         PAUSED: ("resume", {}),
-        ABORTED: ("upgrade", {"version": old.version, "restart": "true"}),
+        ABORTED: ("rollback", {"version": old.version})
+        if old.rollback
+        else ("upgrade", {"version": old.version, "restart": "true"}),
     }.get(old.state, last)
     commands = [(playbook, variables), *([last] if playbook != last[0] else [])]
     run = ", then ".join(

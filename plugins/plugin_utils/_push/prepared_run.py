@@ -13,7 +13,7 @@ from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
-from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
+from ...module_utils._host_states.state_names import PENDING
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
@@ -191,7 +191,7 @@ def check_services(request: RunRequest) -> None:
 
 
 def refuse_agents(request: RunRequest) -> None:
-    """Refuse hosts that Ansible upgrades and that have the node agent too. Hosts that are upgraded or held are not checked.
+    """Refuse hosts that Ansible is to upgrade and that have the node agent too. Hosts that have begun are not checked: the run has to end there.
 
     The agent of an admitted host would begin the same upgrade beside Ansible.
 
@@ -200,7 +200,7 @@ def refuse_agents(request: RunRequest) -> None:
     found = [
         host
         for host, view in request.plan["hosts"].items()
-        if view["role"] in request.composition["roles"] and view["release"] and view["state"] not in (UPGRADED, HELD)
+        if view["role"] in request.composition["roles"] and view["release"] and view["state"] == PENDING
     ]
     if found:
         they = "it" if len(found) == 1 else "them"

@@ -181,6 +181,7 @@ def test_modules_and_the_agent_trust_the_authorities_that_the_system_trusts(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", secure.ca)
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
     secure.agent.kv.put("current_version", "2")
     assert read_fleet(Store(settings(secure, verify=True))).snapshot.current_version == "2"
     to = Connection(port=secure.agent.https_port, scheme="https", cert=(secure.client.cert, secure.client.key))

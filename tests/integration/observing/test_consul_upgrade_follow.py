@@ -68,6 +68,10 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
     (found,) = played = run([follow()])
     assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "complete", 0)
     assert "The rollout to 2 is complete." in played.stdout
+    # A host that never reported may start at any time, as the global gate is open. Nothing waits for it.
+    (last,) = follow_in_process(store.settings, {**hosts, "web9": "web"}, until_hosts_finish=True)
+    assert isinstance(last, ProgressUpdate)
+    assert last.hosts["web9"].state == "upgrading"
 
 
 def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, consul: RawKV) -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from convoy_node.command_line import main
 from convoy_node.machine import puppet
+from convoy_node.node import settings
 from devkit.agent import ROOT
 
 LOCK = "agent_disabled.lock"
@@ -24,17 +25,22 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for folder in found:
         Path(folder).mkdir()
     monkeypatch.setattr(puppet, "FOLDERS", found)
+    monkeypatch.setattr(settings, "FOLDER", str(tmp_path))
     return found
 
 
 def test_leaving_removes_the_agent_s_own_lock_and_keeps_an_operator_s(
-    folders: list[str], capsys: pytest.CaptureFixture[str]
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     puppet.keep_out("closed: a gate", folders[:2])
+    for name in ("node.json", "node-0a1b2c3d.json"):
+        (tmp_path / name).write_text("{}")
     (Path(folders[2]) / LOCK).write_text('{"disabled_message": "its disk"}')
     assert main(["--settings", "/no/settings", "leave"]) == 0
     assert [(Path(folder) / LOCK).exists() for folder in folders] == [False, False, True]
     assert capsys.readouterr().out == "Puppet's own runs are let in again\n"
+    # With the last settings that could be used, an agent that cron still starts would keep Puppet out again.
+    assert not [*tmp_path.glob("*.json")]
     # Ansible reads from the output that nothing was changed.
     assert main(["leave"]) == 0
     assert capsys.readouterr().out == ""

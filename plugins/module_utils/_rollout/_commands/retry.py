@@ -59,7 +59,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             if host in asked
             and (
                 view.state in state_names.BROKEN
-                or (host in named and (_is_midway(snapshot, host, view) or _is_down(plan, host)))
+                or (host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host)))
             )
             and host not in snapshot.busy
         ]
@@ -145,9 +145,9 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
     return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
 
 
-def _is_down(plan: Plan, host: str) -> bool:
-    """Return whether a host keeps a slot because it failed in an upgrade to another version."""
-    return plan.fleet is not None and plan.fleet.hosts[host].is_down
+def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:
+    """Return whether a host keeps a slot because it failed in an upgrade to another version, and no run has a lease on it."""
+    return host not in snapshot.leases and plan.fleet is not None and plan.fleet.hosts[host].is_down
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bool) -> list[str]:

@@ -153,9 +153,15 @@ def test_groups_of_the_inventory_are_known_by_their_hosts() -> None:
     def named(*patterns: str) -> list[str]:
         return with_inventory_groups(patterns, groups, members)
 
-    assert named("web,&eu") == [r"web,&~(web1$|fe80[:][:]1$)"]
+    assert named("web,&eu") == [r"web,&~(eu$|web1$|fe80[:][:]1$)"]
     assert select_hosts(named("web,&eu"), members, {}) == {"web1", "fe80::1"}
     assert select_hosts(named("web:!eu"), members, {}) == {"web2", "web10"}
+    # A group of the rules with the same name counts too.
+    assert select_hosts(named("!eu"), members, {"db": "eu"}) == {
+        "web2",
+        "web10",
+        *(h for h, r in MEMBERS.items() if r not in ("web", "db")),
+    }
     assert named("web1", "web", "all", "fe80::1", "x") == ["web1", "web", "all", "fe80::1", "x"]
     with pytest.raises(UpgradeError, match="limit: 'us' fits no host, role or group of this fleet"):
         select_hosts(named("web,us"), members, {})

@@ -19,7 +19,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import state_reason
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
 from hypothesis import given
 
@@ -80,12 +79,15 @@ def test_a_host_on_whose_post_upgrade_tasks_a_run_works_takes_a_slot_also_once_a
     assert state(site).state == "pending"
     site.leases.add(HOST)
     found = state(site)
-    assert (found.state, found.takes_a_slot, found.can_finish, found.needs_its_gate) == ("upgrading", True, True, False)
-    assert state_reason(found, NEW) == (
-        "an Ansible run works on its post-upgrade tasks of 3.0, so it takes a slot and is not admitted"
+    # It stays pending, so that the run which has its lease can go on with it, in its own slot.
+    assert (found.state, found.takes_a_slot) == ("pending", True)
+    assert (
+        site.plan().hosts[HOST].reason == "is in the post-upgrade tasks of 3.0, and keeps its slot; can be admitted now"
     )
+    site.ledger = Ledger(1, NEW, "3.0", rollback=True)
+    assert state(site).takes_a_slot
     site.records[HOST] = HostRecord("3.0", UPGRADED, post="done")
-    assert state(site).state == "pending"
+    assert not state(site).takes_a_slot
 
 
 def test_a_host_that_failed_elsewhere_keeps_its_slot_until_it_reports_or_is_retried() -> None:

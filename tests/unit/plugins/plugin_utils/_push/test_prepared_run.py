@@ -51,13 +51,12 @@ def test_hosts_that_ansible_upgrades_have_no_agent() -> None:
     def given(role: str, release: str | None, state: str = "pending") -> dict[str, Any]:
         return {**host(None, role=role, state=state), "release": release}
 
-    done = {state: given("web", "0.1.0", state) for state in ("upgraded", "held")}
+    done = {state: given("web", "0.1.0", state) for state in ("upgraded", "held", "upgrading", "failed", "lost")}
     hosts = {"cache1": given("cache", "0.1.0"), "web1": given("web", None), **done}
     composition = {"roles": {"web": {}}, "pull_roles": {"cache": {}}}
     refuse_agents(RunRequest("2", {}, {"hosts": hosts}, composition, {}))
-    for state in ("pending", "upgrading", "failed", "lost"):
-        more = {"web2": given("web", "0.1.0", state)}
-        with pytest.raises(UpgradeError, match="Ansible upgrades web2, and the agent") as caught:
-            refuse_agents(RunRequest("2", {}, {"hosts": {**hosts, **more}}, composition, {}))
-        assert (caught.value.code, caught.value.details) == ("agent_on_push_host", {"hosts": ["web2"]})
-        assert "convoy.upgrade.forget -e host=web2." in caught.value.message
+    more = {"web2": given("web", "0.1.0")}
+    with pytest.raises(UpgradeError, match="Ansible upgrades web2, and the agent") as caught:
+        refuse_agents(RunRequest("2", {}, {"hosts": {**hosts, **more}}, composition, {}))
+    assert (caught.value.code, caught.value.details) == ("agent_on_push_host", {"hosts": ["web2"]})
+    assert "convoy.upgrade.forget -e host=web2." in caught.value.message
