@@ -53,6 +53,14 @@ def publish(node: Node, version: str) -> None:
     node.run("dnf", "--quiet", "clean", "metadata")
 
 
+def withdraw(node: Node, *versions: str) -> None:
+    """Remove versions from the repository of a node."""
+    for version in versions:
+        node.run("mv", f"{REPOSITORY}/noarch/beacon-{version}-1.noarch.rpm", "/root")
+    node.run("createrepo_c", "--quiet", REPOSITORY)
+    node.run("dnf", "--quiet", "clean", "metadata")
+
+
 def installed(node: Node) -> str:
     """Return the version of the package on a node."""
     return node.run("rpm", "--query", "--queryformat", "%{VERSION}", "beacon").stdout
@@ -168,6 +176,26 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     run(steps)
     shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
     assert "package_service_outdated: [] " in shown, shown
+
+
+@pytest.mark.thorough
+def test_it_goes_back_with_the_sources(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    withdraw(node, "9")
+    shown = words(run(steps, "verify", code=2))
+    assert "web1: beacon is at 9-1 and the sources have 3-1. Run the step upgrade again" in shown
+    run(steps, "validate", "prepare")
+    assert "beacon-3-1.noarch.rpm" in cached(node)
+    assert installed(node) == "9"
+    shown = run(steps, "prepare")
+    assert "changed=0 " in shown, shown
+    run(steps)
+    assert installed(node) == "3"
+    assert is_active(node)
+    # A package that no source has was installed from a file.
+    withdraw(node, "1", "2", "3")
+    run(steps, "verify")
+    assert installed(node) == "3"
 
 
 @pytest.mark.thorough

@@ -116,6 +116,29 @@ def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
+def test_a_rollback_that_apt_would_not_make_is_refused_before_anything_is_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    newer = installed(node, "nginx")
+    point(node, "v1")
+    older = newer.removesuffix("+v2")
+    for step in ("prepare", "verify"):
+        shown = words(run(steps, step, code=2))
+        assert (
+            f"web1: nginx is at {newer}, which no package source has, and the newest version that they have is {older}; "
+            in shown
+        )
+        assert f"nginx-common is at {newer}," in shown
+        assert "Pin the package sources with a priority above 1000 in /etc/apt/preferences.d on the host" in shown
+    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+    # A package that no source has was installed from a file.
+    node.write("/etc/apt/sources.list.d/lab.list", "")
+    node.run("apt-get", "-q", "update")
+    run(steps, "prepare", "verify")
+    point(node, "v2")
+    run(steps, "verify")
+
+
+@pytest.mark.thorough
 def test_an_interrupted_run_of_dpkg_is_finished_before_packages_are_downloaded(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     publish(steps.lab, PACKAGES, "v3")
