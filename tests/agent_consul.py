@@ -30,9 +30,9 @@ class AgentConsul:
     def data(self, key: str) -> Any:
         return json.loads(self.keys[key].value)
 
-    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
+    def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
         self._answer()
-        return {key: self.keys[key] for key in keys if key in self.keys}
+        return {key: self.keys[key] for key in (*keys, folder) if key in self.keys}
 
     def get(self, key: str) -> ConsulKey | None:
         self._answer()

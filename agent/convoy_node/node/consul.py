@@ -56,18 +56,25 @@ class Consul:
         """Prepare; nothing is sent yet."""
         self._to = connection
 
-    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
+    def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
         """Return those of the keys that exist, from one atomic and consistent read: one request.
 
         A server that has just restarted may answer other reads with old values: a closed gate could be missing, which means open.
 
+        :param folder: a key below which there may be many others, which are not read. It takes a second request if it does not exist.
         :raises ConsulError: also :class:`Denied`.
         """
         # A single key in a transaction must exist, but a tree need not. The tree also has the keys that only begin like the key.
         operations = [{"KV": {"Verb": "get-tree", "Key": key}} for key in keys]
-        found = self._json("PUT", "txn", {"consistent": ""}, operations)
-        wanted = set(keys)
-        entries = self._results(found)
+        if folder:
+            operations.append({"KV": {"Verb": "get", "Key": folder}})
+        reply = self.send(
+            "PUT", "txn", {"consistent": ""}, json.dumps(operations).encode(), conflict_is_well=bool(folder)
+        )
+        if reply.status == 409:
+            return self.read(keys)
+        wanted = {*keys, folder}
+        entries = self._results(self._parsed(reply.body))
         return {key: entry for key, entry in entries.items() if key in wanted}
 
     def get(self, key: str) -> Optional[ConsulKey]:

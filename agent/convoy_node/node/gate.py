@@ -112,8 +112,10 @@ class NodeKeys:
 
     @property
     def all(self) -> list[str]:
-        """All that are read each time, sorted. Records are large, and such a read also returns keys that only begin like these."""
-        single = (self.current_version, self.schema, self.wake, self.current_job, self.holds_folder)
+        """All that are read each time beside the key of the holds' folder, sorted. Records are large, and such a read also returns keys that
+        only begin like these.
+        """
+        single = (self.current_version, self.schema, self.wake, self.current_job)
         return sorted({*single, *self.gates, *self.legacy_gates, *self.holds, *self.job_gates})
 
 
@@ -148,7 +150,7 @@ def keys_to_confirm(keys: NodeKeys, entries: Mapping[str, ConsulKey], has_token:
     Consul silently leaves out of a tree what a token may not read: a hidden gate would look like the default, which is open, and a hidden
     hold like no hold. Reading a single key fails instead.
 
-    :param entries: what one consistent read of ``keys.all`` returned.
+    :param entries: what one consistent read of ``keys.all`` and the key of the holds' folder returned.
     :param has_token: whether the node uses a token. Without one, and if there are other keys, only holds are confirmed.
     """
     # Each rollout and each hold writes the folder's own key, so that this seldom takes a request.
@@ -165,7 +167,7 @@ def read_keys(consul: Consul, keys: NodeKeys, has_token: bool) -> dict[str, Cons
 
     :raises ConsulError: also :class:`Denied`, and that also if the token may not read gates or holds: they are not just missing then.
     """
-    found = consul.read(keys.all)
+    found = consul.read(keys.all, keys.holds_folder)
     for key in keys_to_confirm(keys, found, has_token):
         entry = consul.get(key)
         if entry is not None:

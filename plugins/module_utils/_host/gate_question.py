@@ -78,17 +78,17 @@ def ask_gate(
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
     # Tokens from older releases may not read keys.schema. It is missing from the answer then, which is no error.
-    # The own key of the holds' folder shows that holds are not hidden.
-    wanted = {keys.current_version, keys.schema, keys.holds}.union(
+    wanted = {keys.current_version, keys.schema}.union(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )
     wanted |= {keys.record(host) for host in hosts}
     # Single keys keep the answer for one node small. For many hosts, whole folders take fewer operations.
-    is_small = len(wanted) <= MOST_OPERATIONS
-    prefixes = (
-        sorted(wanted) if is_small else [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds]
+    is_small = len(wanted) < MOST_OPERATIONS
+    entries = (
+        store.read_beside_hold_key(sorted(wanted))
+        if is_small
+        else store.client.read([keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds])
     )
-    entries = store.client.read(prefixes)
     store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
     refuse_newer(keys, snapshot.schema, snapshot.release)

@@ -130,11 +130,7 @@ def _after_lost_answer(
 def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
     keys = store.keys
     prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, request.host, request.role)})
-    try:
-        # The folder's own key exists once a rollout has begun. As a prefix, it would also return the holds of all hosts.
-        entries = store.client.read(prefixes, known=[keys.holds])
-    except Conflict:
-        entries = store.client.read(prefixes)
+    entries = store.read_beside_hold_key(prefixes)
     store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     return entries
 

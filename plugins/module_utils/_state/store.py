@@ -111,6 +111,19 @@ class Store:
         events = self._events(entry for entry in entries if epoch and entry.key == self.keys.event(epoch))
         return {epoch: str(events[0].get("commit", ""))} if events else {}
 
+    def read_beside_hold_key(self, prefixes: Sequence[str]) -> list[KVEntry]:
+        """Return all entries under the prefixes, and the own key of the holds' folder, from one atomic read.
+
+        That key shows that holds are not hidden. It exists once a rollout has begun or a hold was set; before that, it takes a second request.
+        As a prefix, it would return the holds of all hosts too.
+
+        :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+        """
+        try:
+            return self.client.read(prefixes, known=[self.keys.holds])
+        except Conflict:
+            return self.client.read(prefixes)
+
     def refuse_hidden_keys(self, entries: Sequence[KVEntry], folders: Iterable[str]) -> None:
         """Raise an error if a folder came back empty because the token may not read it.
 

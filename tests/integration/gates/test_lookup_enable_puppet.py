@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient, KVEntry
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate as ask_store
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from convoy_node.node.connection import Connection
+from convoy_node.node.consul import Consul as NodeConsul
+from convoy_node.node.consul import ConsulKey
+from convoy_node.node.gate import NodeKeys, read_keys
+from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import GATES, names
 from integration.support.runs.playbook import Runner, ask
@@ -132,6 +139,36 @@ def test_one_request_is_enough_for_any_number_of_hosts(store: Store, consul: Raw
     answers = ask_store(store, {**hosts, "compute9999": "compute"})
     assert store.client.requests - before == 1
     assert [answer.value for answer in answers.values()] == [True] * count + [False]
+
+
+@pytest.mark.one_release
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_host_is_not_sent_the_holds_of_others(
+    has_begun: bool, store: Store, agent: Agent, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consul.load((f"upgrade/hold/host/web{number}", "{}") for number in range(1, 30))
+    if has_begun:
+        consul.put("upgrade/hold/", "")
+    seen: list[str] = []
+    read, results_of = ConsulClient.read, NodeConsul._results
+
+    def note_entries(client: ConsulClient, *arguments: Any, **more: Any) -> list[KVEntry]:
+        found = read(client, *arguments, **more)
+        seen.extend(one.key for one in found)
+        return found
+
+    def note_results(client: NodeConsul, found: Any) -> dict[str, ConsulKey]:
+        seen.extend(results_of(client, found))
+        return results_of(client, found)
+
+    monkeypatch.setattr(ConsulClient, "read", note_entries)
+    monkeypatch.setattr(NodeConsul, "_results", note_results)
+    assert not ask_store(store, {"web1": "web"})["web1"].value
+    mine = read_keys(NodeConsul(Connection(port=agent.http_port)), NodeKeys("web1", "web"), has_token=False)
+    assert "upgrade/hold/host/web1" in mine
+    assert ("upgrade/hold/" in mine) == has_begun
+    # A read of a key also returns those that only begin like it.
+    assert not {one for one in seen if one.startswith("upgrade/hold/host/") and "/web1" not in one}
 
 
 @pytest.mark.one_release

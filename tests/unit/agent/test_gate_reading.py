@@ -54,10 +54,10 @@ class Answers:
         self.confirmed += [key] * (key != RECORD)
         return self.entry(key) if key in self.found else None
 
-    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
+    def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
         if self.error is not None:
             raise self.error
-        return {} if self.is_hidden else {key: self.entry(key) for key in self.found if key in keys}
+        return {} if self.is_hidden else {key: self.entry(key) for key in self.found if key in (*keys, folder)}
 
     def create(self, key: str, _value: str) -> None:
         if self.error is not None:
@@ -371,8 +371,8 @@ def test_a_job_that_can_t_begin_is_tried_less_and_less_often(tmp_path: Path) -> 
 class Admitting(Answers):
     """Consul with gates that planners wrote."""
 
-    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
-        return {key: self.entry(key, 1) for key in self.found if key in keys and key != "upgrade/schema"}
+    def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
+        return {key: self.entry(key, 1) for key in self.found if key in (*keys, folder) and key != "upgrade/schema"}
 
 
 def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
@@ -446,8 +446,8 @@ def test_gates_that_are_missing_are_read_singly_only_with_a_token(tmp_path: Path
 
 def test_a_hold_that_is_set_while_the_gates_are_read_counts(tmp_path: Path) -> None:
     class Late(Answers):
-        def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
-            return {key: one for key, one in super().read(keys).items() if key != "upgrade/hold/global"}
+        def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
+            return {key: one for key, one in super().read(keys, folder).items() if key != "upgrade/hold/global"}
 
     late = Late()
     late.found["upgrade/hold/global"] = b"{}"

@@ -165,7 +165,7 @@ class Record:
         self._answer("get")
         return ConsulKey(json.dumps(self.found).encode(), 1) if self.found is not None else None
 
-    def read(self, _keys: Sequence[str]) -> dict[str, ConsulKey]:
+    def read(self, _keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:  # noqa: ARG002  of Consul
         self._answer("read")
         gate = ConsulKey(self.gate, 1)
         return {"config_state/enable_puppet/host/compute7": gate, "upgrade/hold/": ConsulKey(b"0123", 1)}

@@ -49,13 +49,13 @@ def entries() -> st.SearchStrategy[dict[str, ConsulKey]]:
             flags,
         )
 
-    return st.lists(st.sampled_from([*NODE.all, NODE.record]).flatmap(values), max_size=5).map(dict)
+    return st.lists(st.sampled_from([*NODE.all, NODE.holds_folder, NODE.record]).flatmap(values), max_size=5).map(dict)
 
 
 def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
     of_job = replace(KEYS, is_job=True)
     of_jobs = {KEYS.current_job, of_job.gate("host", HOST), of_job.gate("role", ROLE)}
-    others = {KEYS.current_version, KEYS.schema, KEYS.wake(HOST), KEYS.holds}
+    others = {KEYS.current_version, KEYS.schema, KEYS.wake(HOST)}
     assert set(NODE.all) == keys_to_read(KEYS, HOST, ROLE) | others | of_jobs
     assert NODE.record == KEYS.record(HOST)
     assert (NODE.job_record, NODE.job_output) == (of_job.record(HOST), KEYS.job_output(HOST))
