@@ -18,6 +18,7 @@ from typing import Optional
 
 from . import agent_run, releases
 from .decision import JOB, puppet_due
+from .gate_reading import GateReading, keep_puppet_out
 from .jobs.job_run import JobRun
 from .jobs.node_commands import command_problems
 from .jobs.refusals import Refused
@@ -28,7 +29,7 @@ from .machine.lock_file import open_lock_file, wait_for_lock
 from .node.settings import FILE, NodeSettings, forget_last_good, keep_last_good, last_good, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
-from .resident import GateReading, Resident, keep_puppet_out, report_bad_settings
+from .resident import Resident, report_bad_settings
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78

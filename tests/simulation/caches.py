@@ -31,7 +31,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import gate_question
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner import blockers
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import admission
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import opened_gates
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.windows import (
     Freeze,
@@ -149,7 +149,7 @@ def install() -> None:
     mock.patch.object(client.ConsulClient, "_entries", staticmethod(_entries)).start()
     vars(store).update(decode_snapshot=_snapshot_of_store)
     vars(gate_question).update(decode_snapshot=_snapshot)
-    for module in (blockers, admission):
+    for module in (blockers, opened_gates):
         vars(module).update(outside_hours=_outside_hours)
     # What is encoded is not changed meanwhile, so it need not be copied.
     vars(values).update(asdict=lambda one: {field.name: getattr(one, field.name) for field in fields(one)})

@@ -47,7 +47,7 @@ class Mutation:
         return self.file if self.file.startswith("agent/") else f"plugins/module_utils/{self.file}"
 
 
-_WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/admission.py", "_passes/planner_pass.py"
+_WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/opened_gates.py", "_passes/planner_pass.py"
 _STATES, _NAMES = "_host_states/states.py", "_host_states/state_names.py"
 _SLOTS, _PLAN = "_planner/slots.py", "_planner/admission.py"
 _STAGES, _BLOCKERS, _LIFECYCLE = "_planner/stage_progress.py", "_planner/blockers.py", "_rollout/lifecycle.py"

@@ -25,7 +25,6 @@ from .._host_states.state_names import BROKEN, UPGRADED, UPGRADING
 from .._host_states.states import read_states
 from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
-from .._rollout.admission import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
 from .._rollout.desired_ledger import (
     DesiredLedger,
     desired_ledger,
@@ -37,6 +36,7 @@ from .._rollout.host_health_notes import ledger_to_write, noted_at, with_checks,
 from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates
 from .._rollout.lifecycle import LedgerMove, begin_rollout, change_rules, finish_rollout
+from .._rollout.opened_gates import MOST_SLOW, ReadTooOld, SlowTries, admit_hosts, may_still_admit, refuse_old_read
 from .._rollout.pass_request import PassRequest
 from .._rule_checks.changes import changed_keys
 from .._rules.instructions import Instructions, parse

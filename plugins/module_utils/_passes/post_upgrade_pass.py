@@ -22,9 +22,9 @@ from .._host_states.states import read_states
 from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
-from .._rollout.admission import MOST_ADMISSIONS, MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .._rollout.host_health_notes import with_checks
 from .._rollout.host_writes import HostWrite, left_out_warning, write_hosts
+from .._rollout.opened_gates import MOST_ADMISSIONS, MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .._rules.instructions import parse
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import LedgerWriter

@@ -12,7 +12,7 @@ from .._cache.cached_store import CachedStore, FleetCache
 from .._common import runtime
 from .._consul.settings import Settings
 from .._consul.watch import BlockingQueries, Watch
-from .._rollout.admission import MOST_SLOW
+from .._rollout.opened_gates import MOST_SLOW
 from .._rollout.pass_request import PassRequest
 from .._state.legacy_keys import LegacyKeys
 from .planner_pass import PassResult, make_pass

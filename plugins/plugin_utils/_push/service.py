@@ -16,7 +16,6 @@ from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rollout.handover import take_back
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
-from .admission import RunAdmission
 from .connections import StorePool
 from .decision import LEASED_ELSEWHERE, Decision
 from .host_runs import HostRuns
@@ -36,6 +35,7 @@ from .messages import (
 )
 from .run import PushRun
 from .session import RunSession
+from .waiting_hosts import RunAdmission
 
 
 class HostService:

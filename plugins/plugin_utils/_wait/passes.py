@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._rollout.admission import MOST_SLOW, SlowTries
+from ...module_utils._rollout.opened_gates import MOST_SLOW, SlowTries
 from .._observe.progress_lines import FleetStates
 
 # What ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.

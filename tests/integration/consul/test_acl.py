@@ -34,10 +34,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
+from convoy_node.gate_reading import GateReading
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import GateReading
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from devkit.wipe import wipe

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_ADMISSIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.opened_gates import MOST_ADMISSIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV

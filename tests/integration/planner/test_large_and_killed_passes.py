@@ -10,7 +10,7 @@ import signal
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_ADMISSIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.opened_gates import MOST_ADMISSIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, ledger, names, opened, seed

@@ -19,10 +19,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from convoy_node.gate_reading import GateReading
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import GateReading
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import GATES, gates, history, ledger, names, opened, seed
 from integration.support.processes.watcher import View, Watcher, read

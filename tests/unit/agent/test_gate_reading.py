@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from convoy_node.decision import HOLD, PUPPET, UNHOLD, own_share
+from convoy_node.gate_reading import GateReading
 from convoy_node.machine.errors import ConsulError, Denied
 from convoy_node.node.connection import Connection
 from convoy_node.node.consul import ConsulKey
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
-from convoy_node.resident import GateReading
 
 WAKE, RECORD = "upgrade/wake/compute7", "upgrade/hosts/compute7"
 

@@ -21,12 +21,13 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
 from convoy_node import agent_run, command_line, resident
 from convoy_node.decision import NextAction
+from convoy_node.gate_reading import GateReading
 from convoy_node.machine import puppet
 from convoy_node.machine.errors import BadSettings, ConsulError
 from convoy_node.machine.systemd import SystemdNotifier
 from convoy_node.node.consul import ConsulKey, WakeWatch
 from convoy_node.node.settings import last_good
-from convoy_node.resident import GateReading, Resident
+from convoy_node.resident import Resident
 from no_signals import NoSignals
 
 

@@ -27,7 +27,7 @@ from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.legacy_keys import LegacyKeys
 from ..._state.snapshot import decode_snapshot
 from ..._state.store import Store, current_user
-from ..admission import wake
+from ..opened_gates import wake
 
 # Of a long list, this many names get a sentence each.
 _MOST_REMARKS = 5

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.admission import MOST_ADMISSIONS
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.opened_gates import MOST_ADMISSIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from memory_consul import MemoryConsul
 
