@@ -32,7 +32,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     check_allowed,
     check_services,
     prepare_run,
-    refuse_agents,
     services_of,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import hosts_outside_tags
@@ -111,7 +110,6 @@ class ActionModule(ControllerAction):
             self._say(composition_lines(composition))
         request = self._request(options, plan, composition)
         check_services(request)
-        refuse_agents(request)
         if options["once"] or not options["wait"]:
             # All hosts upgrade themselves, as once and wait=false are refused otherwise.
             check_allowed(request)

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +219,7 @@ def _refuse_hosts_without_agent(options: Mapping[str, Any], groups: Mapping[str,
         return
     fleet = fleet_of(options["upgrade_roles"], groups)
     only = options["job"].get("only")
-    try:
-        chosen = fleet if only is None else select_hosts([str(one) for one in only], fleet, {})
-    except UpgradeError:
-        # Only the planner knows the groups of the rules and hosts that are not in the inventory. It refuses other names.
-        return
+    chosen = fleet.keys() if only is None else _known_hosts([str(one) for one in only], fleet)
     without = [host for host in fleet if host in chosen and fleet[host] in pushed]
     if without:
         has = "has" if len(without) == 1 else "have"
@@ -232,6 +230,25 @@ def _refuse_hosts_without_agent(options: Mapping[str, Any], groups: Mapping[str,
             hosts=without,
             variables={"only": "NAME"},
         )
+
+
+def _known_hosts(only: Sequence[str], fleet: Mapping[str, str]) -> AbstractSet[str]:
+    """Return the hosts of the inventory that patterns select by the names that are known here.
+
+    Only the planner knows the groups of the rules and hosts that are not in the inventory. It refuses other names.
+    """
+    known = []
+    for one in only:
+        with contextlib.suppress(UpgradeError):
+            select_hosts([one.lstrip("!&")], fleet, {})
+            known.append(one)
+    if not any(one[0] not in "!&" for one in known) and any(one[:1] not in ("!", "&") for one in only):
+        return frozenset()
+    try:
+        return select_hosts(known, fleet, {})
+    except UpgradeError:
+        # Together, they select none.
+        return frozenset()
 
 
 def _with_id(asked: Mapping[str, Any] | None) -> dict[str, Any]:

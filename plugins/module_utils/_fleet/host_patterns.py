@@ -93,15 +93,18 @@ def _with_hosts(part: str, groups: Mapping[str, Sequence[str]]) -> str:
     fitting = [] if name in _ALL else _fitting_names(name, groups)
     if not fitting:
         return part
+    # Leading flags, such as (?i), have to stay there.
+    flags = re.match(r"~(\(\?[aiLmsux]+\))", name)
+    own = name[flags.end() :] if flags is not None else name[1:]
     # A glob or an expression may fit other names too, and a group of the rules may have the same name.
     found = (
         [re.escape(name) + "$"]
         if name in groups
-        else [name[1:] if name[0] == "~" else translate(name)[len("(?s:") : -len(r")\Z")] + "$"]
+        else [own if name[0] == "~" else translate(name)[len("(?s:") : -len(r")\Z")] + "$"]
     )
     # In brackets, a colon separates no patterns.
     found += dict.fromkeys(re.escape(host).replace(":", "[:]") + "$" for one in fitting for host in groups[one])
-    return f"{sign}~({'|'.join(found)})"
+    return f"{sign}~{flags[1] if flags is not None else ''}({'|'.join(found)})"
 
 
 def _named(pattern: str, of_roles: Mapping[str, list[str]], members: Mapping[str, str]) -> set[str]:

@@ -159,6 +159,12 @@ class Ledger:
         """Whether it is complete, or was before an operator paused it."""
         return COMPLETE in (self.state, self.command.get(WAS))
 
+    def again(self) -> tuple[str, dict[str, str]]:
+        """Return the playbook that begins the aborted rollout to a version again, and its variables. A rollback goes on in its own order."""
+        if self.rollback:
+            return "rollback", {"version": self.version}
+        return "upgrade", {"version": self.version, "restart": "true"}
+
     def is_for(self, host: str, role: str) -> bool:
         """Return whether the rollout is for a host. One to a version is for all hosts."""
         roles, hosts = self.targets.get("roles", ()), self.targets.get("hosts", ())

@@ -259,9 +259,13 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
     if view.state in (state_names.FAILED, state_names.LOST):
         return "Next: nothing until then. It keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
-        return (
-            "Next: nothing until then. It keeps its slot, because it failed in an earlier upgrade, until it is retried."
+        is_at_work = host in plan.fleet.snapshot.leases
+        why = (
+            "until the run that works on it ends"
+            if is_at_work
+            else "because it failed in an earlier upgrade, until it is retried"
         )
+        return f"Next: nothing until then. It keeps its slot, {why}."
     if view.state == state_names.HELD:
         return "Next: nothing until then. It takes no slot."
     if refusals:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import is_job, job_id, listing, plural, target_text
+from .._common.sanitize import truncate_middle
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
 from .._fleet.host_patterns import select_hosts
@@ -32,6 +33,8 @@ _SECONDS_TO_START = 300
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
+# Characters of a pattern in a text.
+_MOST_OF_PATTERN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,9 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
             return ()
         if ledger.rollback:
             text = f"The rollback to {ledger.version} was aborted{command_text(ledger)}. Begin it again."
-            return (OperatorNeed(ABORT, text, "rollback", {"version": ledger.version}, since=at),)
+            return (OperatorNeed(ABORT, text, *ledger.again(), since=at),)
         text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again, or roll the fleet back."
-        variables = {"version": ledger.version, "restart": "true"}
-        return (OperatorNeed(ABORT, text, "upgrade", variables, "rollback", at),)
+        return (OperatorNeed(ABORT, text, *ledger.again(), otherwise="rollback", since=at),)
     if code == PAUSE:
         what = f"The {target_text(ledger.version)}" if ledger.is_job else f"The rollout to {ledger.version}"
         text = f"{what} is paused{command_text(ledger)}."
@@ -167,9 +169,7 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
         return None
     refusals = [f"{planner} refuses it: {why}" for planner, why in snapshot.answers.items()]
     # With a limit, a command without it would admit other hosts.
-    limit = (
-        "" if handover.limit is None else f", with the limit of the handover ({listing(handover.limit, _MOST_IN_TEXT)})"
-    )
+    limit = "" if handover.limit is None else f", with the limit of the handover ({_limit_text(handover.limit)})"
     text = (
         f"The {name} was handed over by {handover.by}, and no planner service carries it, so no host is admitted unless a run is under way. "
         f"{' '.join(refusals[:_MOST_IN_TEXT]) or 'None has answered.'} Start one with systemctl start convoy-planner, or let a run carry it{limit}."
@@ -191,10 +191,15 @@ def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> Operator
     if any(fleet.hosts[host].state != UPGRADED for host in hosts):
         return None
     text = (
-        f"Planner services carry this only for {listing(handover.limit, _MOST_IN_TEXT)}, which is done, so no other host is admitted unless a run is "
+        f"Planner services carry this only for {_limit_text(handover.limit)}, which is done, so no other host is admitted unless a run is "
         "under way. Let a run carry the rest, or hand it over again without a limit."
     )
     return OperatorNeed(NO_PLANNER, text, *_same_again(ledger), since=float(handover.at))
+
+
+def _limit_text(limit: Sequence[str]) -> str:
+    """Return patterns for a sentence. That of a group of the inventory names all of its hosts."""
+    return listing([truncate_middle(one, _MOST_OF_PATTERN) for one in limit], _MOST_IN_TEXT)
 
 
 def _same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:
@@ -300,7 +305,7 @@ def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
 
 
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
-    down = [one.host for one in hosts.values() if one.is_down]
+    down = [one.host for one in hosts.values() if one.is_down and one.host not in snapshot.leases]
     if down and any(hosts[host].state == PENDING and not hosts[host].is_down for host in plan.unfinished):
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
         text = (

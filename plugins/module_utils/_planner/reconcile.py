@@ -67,7 +67,7 @@ def make_plan(
         # A fleet without hosts is one that is not known, and its gates stay closed.
         complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded,
         scope_done=may_be_over and not unfinished,
-        can_move=any(in_flight.values()) or bool(admissions) or waits,
+        can_move=any(in_flight.values()) or bool(admissions) or waits or _is_at_work_elsewhere(fleet),
         unfinished=unfinished,
         warnings=_warnings(fleet, blockers),
         missing=missing,
@@ -98,6 +98,12 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
         *duplicate_machines(fleet.snapshot, fleet.members),
         *other_roles(fleet.snapshot, fleet.members),
     )
+
+
+def _is_at_work_elsewhere(fleet: FleetState) -> bool:
+    """Return whether a run works on the post-upgrade tasks of another version. Its end frees a slot."""
+    leases = fleet.snapshot.leases
+    return bool(leases) and any(one.is_down and one.host in leases for one in fleet.hosts.values())
 
 
 def _new_marks(fleet: FleetState) -> dict[str, HealthMark]:

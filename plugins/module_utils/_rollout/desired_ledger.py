@@ -273,9 +273,7 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version})
     playbook, variables = {
         PAUSED: ("resume", {}),
-        ABORTED: ("rollback", {"version": old.version})
-        if old.rollback
-        else ("upgrade", {"version": old.version, "restart": "true"}),
+        ABORTED: old.again(),
     }.get(old.state, last)
     commands = [(playbook, variables), *([last] if playbook != last[0] else [])]
     run = ", then ".join(

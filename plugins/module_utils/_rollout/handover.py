@@ -121,16 +121,15 @@ def wait_for_planner(store: Store, handover: str, seconds: float = SECONDS_TO_AN
     :raises UpgradeError: ``no_planner`` if all services refuse it, or none answers in time, and what :meth:`ConsulClient.read` raises.
     """
     watch = Watch(store.settings, (store.keys.planners,), BlockingQueries(store.settings, short_lived=True))
-    until, is_carried = runtime.monotonic() + seconds, False
+    until, settled = runtime.monotonic() + seconds, 0.0
     try:
         while True:
             mark = watch.mark()
             answers = _answers(store, handover)
             carrying = tuple(name for name, refusal in answers.items() if refusal == "")
-            if carrying:
-                until = min(until, runtime.monotonic() + _SECONDS_OF_OTHERS) if not is_carried else until
-                is_carried = True
-            left = until - runtime.monotonic()
+            # A service may end or refuse after it has answered. Then the others have the rest of the time.
+            settled = settled or min(until, runtime.monotonic() + _SECONDS_OF_OTHERS) if carrying else 0.0
+            left = (settled or until) - runtime.monotonic()
             if carrying and (left <= 0 or None not in answers.values()):
                 return carrying
             # A refusal may pass, such as that of a service that is being started.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
@@ -398,17 +397,12 @@ class HostRuns:
         is_stop = numbered_step(task_group.step) in REPLACEMENT and not task_group.once
         if host_run.in_wave or not is_stop or _stopping_step(host_run.record):
             return
-        version = self._run.version
         for one in self._run.task_groups_of(host_run.host):
-            name = one.name
-            if not one.once or one.step not in REPLACEMENT or name in host_run.done:
+            if not one.once or one.step not in REPLACEMENT or one.name in host_run.done:
                 continue
-            found = self._pool.with_retries(partial(once_for_all.read_state, version=version, task_group=name))
-            if found is not None and found.host == host_run.host:
-                continue
-            found = self._wait_for_once(host_run, name)
-            if found is not None and self._failed_elsewhere(host_run, name, found):
-                raise self._once_failed(host_run, name, found)
+            found = self._wait_for_once(host_run, one.name)
+            if found is not None and self._failed_elsewhere(host_run, one.name, found):
+                raise self._once_failed(host_run, one.name, found)
 
     def _other_running_once(self, host_run: HostRun, name: str) -> HostRun | None:
         """Return the other host of this run that runs a task group for all hosts now.
@@ -458,7 +452,10 @@ class HostRuns:
         )
 
     def _wait_for_once(self, host_run: HostRun, name: str) -> once_for_all.RunOnceState | None:
-        """Return how a task group for all hosts ended on another host; None if the run of that host is gone."""
+        """Return how a task group for all hosts ended on another host; None if the run of that host is gone.
+
+        What this host ran itself is returned as it is.
+        """
         version = self._run.version
         index = 0
         while True:
@@ -468,7 +465,7 @@ class HostRuns:
                 # The key was lost with the session of this run. The other host writes it again when it has finished.
                 runtime.sleep(_SECONDS_BETWEEN_READS)
                 continue
-            if found is None or found.state != once_for_all.RUNNING:
+            if found is None or found.state != once_for_all.RUNNING or found.host == host_run.host:
                 return found
             other = self._host_runs.get(found.host)
             if host_run.in_wave and other is not None and other.in_wave:

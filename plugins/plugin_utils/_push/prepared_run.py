@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
-from ...module_utils._host_states.state_names import PENDING
+from ...module_utils._host_states.state_names import PENDING, UPGRADING
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
@@ -190,24 +190,27 @@ def check_services(request: RunRequest) -> None:
     )
 
 
-def refuse_agents(request: RunRequest) -> None:
-    """Refuse hosts that Ansible is to upgrade and that have the node agent too. Hosts that have begun are not checked: the run has to end there.
+def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
+    """Refuse hosts of the run that have the node agent too. Hosts that have begun are not checked: the run has to end there.
 
     The agent of an admitted host would begin the same upgrade beside Ansible.
 
     :raises UpgradeError: ``agent_on_push_host``.
     """
+    views = request.plan["hosts"]
+    # Those that the plan admits count as upgrading in it.
     found = [
         host
-        for host, view in request.plan["hosts"].items()
-        if view["role"] in request.composition["roles"] and view["release"] and view["state"] == PENDING
+        for host in hosts
+        if views[host]["release"] and views[host]["state"] in (PENDING, UPGRADING) and not views[host]["started"]
     ]
     if found:
         they = "it" if len(found) == 1 else "them"
         raise UpgradeError(
             "agent_on_push_host",
             f"Nothing was touched: Ansible upgrades {listing(found, 20)}, and the agent convoy-node on {they} would do so at the same time. Either "
-            f"have the agent do it (pull: true in upgrade_roles, then convoy.upgrade.enroll), or remove it from {they} and forget what it reported: "
+            f"have the agent do it (pull: true in upgrade_roles, then convoy.upgrade.enroll), or remove it: run systemctl disable --now convoy-node.path "
+            "convoy-node (or rm /etc/cron.d/convoy-node), convoy-node run -e puppet_gate_leave=true and rm /etc/convoy/node.json there, then "
             f"convoy.upgrade.forget -e host={','.join(found[:20])}.",
             hosts=found,
         )
@@ -216,7 +219,7 @@ def refuse_agents(request: RunRequest) -> None:
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     """Return the run.
 
-    :raises UpgradeError: ``forbidden_upgrade``, ``no_host_left``, and what :func:`run_scope` and :func:`routes_of` raise.
+    :raises UpgradeError: ``forbidden_upgrade``, ``no_host_left``, ``agent_on_push_host``, and what :func:`run_scope` and :func:`routes_of` raise.
     """
     reasons = dict(check_allowed(request).left_out)
     scope = _scope(request, reasons)
@@ -226,6 +229,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     if routes.left_out:
         reasons |= routes.left_out
         scope = _scope(request, reasons)
+    _refuse_agents(request, scope.pushed_hosts)
     left_out = tuple(f"{host} is left out: {reasons[host]}." for host in scope.left_out)
     if left_out and not any(scope.plays.values()):
         raise UpgradeError(

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pytest
+from devkit.agent import ROOT
 from devkit.kv import RawKV
 from integration.support.runs.playbook import Played, Runner
 from integration.support.runs.shipped import Shipped
@@ -132,3 +133,30 @@ def test_hosts_that_ansible_upgrades_get_no_agent(play: Shipped) -> None:
     refused = play("enroll", **given)
     assert refused.returncode == 2
     assert "Add pull: true to the role, or remove the agent: run systemctl disable" in refused.stdout
+
+
+def test_the_prefix_of_the_keys_stays_beside_other_options_of_consul(run: Runner) -> None:
+    roles = ROOT / "roles"
+
+    def rendered(role: str, template: str, **variables: Any) -> dict[str, Any]:
+        shown = run(
+            [
+                {"ansible.builtin.include_vars": str(roles / role / "defaults/main.yml")},
+                *({"ansible.builtin.include_vars": str(one)} for one in (roles / role / "vars").glob("main.yml")),
+                {"ansible.builtin.set_fact": variables},
+                {"ansible.builtin.debug": {"msg": f"{{{{ lookup('template', '{roles / role / 'templates' / template}') }}}}"}},
+            ],
+            play={"vars": {"upgrade_consul_kv_prefix": "fleet2"}},
+        )  # fmt: skip
+        found = shown[-1]["msg"]
+        text: dict[str, Any] = found if isinstance(found, dict) else json.loads(found)
+        return text
+
+    there = {"stat": {"exists": False}}
+    for given, prefix in (({}, "fleet2"), ({"host": "c1"}, "fleet2"), ({"kv_prefix": "own"}, "own")):
+        node = rendered("puppet_gate", "node.json.j2", puppet_gate_consul=given, puppet_gate_token_there=there)
+        # Without it, a node would find no gate, and a missing gate is open.
+        assert node["upgrade_consul_kv_prefix"] == prefix
+        assert node.get("upgrade_consul_host") == given.get("host")
+        planner = rendered("planner", "planner.json.j2", planner_consul=given, planner_found_token=there)
+        assert planner["consul"] == {"kv_prefix": "fleet2", **given}

@@ -239,6 +239,22 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 
+def test_a_host_that_has_the_agent_too_is_refused_by_a_run_that_would_begin_it(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    mine = {"version": "v1", "state": "upgraded", "times": {"upgraded": 1}, "release": "0.1.0-a"}
+    consul.put("upgrade/hosts/web2", json.dumps(mine))
+    rules = {"instructions": {"rolling_rules": {"global": 2}}}
+    refused = run(prepared(roles, FLEET, **rules), environ=WATCHED)[-1]
+    assert (refused["failure"]["code"], refused["failure"]["details"]) == ("agent_on_push_host", {"hosts": ["web2"]})
+    assert "Nothing was touched: Ansible upgrades web2, and the agent convoy-node on it" in refused["msg"]
+    assert refused["msg"].endswith("convoy.upgrade.forget -e host=web2.")
+    # Another part of the fleet goes on, and so does what a run has begun there.
+    assert not run(prepared(roles, FLEET, [HOST], **rules), environ=WATCHED)[-1]["failed"]
+    consul.put("upgrade/hosts/web2", json.dumps({**mine, "version": "v2", "state": "started", "times": {"started": 2}}))
+    assert not run(prepared(roles, FLEET, **rules), environ=WATCHED)[-1]["failed"]
+
+
 @pytest.mark.thorough
 def test_a_host_that_may_not_go_there_keeps_the_run_from_being_prepared(
     run: Runner, roles: Roles, consul: RawKV

@@ -135,11 +135,8 @@ def _what_next(ledger: Ledger) -> str:
         return f"It is over; {other}."
     if ledger.state != ABORTED:
         return "Look at it with convoy.upgrade.status."
-    again = (
-        "convoy.upgrade.rollback"
-        if ledger.rollback
-        else f"convoy.upgrade.upgrade -e version={ledger.version} -e restart=true"
-    )
+    playbook, variables = ledger.again()
+    again = " ".join((f"convoy.upgrade.{playbook}", *(f"-e {name}={value}" for name, value in variables.items())))
     return f"It is over. {again} begins it again, and {other}."
 
 

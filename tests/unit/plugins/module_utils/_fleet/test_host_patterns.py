@@ -162,6 +162,11 @@ def test_groups_of_the_inventory_are_known_by_their_hosts() -> None:
         "web10",
         *(h for h, r in MEMBERS.items() if r not in ("web", "db")),
     }
+    assert select_hosts(named("~(?i)EU|db"), members, {}) == {
+        "web1",
+        "fe80::1",
+        *(h for h, r in MEMBERS.items() if r == "db"),
+    }
     assert named("web1", "web", "all", "fe80::1", "x") == ["web1", "web", "all", "fe80::1", "x"]
     with pytest.raises(UpgradeError, match="limit: 'us' fits no host, role or group of this fleet"):
         select_hosts(named("web,us"), members, {})

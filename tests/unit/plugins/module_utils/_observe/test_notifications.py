@@ -187,6 +187,25 @@ def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
     assert [name for name, _found in told_of(site, joined)[0]] == ["end", "end"]
 
 
+@pytest.mark.parametrize(
+    ("rollback", "command"),
+    [
+        (True, "Begin it again with convoy.upgrade.rollback -e version=2.0."),
+        (
+            False,
+            "Begin it again with convoy.upgrade.upgrade -e restart=true, or go back with convoy.upgrade.rollback.",
+        ),
+    ],
+)
+def test_the_end_by_an_abort_says_how_it_begins_again(rollback: bool, command: str) -> None:
+    site = rollout(ABORTED, compute=1)
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, rollback=rollback)
+    ((event, found),) = told_of(site, [entry(5, "abort")])[0]
+    assert (event, found["outcome"]) == ("end", "aborted")
+    assert command in found["text"] or command in str(found)
+
+
 def test_failures_of_an_aborted_rollout_are_not_sent_again_after_a_job() -> None:
     site = rollout(ABORTED, compute=2).failed("compute2")
     plan = site.plan()

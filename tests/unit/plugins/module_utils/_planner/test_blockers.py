@@ -24,6 +24,14 @@ WORD = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
 ONE = {"rolling_rules": {"global": 1}}
 
 
+def test_an_aborted_rollback_begins_again_as_one() -> None:
+    site = fleet(compute=1)
+    site.ledger = Ledger(3, NEW, OLD, state=ABORTED, rollback=True)
+    blocker = site.plan().blocker
+    assert blocker is not None
+    assert blocker.reason == f"the rollback was aborted; begin it again with convoy.upgrade.rollback -e version={NEW}"
+
+
 @pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])
 def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
     site = fleet(compute=3).opened("compute1").started("compute1")

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, RETRIED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import (
     Admission,
@@ -244,6 +245,23 @@ def test_a_host_that_failed_in_the_rollout_before_goes_first_in_its_own_slot() -
     site.records["web3"] = HostRecord(NEW, UPGRADED, index=60)
     site.reported_at["web3"] = 60
     assert opened(site.upgraded("web3").plan(rules)) == ["web1"]
+
+
+def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_itself() -> None:
+    rules = {"rolling_rules": {"global": 1, "fleet": 1}, "role_order": {"web": "db"}}
+    site = fleet(web=2, db=1).held("host/web2")
+    site.ledger = Ledger(1, NEW, OLD)
+    site.records["web2"] = HostRecord("1.5", UPGRADED, post="started")
+    site.leases.add("web2")
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move) == ((), True)
+    assert operator_needs(site.snapshot(), plan) == ()
+    assert explain("web2", plan, site.snapshot())[-1] == (
+        "Next: nothing until then. It keeps its slot, until the run that works on it ends."
+    )
+    # The run has ended, or is gone.
+    site.leases.clear()
+    assert opened(site.plan(rules)) == ["db1"]
 
 
 def test_a_host_that_failed_in_the_rollout_before_keeps_its_slot_while_it_has_to_wait() -> None:

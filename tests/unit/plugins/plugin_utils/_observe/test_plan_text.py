@@ -105,6 +105,14 @@ def test_a_plan_says_what_its_times_leave_out(rules: dict[str, Any], expected: s
     assert lines[-1] == f"About 1m 30s in all{expected}, if each host takes as long as its role did last time."
 
 
+def test_the_stages_of_a_rollback_take_no_time_besides() -> None:
+    rules = {"stages": [{"name": "canary", "soak": 60, "approve": True}], "freezes": [{"from": "2020-01-01"}]}
+    found = result(
+        {"c1": view("pending")}, [["c1"]], wave_seconds=[90.0], instructions=rules, rollback_order="reversed", order={}
+    )
+    assert plan_lines(found)[-1].startswith("About 1m 30s in all, besides freezes, if each")
+
+
 def test_a_long_plan_is_truncated() -> None:
     waves: list[list[str]] = [[], *([f"c{number}"] for number in range(20))]
     lines = plan_lines(result({f"c{number}": view("pending") for number in range(20)}, waves))

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
-    RunRequest,
-    check_services,
-    refuse_agents,
-)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import RunRequest, check_services
 
 
 def host(
     services: str | None, version: str | None = "1", role: str = "cache", state: str = "pending"
 ) -> dict[str, Any]:
-    return {"role": role, "version": version, "state": state, "services": services, "release": None}
+    return {"role": role, "version": version, "state": state, "services": services}
 
 
 def request(**hosts: dict[str, Any]) -> RunRequest:
@@ -45,18 +41,3 @@ def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_serv
         "-e puppet_gate_version=VERSION."
     )
     assert caught.value.details == {"hosts": ["cache1", "cache3", "cache4"]}
-
-
-def test_hosts_that_ansible_upgrades_have_no_agent() -> None:
-    def given(role: str, release: str | None, state: str = "pending") -> dict[str, Any]:
-        return {**host(None, role=role, state=state), "release": release}
-
-    done = {state: given("web", "0.1.0", state) for state in ("upgraded", "held", "upgrading", "failed", "lost")}
-    hosts = {"cache1": given("cache", "0.1.0"), "web1": given("web", None), **done}
-    composition = {"roles": {"web": {}}, "pull_roles": {"cache": {}}}
-    refuse_agents(RunRequest("2", {}, {"hosts": hosts}, composition, {}))
-    more = {"web2": given("web", "0.1.0")}
-    with pytest.raises(UpgradeError, match="Ansible upgrades web2, and the agent") as caught:
-        refuse_agents(RunRequest("2", {}, {"hosts": {**hosts, **more}}, composition, {}))
-    assert (caught.value.code, caught.value.details) == ("agent_on_push_host", {"hosts": ["web2"]})
-    assert "convoy.upgrade.forget -e host=web2." in caught.value.message

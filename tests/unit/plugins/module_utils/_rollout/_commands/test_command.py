@@ -59,4 +59,4 @@ def test_a_command_that_comes_too_late_is_refused_with_what_to_do_instead(state:
 def test_an_aborted_rollback_is_begun_again_by_rollback() -> None:
     with pytest.raises(UpgradeError) as caught:
         command.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
-    assert "It is over. convoy.upgrade.rollback begins it again, and " in caught.value.message
+    assert "It is over. convoy.upgrade.rollback -e version=2.0 begins it again, and " in caught.value.message
