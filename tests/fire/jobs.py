@@ -115,10 +115,14 @@ class _Consul:
     def __init__(self, store: Store) -> None:
         self._client = store.client
 
-    def read(self, keys: Sequence[str]) -> dict[str, ConsulKey]:
+    def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
         with _as_agent():
-            found = self._client.read(keys)
-            return {one.key: ConsulKey(one.value, one.modify_index, one.flags) for one in found if one.key in set(keys)}
+            try:
+                found = self._client.read(keys, known=[folder] if folder else [])
+            except Conflict:
+                return self.read(keys)
+            wanted = {*keys, folder}
+            return {one.key: ConsulKey(one.value, one.modify_index, one.flags) for one in found if one.key in wanted}
 
     def get(self, key: str) -> ConsulKey | None:
         return self.read([key]).get(key)

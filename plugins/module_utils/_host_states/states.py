@@ -109,6 +109,9 @@ def _changed_hosts(
         return None
     if before.members is not members or before.rules != rules or not _is_same_frame(old, new):
         return None
+    if new.now < old.now:
+        # The clock was set back, so times that had come lie in the future: a host that was upgraded has not soaked.
+        return None
     places: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = (
         (old.reports, new.reports),
         (old.records, new.records),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord, Snapshot
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
@@ -54,7 +55,7 @@ def states_kept(plan: Plan, before: Plan) -> list[HostState]:
     return [one for host, one in plan.fleet.hosts.items() if one is before.fleet.hosts.get(host)]
 
 
-@given(any_fleets(), any_fleets(), rules(), st.booleans(), st.integers(0, 90))
+@given(any_fleets(), any_fleets(), rules(), st.booleans(), st.integers(-90, 90))
 def test_a_plan_does_not_depend_on_the_one_before(
     first: Fleet, second: Fleet, given_rules: dict[str, Any], health: bool, later: int
 ) -> None:
@@ -99,6 +100,18 @@ def test_a_host_whose_time_may_have_come_is_looked_at_again() -> None:
     later = make_plan(replace(old, now=old.now + 3600), site.members, parsed, before=before)
     assert later.hosts["web1"].state == "lost"
     assert [one.host for one in states_kept(later, before)] == ["web2"]
+
+
+def test_a_host_that_was_upgraded_by_a_clock_that_is_set_back_has_not_soaked() -> None:
+    site = fleet(web=2).upgraded("web1")
+    site.marks["web1"] = HealthMark(NEW, 5000, upgraded=True)
+    parsed = parse({"rolling_rules": {"global": 1}, **_HEALTH})
+    ahead = replace(site.snapshot(), now=5030.0)
+    before = make_plan(ahead, site.members, parsed)
+    assert before.hosts["web1"].state == "upgraded"
+    later = make_plan(replace(ahead, now=1000.0), site.members, parsed, before=before)
+    assert later.hosts["web1"].state == "upgrading"
+    assert not later.admissions
 
 
 def test_a_time_in_the_future_of_a_host_without_a_gate_counts_once_it_has_come() -> None:
