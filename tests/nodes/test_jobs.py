@@ -225,15 +225,26 @@ def test_a_node_that_dies_in_the_middle_is_lost(fleet: Fleet) -> None:
     abort(fleet)
 
 
-def test_a_job_and_a_rollout_that_begin_together(fleet: Fleet) -> None:
+def test_jobs_a_rollout_and_global_disable_that_begin_together(fleet: Fleet) -> None:
     clear(fleet)
-    both = [
+    disable = fleet.start("global_disable")
+    rivals = [
         fleet.start("command", run="restart", args=ARGS, instructions=RULES),
         fleet.start("command", run="restart", args=ARGS, instructions=RULES),
         fleet.start("upgrade", version="v2", instructions=RULES),
     ]
-    ended = [one.end(600) for one in both]
+    ended = [one.end(600) for one in rivals]
     winners = [one for one in ended if one.code == 0]
     assert len(winners) == 1, "\n".join(one.stdout for one in ended)
     for one in ended:
         assert one in winners or re.search(r"\[(job_under_way|rollout_under_way|overtaken)\]", one.stdout), one.stdout
+    # It only closes gates: a job goes on without any, a rollout opens them again. It names the one that had begun.
+    disabled = disable.end(60)
+    assert disabled.code == 0, disabled.stdout
+    gates = fleet.consul.tree("config_state/enable_puppet/")
+    is_job = ended.index(winners[0]) < 2
+    assert gates["config_state/enable_puppet/global"] == (b"False" if is_job else b"True"), gates
+    shown = words(disabled.stdout)
+    began = "The job restart-" if is_job else "The rollout to v2 "
+    assert began in shown or "was begun by" not in shown, disabled.stdout
+    assert len(spans(fleet)["compute1"]) == is_job

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,6 +287,62 @@ def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
     node.retry()
     assert node.run() == (0 if is_repeatable else 1)
     assert node.record["state"] == ("done" if is_repeatable else "failed")
+
+
+def test_a_kill_at_any_step_neither_repeats_a_command_nor_invents_its_end(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"echo x >>{trusted}/ran")
+    ran = trusted / "ran"
+    states = []
+    code = -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        fatal = len(states) + 1
+        ran.write_text("")
+        shutil.rmtree(node.spool.folder, ignore_errors=True)
+        node.consul.keys.clear()
+        node.admit(f"j{fatal}")
+        child = os.fork()
+        if not child:
+            kill_at(fatal, node)
+            os._exit(node.run())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        node.consul.keys = pickle.loads((trusted / "keys").read_bytes())
+        before = ran.read_text()
+        for _turn in range(2):
+            node.run()
+        states.append(node.record["state"])
+        # What had begun does not begin again, and its end is only known if it was written down.
+        assert ran.read_text() in ([before] if before else ["x\n", ""]), fatal
+        assert states[-1] == LOST or (states[-1] == DONE and ran.read_text() == "x\n"), (fatal, node.record)
+    assert code == 0
+    assert {DONE, LOST} == set(states) and len(states) > 20, states
+
+
+def kill_at(fatal: int, node: Node) -> None:
+    """Kill this process at a step: before or after it sends something to Consul, writes to its disk, or runs the command."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        (node.folder / "keys").write_bytes(pickle.dumps(node.consul.keys))
+        if steps == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            step()
+            found = real(*given, **named)
+            step()
+            return found
+
+        setattr(owner, name, watched)
+
+    for owner, name in ((node.consul, "write"), (job_run, "execute"), (os, "fsync"), (os, "link"), (Path, "replace")):
+        watch(owner, name)
 
 
 def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: Install, trusted: Path) -> None:
