@@ -89,10 +89,16 @@ class ActionModule(ControllerAction):
             and record.version == options["version"]
             and record.post in (POST_OPEN, POST_STARTED, POST_FAILED)
         )
-        # Puppet and the validations of this run came since it asked for its gate, and so may a hold.
+        # Puppet and the validations of this run came since it asked for its gate, and so may a hold. Without this question, each such run
+        # would open a session.
         if not is_open or not ask_gate(store, {self._host: options["role"]})[self._host].value:
             return {"go": False}
-        return self._begin(options, AFTER, {})
+        try:
+            return self._begin(options, AFTER, {})
+        except UpgradeError as error:
+            if error.code != "not_admitted":
+                raise
+            return {"go": False}
 
     def _deliver(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a host needs: the folder of its role, and its variables."""

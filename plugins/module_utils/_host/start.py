@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The start of a host's upgrade: one transaction that succeeds only if the host is still admitted."""
+"""The start of a host's upgrade, or of its post-upgrade tasks: one transaction that succeeds only if the host is still admitted."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .._consul.errors import Conflict, Unreachable
 from .._consul.operations import Change, compare, compare_and_put, put, read_along, remove
 from .._consul.retry import retry_on_conflict
 from .._fleet.fleet import HostRecord
+from .._fleet.gates import Gates
 from .._state.layout import refuse_newer
 from .._state.snapshot import decode_snapshot
 from .._state.store import Store
@@ -26,16 +27,20 @@ from .gate_question import keys_to_read, permission
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A request to start a host's upgrade, or a job.
+    """A request to start a host's upgrade, its post-upgrade tasks, or a job.
 
     :param version: the version, or the target of the job.
     :param default: whether the host may start if no gate is set. No host may start a job then.
+    :param is_post_upgrade: whether it starts its post-upgrade tasks.
+    :param has_gate: whether gates decide, and not only holds. Post-upgrade tasks of a host that Ansible upgrades have no gate.
     """
 
     host: str
     role: str
     version: str
     default: bool = True
+    is_post_upgrade: bool = False
+    has_gate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +145,25 @@ def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEn
     snapshot = decode_snapshot(replace(store.keys, is_job=False), entries, of_job)
     refuse_newer(store.keys, snapshot.schema, snapshot.release)
     current = snapshot.current_version
-    default = request.default and not of_job
+    default = (request.default or not request.has_gate) and not of_job
+    if not request.has_gate:
+        snapshot = replace(snapshot, gates=Gates())
     found = permission(snapshot, request.host, request.role, default=default, current=current)
     reason = found.reason
     if found.value and current != request.version:
         reason = f"{store.keys.current_version} is {current or 'not set'}"
     elif found.value:
         return
-    raise UpgradeError(
+    raise not_admitted(request, reason)
+
+
+def not_admitted(request: Start, reason: str) -> UpgradeError:
+    """Return the error for a host that may not start."""
+    what = target_text(request.version)
+    return UpgradeError(
         "not_admitted",
-        f"{request.host} does not start {target_text(request.version)}, as it is not admitted: {reason}. Nothing was done. Run "
-        "convoy.upgrade.status to see what it waits for; it starts by itself once it is admitted.",
+        f"{request.host} does not start {f'the post-upgrade tasks of {what}' if request.is_post_upgrade else what}, as it is not admitted: "
+        f"{reason}. Nothing was done. Run convoy.upgrade.status to see what it waits for; it starts by itself once it is admitted.",
         host=request.host,
         reason=reason,
     )

@@ -22,7 +22,8 @@ from .statistics import concurrency, durations, step_durations
 
 ENDS = ("complete", "converge")
 _OVER = (*ENDS, "abort")
-_UNKNOWN = "unknown"
+# The role of a host that is no member any more. No role can have this name.
+UNKNOWN_ROLE = "n/a"
 # How many hosts an entry of the history names.
 _MOST_NAMED = 8
 
@@ -80,7 +81,7 @@ def rollout_report(
         hosts.append(
             host_report(
                 host,
-                members.get(host, _UNKNOWN),
+                members.get(host, UNKNOWN_ROLE),
                 opened.get(host, ()),
                 closed.get(host, ()),
                 put_back.get(host, ()),

@@ -14,12 +14,21 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
-from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
+from ...module_utils._fleet.fleet import (
+    FAILED,
+    POST_DONE,
+    POST_FAILED,
+    POST_OPEN,
+    POST_STARTED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.job_report import write_job_report
-from ...module_utils._host.start import Start, start
+from ...module_utils._host.start import Start, not_admitted, start
 from ...module_utils._state.store import Store
 from .._services.steps import DRAIN, REPLACEMENT, numbered_step
 from .connections import StorePool
@@ -93,8 +102,8 @@ class HostRuns:
     def begin(self, host: str, *, in_wave: bool = False) -> HostRun:
         """Begin or resume the upgrade of an admitted host.
 
-        An upgrade starts only while the host is still admitted. Post-upgrade tasks have no gate. A pull host has reported its start. A host
-        that is active already goes on where it is.
+        An upgrade and post-upgrade tasks start only while the host is still admitted. A pull host has reported the start of its upgrade. A
+        host that is active already goes on where it is.
 
         :raises UpgradeError: ``not_admitted``.
         """
@@ -119,11 +128,23 @@ class HostRuns:
             host_run.was_midway = was_elsewhere or bool(after.not_ended)
             return after
 
-        def start_upgrade(store: Store) -> None:
-            found = start(store, Start(host, self._run.fleet[host], self._run.version), started)
+        request = Start(host, self._run.fleet[host], self._run.version)
+        if self._run.phase == AFTER:
+            request = replace(request, is_post_upgrade=True, has_gate=self._run.on_host)
+
+        def started_post_upgrade(before: HostRecord | None) -> HostRecord:
+            is_open = before is not None and before.post in (POST_OPEN, POST_STARTED, POST_FAILED)
+            if before is None or not is_open or before.version != self._run.version:
+                raise not_admitted(request, "no planner has admitted it to them")
+            host_run.done = finished_groups(self._run, host, before)
+            is_same = before.post == POST_STARTED
+            return before if is_same else replace(before, post=POST_STARTED, service=None, step=None, error=None)
+
+        def start_run(store: Store) -> None:
+            found = start(store, request, started_post_upgrade if request.is_post_upgrade else started)
             host_run.record, host_run.index = found.record, found.index
 
-        self._pool.with_retries(read if self._run.phase == AFTER or self._run.on_host else start_upgrade)
+        self._pool.with_retries(read if self._run.on_host and not request.is_post_upgrade else start_run)
         with self._lock:
             return self._host_runs.setdefault(host, host_run)
 

@@ -15,6 +15,9 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
@@ -25,7 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     RefuseStop,
     Settle,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
@@ -97,6 +100,46 @@ def test_a_host_that_is_admitted_twice_goes_on_where_it_is(services: PushService
     finish(service, "web1", "upgrade/db")
     assert step(service, "web1", "upgrade/app")
     assert end(service, "web1") == "upgraded"
+
+
+def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    upgrade = services.begin(GROUPS, "2")
+    admit_apart(upgrade, *FLEET)
+    for host in FLEET:
+        step(upgrade, host, "upgrade/app")
+        end(upgrade, host)
+    make_pass(store, PassRequest("2", fleet=FLEET))
+    # An operator stops Puppet everywhere: these tasks have no gate.
+    reset_gates(store)
+    service = services.start(
+        {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}, "2", phase=AFTER
+    )
+    admitted = service._admission.admit
+
+    def hold_after_the_pass(host: str) -> Any:
+        decision = admitted(host)
+        set_holds(store, HoldTargets(hosts=[host]), "no disk")
+        return decision
+
+    service._admission.admit = hold_after_the_pass  # type: ignore[method-assign]
+    refused = service.admit(Admit("web1"))
+    assert (refused.admitted, "no disk" in refused.reason) == (False, True)
+    assert entry(consul, "upgrade/hosts/web1")["post"] == "open"
+    service._admission.admit = admitted  # type: ignore[method-assign]
+    admit_apart(service, "web2")
+    assert entry(consul, "upgrade/hosts/web2")["post"] == "started"
+    step(service, "web2", "post_upgrade/app")
+    end(service, "web2")
+    assert entry(consul, "upgrade/hosts/web2")["post"] == "done"
+    # Nor without an admission that planners have written.
+    consul.put("upgrade/hosts/web2", json.dumps({**entry(consul, "upgrade/hosts/web2"), "post": None}))
+    with pytest.raises(
+        UpgradeError, match="the post-upgrade tasks of 2, as it is not admitted: no planner has"
+    ) as raised:
+        service._host_runs.begin("web2")
+    assert raised.value.code == "not_admitted"
 
 
 def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:

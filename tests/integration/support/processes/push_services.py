@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     EndHost,
     FinishTaskGroup,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import seed
@@ -52,8 +52,8 @@ class PushServices:
 
     def start(self, task_groups: Mapping[str, tuple[RunTaskGroup, ...]], version: str, **more: Any) -> PushService:
         """Start a push service for the current rollout, for the whole fleet if no hosts are given."""
-        given = {"hosts": tuple(self._fleet), **more}
-        run = PushRun(self._store.settings, version, "upgrade", self._fleet, task_groups, **given)
+        given = {"phase": UPGRADE, "hosts": tuple(self._fleet), **more}
+        run = PushRun(self._store.settings, version, fleet=self._fleet, task_groups=task_groups, **given)
         self._running.append(PushService(run))
         return self._running[-1]
 
