@@ -186,7 +186,11 @@ class Faults:
             until = max(restored_at, lost_at + _LONGEST_QUERY) + _NOTICED
             while planner.process.is_alive and self._world.now < until:
                 self._world.wait(0.05)
-            if planner.code != "went_back":
+            if planner.process.is_alive and newest < self._network.ledger().get("history_from", 1):
+                # Rollouts have begun and ended since, and the history no longer tells a restore from that.
+                self.count["overtaken"] += 1
+                planner.process.kill()
+            elif planner.code != "went_back":
                 how = "goes on" if planner.process.is_alive else f"ended with {planner.code}"
                 self.problems.append(f"{planner.name} had seen epoch {newest} before the restore, and {how}")
                 planner.process.kill()

@@ -5,13 +5,14 @@
 
     python tests/simulation/mutations.py [--nights N] [NAME ...]
 
-Each fault is made in a copy of the collection, in which nights are simulated until one fails. It prints how many that took; the exit code
-is the number of faults that no night found.
+Each fault is made in a copy of the collection, in which nights are simulated until one fails, beginning with the one that found it the last
+time. It prints that night, and notes it in mutation_nights.json. The exit code is the number of faults that no night found.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NIGHTS = 2000
+# Fault -> the seed of the night that found it the last time.
+FOUND = Path(__file__).with_name("mutation_nights.json")
 
 
 @dataclass(frozen=True)
@@ -291,23 +294,37 @@ def main() -> int:
     if unknown := set(given.names) - {one.name for one in MUTATIONS}:
         parser.error(f"there is no fault {sorted(unknown)}")
     missed = 0
-    for mutation, needed in tried(chosen, given.nights):
-        missed += needed is None
-        shown = f"found in night {needed}" if needed is not None else f"NOT found in {given.nights} nights"
+    seeds = recorded()
+    for mutation, seed in tried(chosen, given.nights):
+        missed += seed is None
+        shown = f"found by seed {seed}" if seed is not None else f"NOT found in {given.nights} nights"
         print(f"{mutation.name}: {shown}", flush=True)
+        if seed is not None:
+            seeds[mutation.name] = seed
+            known = {one.name: seeds[one.name] for one in MUTATIONS if one.name in seeds}
+            FOUND.write_text(json.dumps(known, indent=1) + "\n")
     print(f"{len(chosen) - missed} of {len(chosen)} faults found")
     return missed
 
 
+def recorded() -> dict[str, int]:
+    """Return fault -> the seed of the night that found it the last time."""
+    found: dict[str, int] = json.loads(FOUND.read_text())
+    return found
+
+
 def tried(mutations: Sequence[Mutation], nights: int) -> Iterator[tuple[Mutation, int | None]]:
-    """Yield each fault with the number of nights until one failed, None if none did."""
+    """Yield each fault with the seed of the first night that failed, None if none did."""
+    seeds = recorded()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from zip(mutations, pool.map(lambda one: nights_until_found(one, nights), mutations), strict=True)
+        found = pool.map(lambda one: seed_that_finds(one, nights, seeds.get(one.name, 1)), mutations)
+        yield from zip(mutations, found, strict=True)
 
 
-def nights_until_found(mutation: Mutation, nights: int) -> int | None:
-    """Simulate nights of a copy of the collection with a fault; return how many it took until one failed.
+def seed_that_finds(mutation: Mutation, nights: int, first: int) -> int | None:
+    """Simulate nights of a copy of the collection with a fault; return the seed of the first night that failed.
 
+    :param nights: at most so many, from the seed ``first`` on.
     :raises RuntimeError: if the nights could not be simulated, such as when a syntax error was made.
     """
     with tempfile.TemporaryDirectory(prefix="convoy-mutation-") as folder:
@@ -318,7 +335,7 @@ def nights_until_found(mutation: Mutation, nights: int) -> int | None:
         apply(mutation, collection)
         paths = (folder, collection / "agent", ROOT / "tests", ROOT / "tools")
         environ = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
-        command = [sys.executable, "-c", _SEARCH, mutation.night, str(nights)]
+        command = [sys.executable, "-c", _SEARCH, mutation.night, str(first), str(first + nights)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{mutation.name}: {done.stderr[-2000:]}")
@@ -341,7 +358,7 @@ def apply(mutation: Mutation, folder: Path) -> None:
 _SEARCH = """
 import importlib, sys
 run = importlib.import_module(f"simulation.{sys.argv[1]}").run
-print(next((seed for seed in range(1, int(sys.argv[2]) + 1) if run(seed).violations), 0))
+print(next((seed for seed in range(*map(int, sys.argv[2:])) if run(seed).violations), 0))
 """
 
 

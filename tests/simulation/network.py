@@ -322,10 +322,15 @@ class Network:
         self._looked_at = {}
         self._unblock()
 
+    def ledger(self) -> dict[str, Any]:
+        """Return the ledger, empty if there is none."""
+        entry = self.now.get(_LEDGER)
+        found: dict[str, Any] = json.loads(entry.value) if entry is not None else {}
+        return found
+
     def epoch(self) -> int:
         """Return the epoch of the ledger, 0 if there is none."""
-        entry = self.now.get(_LEDGER)
-        return int(json.loads(entry.value)["epoch"]) if entry is not None else 0
+        return int(self.ledger().get("epoch", 0))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back; all blocking queries end."""

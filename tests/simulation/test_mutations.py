@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The deliberate faults can be made: what they replace is in the product."""
+"""The deliberate faults can be made, as what they replace is in the product, and simulated nights find each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .mutations import MUTATIONS, ROOT, Mutation, apply
+from .mutations import MUTATIONS, NIGHTS, ROOT, Mutation, apply, recorded, seed_that_finds
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
@@ -20,3 +20,10 @@ def test_what_a_fault_replaces_is_there(mutation: Mutation, tmp_path: Path) -> N
     shutil.copy(ROOT / mutation.path, file)
     apply(mutation, tmp_path)
     compile(file.read_text(), mutation.file, "exec")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+def test_a_night_finds_the_fault(mutation: Mutation) -> None:
+    """Most are found by the night that found them the last time; after a change of the product, by one of the next."""
+    assert seed_that_finds(mutation, NIGHTS, recorded().get(mutation.name, 1)), mutation.name
