@@ -30,7 +30,7 @@ class HostState:
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
     :param is_down: whether it waits though it is down: it failed in an upgrade to another version and was not retried, or a push run works on its
-        post-upgrade tasks of another version.
+        post-upgrade tasks of another version. During a job, whether it failed in an upgrade, in any state.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 
@@ -82,9 +82,11 @@ class HostState:
     def needs_its_gate(self) -> bool:
         """Whether it was admitted and is upgrading, but its gate is closed, as when a new rollout began after its start.
 
-        A start in its record is not enough, because a host may write anything there.
+        It may have been silent for so long that it is lost: it waits for its gate. A start in its record is not enough, because a host may write
+        anything there.
         """
-        if self.state != UPGRADING or self.is_soaking or self.gate.is_open:
+        is_midway = self.state == UPGRADING or (self.state == LOST and self.has_started)
+        if not is_midway or self.is_soaking or self.gate.is_open:
             return False
         return self.hold is None and self.was_admitted and not self.is_busy
 

@@ -91,7 +91,7 @@ def read_states(
             was_admitted=is_listed(snapshot, host),
             is_busy=other is not None,
             is_target=is_target,
-            is_down=found.is_down,
+            is_down=found.is_down or _failed_before_job(snapshot, host),
         )
     return states
 
@@ -268,12 +268,20 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     It failed in the upgrade to that version, or a push run works on its post-upgrade tasks, and may be rebooting it. In a rollback, no host waits
     for the failed ones that it brings back. A failed command of another job says nothing of a host.
     """
-    record, report = one.record, snapshot.reports.get(one.host)
-    if record is not None and record.post == POST_STARTED and one.host in snapshot.leases:
+    if one.record is not None and one.record.post == POST_STARTED and one.host in snapshot.leases:
         return True
-    if record is None or record.state != RECORDED_FAILED or snapshot.is_job or in_rollback(snapshot):
-        return False
-    return report is None or record.index > report.index
+    return not (snapshot.is_job or in_rollback(snapshot)) and _has_failed(snapshot, one.host)
+
+
+def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host is down, or may be, during a job, because it failed in an upgrade. The job can't end that."""
+    return snapshot.is_job and snapshot.versions is not None and _has_failed(snapshot.versions, host)
+
+
+def _has_failed(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host has failed in an upgrade since it last reported a version."""
+    record, report = snapshot.records.get(host), snapshot.reports.get(host)
+    return record is not None and record.state == RECORDED_FAILED and (report is None or record.index > report.index)
 
 
 def _is_superseded(snapshot: Snapshot, one: _HostFacts) -> bool:

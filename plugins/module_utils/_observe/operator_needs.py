@@ -308,6 +308,12 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
     down = [one.host for one in hosts.values() if one.is_down and one.host not in snapshot.leases]
     if down and any(hosts[host].state == PENDING and not hosts[host].is_down for host in plan.unfinished):
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
+        if snapshot.is_job:
+            text = (
+                f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an upgrade and {keep}. Abort the job, and upgrade "
+                f"{'it' if len(down) == 1 else 'them'} first, or give the job higher caps."
+            )
+            return OperatorNeed(STUCK, text, "status", {"host": down[0]})
         text = (
             f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an earlier upgrade and {keep}. Fix {'it' if len(down) == 1 else 'them'}, "
             "then retry."

@@ -72,7 +72,9 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
             found = Reason("can be admitted now", ADMISSIBLE)
         else:
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
-        if one.is_down and one.record is not None:
+        if one.is_down and fleet.snapshot.is_job:
+            found = replace(found, text=f"failed in an upgrade, and keeps its slot; {found.text}")
+        elif one.is_down and one.record is not None:
             what = "is in the post-upgrade tasks of" if one.record.post == POST_STARTED else "failed in the upgrade to"
             found = replace(found, text=f"{what} {one.record.version}, and keeps its slot; {found.text}")
         if one.gate.scope == "unreadable":
@@ -212,6 +214,8 @@ def _of_state(host: HostState, version: str | None) -> str:
         return "the job is not for it"
     if host.state == state_names.UPGRADED:
         return f"has run the {target_text(version)}" if version and is_job(version) else f"runs {version}"
+    if host.state == state_names.LOST and host.needs_its_gate:
+        return f"{host.trouble}; it waits for its gate, which was closed after its start and opens again when its role may go on"
     if host.trouble:
         return host.trouble
     if host.state == state_names.FAILED and host.record is not None:
@@ -225,9 +229,11 @@ def _of_state(host: HostState, version: str | None) -> str:
 
 def _upgrading(host: HostState, version: str | None) -> str:
     if host.is_busy and not host.has_started and host.record is not None:
+        # A hold frees the slot of a host only if it has not failed.
+        otherwise = "" if host.is_down else f", or hold it (convoy.upgrade.hold -e host={host.host})"
         return (
-            f"its open gate lets it start the upgrade to {host.record.version} at any time, so it takes a slot and is not admitted: let it upgrade, "
-            f"or hold it (convoy.upgrade.hold -e host={host.host})"
+            f"its open gate lets it start the upgrade to {host.record.version} at any time, so it takes a slot and is not admitted: let it "
+            f"upgrade{otherwise}"
         )
     if host.record is not None and host.has_started:
         if host.is_busy:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import listing
+from .._host_states.state_names import HELD, PENDING
 from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
 from .fleet_state import FleetState
@@ -39,12 +40,15 @@ class Slots:
     :param complete_sets: whether hosts get slots only while no host has one.
     :param taken: ``what`` of a limit -> number of its slots that are taken. It can exceed the limit, such as after the cap was lowered.
     :param busy: number of hosts that take a slot, including hosts of roles without a limit.
+    :param resting: ``what`` of a limit -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and wait to begin again. So many
+        more may begin as keep the hosts at work within the limit, and no other host takes their slots.
     """
 
     limits: Mapping[str, tuple[Limit, ...]]
     complete_sets: bool = False
     taken: Mapping[str, int] = field(default_factory=dict)
     busy: int = 0
+    resting: Mapping[str, int] = field(default_factory=dict)
 
     def free(self, limit: Limit) -> int:
         """Return how many slots of a limit are free; never negative."""
@@ -81,10 +85,14 @@ class Slots:
         """
         given: dict[str, int] = {}
         is_set_busy = self.complete_sets and self.busy > 0
-        taken, more = dict(self.taken), 0
+        taken, resting, more = dict(self.taken), dict(self.resting), 0
         for role, wanted in waiting.items():
             limits = self.limits[role]
-            has = 0 if own is None or self.is_held(role) else min(wanted, own.get(role, 0))
+            at_work = {limit.what: taken.get(limit.what, 0) - resting.get(limit.what, 0) for limit in limits}
+            most = min([limit.slots - at_work[limit.what] for limit in limits], default=wanted)
+            has = max(0, min(wanted, most, 0 if own is None else own.get(role, 0)))
+            if has:
+                resting |= {limit.what: resting[limit.what] - has for limit in limits}
             free = min([wanted - has, *(limit.slots - taken.get(limit.what, 0) for limit in limits)])
             count = 0 if is_set_busy else max(0, free)
             if has + count:
@@ -92,21 +100,37 @@ class Slots:
                 more += count
                 for limit in limits:
                     taken[limit.what] = taken.get(limit.what, 0) + count
-        return given, Slots(self.limits, self.complete_sets, taken, self.busy + more)
+        return given, replace(self, taken=taken, busy=self.busy + more, resting=resting)
 
     def _with(self, hosts: Mapping[str, int], sign: int) -> Slots:
-        taken = dict(self.taken)
+        busy = self.busy + sign * sum(hosts.values())
+        return replace(self, taken=self._sums(self.taken, hosts, sign), busy=busy)
+
+    def rest(self, hosts: Mapping[str, int]) -> Slots:
+        """Return the slots when so many of those that are taken belong to hosts that wait to begin again.
+
+        :param hosts: role -> number of hosts.
+        """
+        return replace(self, resting=self._sums(self.resting, hosts, 1))
+
+    def _sums(self, before: Mapping[str, int], hosts: Mapping[str, int], sign: int) -> dict[str, int]:
+        found = dict(before)
         for role, count in hosts.items():
             for limit in self.limits[role]:
-                taken[limit.what] = taken.get(limit.what, 0) + sign * count
-        return Slots(self.limits, self.complete_sets, taken, self.busy + sign * sum(hosts.values()))
+                found[limit.what] = found.get(limit.what, 0) + sign * count
+        return found
 
 
 def fleet_slots(fleet: FleetState) -> Slots:
     """Return the slots of a fleet before a pass admits any host. Hosts that may be down take one each, also out of scope."""
     limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
+    leases = fleet.snapshot.leases
     taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
-    return Slots(limits, fleet.rules.complete_sets).take(taken)
+    waiting = {
+        role: sum(1 for one in hosts if one.is_down and one.state in (PENDING, HELD) and one.host not in leases)
+        for role, hosts in fleet.by_role.items()
+    }
+    return Slots(limits, fleet.rules.complete_sets).take(taken).rest(waiting)
 
 
 def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:

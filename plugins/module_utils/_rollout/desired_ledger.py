@@ -18,6 +18,8 @@ from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.admitted import still_admitted, without_unstarted
+from .._host_states.state_names import UPGRADED
+from .._host_states.states import read_states
 from .._planner.blockers import command_text
 from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
@@ -122,7 +124,7 @@ def desired_ledger(
         _refuse_unknown_targets(request.job, members)
     if same is None:
         refuse_unknown_holds(snapshot, members, rules.optional_names)
-    if same is None or plain != same.instructions:
+    if same is None or plain != same.instructions or _have_moved(request, members, same):
         order = resolve(rules, set(members.values()), members)
         # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.
         if request.rolls_back is None or not _are_of(request.rolls_back, plain):
@@ -141,7 +143,7 @@ def desired_ledger(
         command=same.command if same else dict(request.command),
         rollback=same.rollback if same else request.rolls_back is not None,
         stage=_stage(same, rules) if same else {},
-        begun_index=same.begun_index if same else snapshot.index,
+        begun_index=same.begun_index if same else _begun_index(snapshot, version),
         admitted=_admitted(snapshot, same, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
@@ -157,11 +159,32 @@ def desired_ledger(
     return DesiredLedger(ledger, rules, membership, begins, replaces, tuple(warnings))
 
 
+def _have_moved(request: PassRequest, members: Mapping[str, str], same: Ledger) -> bool:
+    """Return whether hosts seem to have another role than before: one of the ledger has none left, and the fleet has not become smaller by these.
+
+    With another inventory, the names in the rules may not fit any more, and neither caps nor order would hold.
+    """
+    gone = sum(count for role, count in same.members.items() if role not in members.values())
+    return bool(request.fleet) and gone > 0 and len(members) > sum(same.members.values()) - gone
+
+
 def _admitted(snapshot: Snapshot, same: Ledger | None, members: Mapping[str, str]) -> Mapping[str, int]:
     if same is not None:
         return without_unstarted(snapshot, same.admitted)
     # No host has been admitted to a job that begins. One that works on an earlier job is busy.
     return {} if snapshot.is_job else still_admitted(snapshot, members)
+
+
+def _begun_index(snapshot: Snapshot, version: str) -> int | None:
+    """Return Consul's index at the beginning of a rollout, from which on reports have to soak; None if all have to.
+
+    One to the same version that begins again, as after an abort, has that of the first beginning: the soaks of its hosts are not over. Nor are they
+    if another rollout came in between and was cut short, unless the version was the one before that.
+    """
+    old = snapshot.ledger
+    if old is None or old.is_job or old.was_complete or version == old.previous_version:
+        return snapshot.index
+    return old.begun_index if old.version == version else None
 
 
 def _refuse_during_job(snapshot: Snapshot) -> None:
@@ -433,10 +456,14 @@ def previous_of(snapshot: Snapshot, version: str) -> str | None:
 
 
 def _is_cut_short(ledger: Ledger, snapshot: Snapshot) -> bool:
-    if ledger.state == COMPLETE or ledger.rollback:
+    if ledger.rollback or (ledger.was_complete and ledger.state != ABORTED):
         return False
+    if ledger.state != RUNNING:
+        return True
     # All hosts may have reported since the last pass. Then the rollout is complete, though no planner has written that.
-    return ledger.state == ABORTED or any(report.version != ledger.version for report in snapshot.reports.values())
+    health = parse(ledger.instructions).health
+    states = read_states(snapshot, dict.fromkeys((*snapshot.reports, *snapshot.records), ""), health)
+    return any(one.state != UPGRADED for one in states.values())
 
 
 def other_rollout(snapshot: Snapshot) -> UpgradeError:

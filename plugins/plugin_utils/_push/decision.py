@@ -12,7 +12,7 @@ from ...module_utils._fleet.ledger import ABORTED, RUNNING
 from ...module_utils._host_states import state_names
 from ...module_utils._host_states.host_state import HostState
 from ...module_utils._passes.planner_pass import PassResult
-from ...module_utils._planner.blocker_codes import BUDGET, EXPIRED
+from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from ...module_utils._rollout._commands.retry import snapshot_after_retry
@@ -103,8 +103,9 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
         return Decision(admitted=False, state=view.state, reason=view.reason)
     # A held host does not resume an upgrade that was interrupted. The run that upgrades it has asked before.
     if view.state == state_names.UPGRADING and not view.held and not view.unadmitted:
-        if blocker is not None and blocker.code == EXPIRED and not view.started:
-            return Decision(admitted=False, state=view.state, reason=blocker.reason)
+        if blocker is not None and not view.started:
+            # Nothing has begun on it, so it begins no sooner than other hosts do.
+            return None if blocker.is_temporary else Decision(admitted=False, state=view.state, reason=blocker.reason)
         if _waits_for_gate(run, latest, host):
             return None
         return Decision(admitted=True, state=view.state, reason=view.reason)

@@ -147,7 +147,12 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
 
 def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:
     """Return whether a host keeps a slot because it failed in an upgrade to another version, and no run has a lease on it."""
-    return host not in snapshot.leases and plan.fleet is not None and plan.fleet.hosts[host].is_down
+    return (
+        not snapshot.is_job
+        and host not in snapshot.leases
+        and plan.fleet is not None
+        and plan.fleet.hosts[host].is_down
+    )
 
 
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bool) -> list[str]:

@@ -322,7 +322,31 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
         "1 host takes a slot of the job without working: web1. The gate for the upgrade to 2.0 is open"
     )
     set_holds(store, HoldTargets(hosts=["web1"]), "disk", "ann")
-    assert [one.host for one in go_on(store).admissions] == ["web2"]
+    after = go_on(store)
+    if state == "upgraded":
+        assert [one.host for one in after.admissions] == ["web2"]
+        return
+    # One that failed may be down, and no hold changes that.
+    assert after.admissions == []
+    assert "web1" in after.plan.hosts["web2"].reason
+    reports(consul, "db1", "done")
+    go_on(store)
+    stuck = read_fleet(store, fleet=FLEET)
+    (need,) = operator_needs(stuck.snapshot, stuck.plan)
+    assert need.text.startswith("No host can be admitted. web1 failed in an upgrade and keeps its slot. Abort the job")
+
+
+@pytest.mark.parametrize("only", [(), ("web2",)])
+def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_its_gate(
+    only: tuple[str, ...], store: Store, consul: FlaggedConsul
+) -> None:
+    consul.write("config_state/enable_puppet/global", "False")
+    consul.write("upgrade/hosts/web3", {"version": "2.0", "state": "failed"})
+    begin(store, job(hosts=only))
+    # Where the job is for it too, it goes first, as it may be what repairs it.
+    assert admitted(consul) == ([] if only else ["db1", "web3"])
+    reports(consul, "web3", "done")
+    assert [one.host for one in go_on(store).admissions if one.host != "db1"] == []
 
 
 def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: Store, consul: FlaggedConsul) -> None:

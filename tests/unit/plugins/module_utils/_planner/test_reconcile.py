@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,6 +246,41 @@ def test_a_host_that_failed_in_the_rollout_before_goes_first_in_its_own_slot() -
     site.records["web3"] = HostRecord(NEW, UPGRADED, index=60)
     site.reported_at["web3"] = 60
     assert opened(site.upgraded("web3").plan(rules)) == ["web1"]
+
+
+def test_more_failed_hosts_than_a_lower_cap_allows_do_not_go_at_once() -> None:
+    rules = {"rolling_rules": {"global": 1, "fleet": 2}, "role_order": {"web": "db"}}
+    # Under a high cap, all of them failed before anything stopped, so they still serve.
+    site = fleet(web=4, db=3).failed("web1", "web2", "web3", "db1", "db2", version="1.5")
+    assert opened(site.plan(rules)) == ["db1"]
+    assert site.run(rules)[:4] == [("db1",), ("db2",), ("db3",), ("web1",)]
+    both = fleet(web=3, db=2).failed("web1", "web2", "db1", "db2", version="1.5").plan({"rolling_rules": {"fleet": 2}})
+    assert opened(both) == ["db1", "db2"]
+    # One that failed at the new version may be down too.
+    site = fleet(web=3).failed("web1", version="1.5").failed("web2")
+    assert opened(site.plan({"rolling_rules": {"global": 1}})) == []
+    assert opened(site.plan({"rolling_rules": {"global": 2}})) == ["web1"]
+
+
+def test_a_host_that_is_lost_as_its_gate_was_closed_goes_on_when_its_role_may() -> None:
+    rules = {
+        "rolling_rules": {"global": 1},
+        "role_order": {"compute": "controller"},
+        "health": {"progress_deadline": 300},
+    }
+    site = (
+        fleet(controller=1, compute=2).gated("False", "global").started("compute1", version="1.5").admitted("compute1")
+    )
+    site.records["compute1"] = replace(site.records["compute1"], times={"started": 9_000})
+    plan = site.plan(rules)
+    assert (opened(plan), plan.hosts["compute1"].state) == (["controller1"], "lost")
+    assert plan.hosts["compute1"].reason == (
+        "silent for 1000 s, and health.progress_deadline is 300 s; it waits for its gate, which was closed after its start and opens again "
+        "when its role may go on"
+    )
+    assert opened(site.upgraded("controller1").plan(rules)) == ["compute1"]
+    site.gated_at = int(site.now)
+    assert site.opened("compute1").plan(rules).hosts["compute1"].state == "upgrading"
 
 
 def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_itself() -> None:

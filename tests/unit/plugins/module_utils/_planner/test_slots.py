@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,15 +154,20 @@ def test_slots_are_filled_in_the_order_of_the_roles_up_to_the_tightest_limit() -
 
 
 def test_hosts_that_have_slots_need_no_free_ones() -> None:
-    slots = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 2),)}).take({"web": 1})
-    assert slots.fill({"web": 3}, {"web": 1}) == ({"web": 2}, slots.take({"web": 1}))
-    full = slots.take({"web": 2})
-    assert full.fill({"web": 3}, {"web": 2}) == ({"web": 2}, full)
+    slots = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 2),)})
+    one = slots.take({"web": 1}).rest({"web": 1})
+    given, after = one.fill({"web": 3}, {"web": 1})
+    assert (given, after.taken, after.resting) == ({"web": 2}, {"role web": 2}, {"role web": 0})
+    # Of more than the cap allows, so many begin again as may be at work at once. One that rests in another role or stage is none of them.
+    full = slots.take({"web": 5}).rest({"web": 4})
+    given, after = full.fill({"web": 4}, {"web": 3})
+    assert (given, after.taken, after.resting) == ({"web": 1}, {"role web": 5}, {"role web": 3})
+    assert after.fill({"web": 3}, {"web": 3})[0] == {}
     # A cap of 0 admits none of them, and of a set only these go on.
-    none = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1})
+    none = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1}).rest({"web": 1})
     assert none.fill({"web": 1}, {"web": 1}) == ({}, none)
-    whole = Slots(slots.limits, complete_sets=True).take({"web": 1})
-    assert whole.fill({"web": 3}, {"web": 1}) == ({"web": 1}, whole)
+    whole = replace(one, complete_sets=True)
+    assert whole.fill({"web": 3}, {"web": 1})[0] == {"web": 1}
 
 
 def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:

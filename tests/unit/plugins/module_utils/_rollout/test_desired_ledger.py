@@ -227,3 +227,57 @@ def test_the_tasks_of_services_stay_until_a_command_gives_others() -> None:
     assert wanted(there, NEW, services={}).ledger.services == {}
     # They are those of one rollout.
     assert wanted(fleet(replace(begun, state=COMPLETE)), NEXT).ledger.services == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "expected"),
+    [
+        (RUNNING, {}, NEW),
+        (PAUSED, {}, OLD),
+        (PAUSED, {"was": COMPLETE}, NEW),
+        (ABORTED, {}, OLD),
+        (COMPLETE, {}, NEW),
+    ],
+)
+def test_the_version_before_is_that_of_a_rollout_which_every_host_has_ended(
+    state: str, command: dict[str, Any], expected: str
+) -> None:
+    ledger = replace(LEDGER, state=state, command=command)
+    there = fleet(ledger).upgraded("web1", "web2", "db1")
+    assert wanted(there, NEXT, replace=NEW).ledger.previous_version == expected
+    # With health, a report is not enough: each host soaks, or has failed since.
+    there = fleet(replace(ledger, instructions={**ONE, "health": {"soak": 60}})).upgraded("web1", "web2", "db1")
+    assert wanted(there, NEXT, replace=NEW).ledger.previous_version == (OLD if state == RUNNING else expected)
+    there = fleet(ledger).upgraded("web1", "web2", "db1").failed("db1")
+    there.records["db1"] = replace(there.records["db1"], index=10_000)
+    assert wanted(there, NEXT, replace=NEW).ledger.previous_version == (OLD if state == RUNNING else expected)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        (replace(LEDGER, state=COMPLETE, begun_index=50), 0),
+        (replace(LEDGER, version=NEXT, previous_version=NEW, state=ABORTED, begun_index=50), 0),
+        (replace(LEDGER, version=NEXT, previous_version=OLD, state=ABORTED, begun_index=50), None),
+        (replace(LEDGER, state=ABORTED, begun_index=50), 50),
+    ],
+)
+def test_a_rollout_that_begins_again_does_not_end_the_soaks_of_its_hosts(ledger: Ledger, expected: int | None) -> None:
+    there = fleet(ledger, ledger.version)
+    again = wanted(there, NEW, restart=True)
+    if ledger.state == COMPLETE:
+        again = wanted(there, NEXT)
+    assert again.begins and again.ledger.begun_index == expected
+
+
+def test_another_inventory_does_not_move_hosts_to_roles_without_rules() -> None:
+    rules = {"rolling_rules": {"global": 2, "roles": {"db": 1}}, "role_order": {"web": ["db"]}}
+    ledger = replace(LEDGER, instructions=rules, members={"db": 2, "web": 2})
+    hosts = {"srv1": "db", "srv2": "db", "web1": "web", "web2": "web"}
+    there = Fleet({}, NEW, ledger=ledger).running(OLD, *hosts)
+    assert wanted(there, NEW, fleet=hosts).members == hosts
+    error = refusal(there, NEW, fleet={"web1": "web", "web2": "web"})
+    assert (error.code, "db" in error.message) == ("unknown_names", True)
+    # A fleet that has become smaller has not moved.
+    smaller = Fleet({}, NEW, ledger=ledger).running(OLD, "web1", "web2")
+    assert wanted(smaller, NEW, fleet={"web1": "web", "web2": "web"}).members == {"web1": "web", "web2": "web"}

@@ -9,9 +9,9 @@ import time
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView, decide_finally
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView, decide, decide_finally
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun
-from job_fleet import FLEET, begin, complete_fleet, job, reports
+from job_fleet import FLEET, FlaggedConsul, begin, complete_fleet, job, reports
 
 
 @pytest.mark.parametrize("has_started", [False, True])
@@ -29,3 +29,21 @@ def test_no_host_begins_a_job_that_has_expired(has_started: bool) -> None:
         decision = decide_finally(run, PassView(found, found.hosts(), 0), "web1")
     assert decision.admitted is has_started
     assert has_started or "expired" in decision.reason
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_a_host_that_was_admitted_begins_in_no_pause(state: str, has_started: bool) -> None:
+    fleet = {"web1": "web", "web2": "web"}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=fleet))
+        if has_started:
+            consul.write("upgrade/hosts/web1", {"version": "2", "state": "started"})
+        # The run was killed after the admission, and an operator paused the rollout.
+        consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "state": state})
+        found = make_pass(store, PassRequest(fleet=fleet, limit=["web1"]))
+        run = PushRun(store.settings, "2", UPGRADE, fleet, {}, tuple(fleet))
+        decision = decide(run, PassView(found, found.hosts(), 0), "web1")
+    assert (decision is not None and decision.admitted) is (has_started or state == "running")
+    assert decision is None or decision.admitted
