@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from .._common.errors import UpgradeError
 from .._fleet.fleet import STARTED, Snapshot
-from .._fleet.gates import GateAnswer
+from .._fleet.gates import GateAnswer, GateValue
 
 # Keeps the ledger far below the half megabyte that Consul takes.
 MOST_ADMITTED = 5000
@@ -22,6 +22,14 @@ def gate_of(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
     except UpgradeError as error:
         return GateAnswer(False, "unreadable", str(error.details.get("key")), error.message)
     return GateAnswer(True) if answer.is_open is None else answer
+
+
+def gate_is_open(gate: GateValue, current_version: str | None) -> bool:
+    """Return whether a gate admits hosts. One that can't be read does not."""
+    try:
+        return gate.is_open(current_version)
+    except UpgradeError:
+        return False
 
 
 def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:

@@ -68,16 +68,15 @@ def health_state(
         new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded) if known is not None else None
         reason = f"{'was upgraded, and now ' if was_upgraded else f'reported {version}, and '}{', '.join(failing)}"
         return HealthState(False, is_broken=was_upgraded, reason=reason, mark=new_mark, wake_at=again)
-    # A time in the future is from a planner with a wrong clock, or this one is wrong. It is never replaced by an earlier time: for other planners, the
-    # soak would be over too soon.
-    since = known.since if known is not None else None
+    # A time in the future is from a planner with a wrong clock.
+    since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:
         if checks is None and rules.consul_checks:
             return HealthState(
                 False, is_broken=lost, reason=f"reported {version}; its checks are not known yet", mark=known
             )
         since = int(now)
-    ready = min(since, int(now)) + rules.soak
+    ready = since + rules.soak
     if now >= ready:
         return HealthState(True, mark=HealthMark(version, since, True, reported))
     event = "was unhealthy" if lost else f"reported {version}"

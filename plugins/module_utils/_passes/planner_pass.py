@@ -28,7 +28,6 @@ from .._planner.reconcile import make_plan
 from .._rollout.desired_ledger import (
     DesiredLedger,
     desired_ledger,
-    is_same_rollout,
     other_rollout,
     other_under_way,
 )
@@ -44,9 +43,10 @@ from .._state.keys import Keys
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import LedgerWriter
 from .._state.store import Store, current_user
+from .closed_gates import close_role_gates
 from .restored_consul import RepeatedRead
 
-__all__ = ["PassResult", "PassRequest", "is_same_rollout", "make_pass", "may_still_admit"]
+__all__ = ["PassResult", "PassRequest", "make_pass", "may_still_admit"]
 
 
 @dataclass(slots=True)
@@ -222,6 +222,10 @@ def _try_once(
         due = noted_at(ledger)
         outcome.plan = replace(plan, wake_at=due if plan.wake_at is None else min(due, plan.wake_at))
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
+    if plan.role_gates_to_close:
+        close_role_gates(writer, snapshot, ledger, desired.members, plan.role_gates_to_close)
+        if not writer.dry:
+            raise Conflict("conflict", "Gates of roles were closed. The keys are read again before a host is admitted.")
     running = replace(ledger, state=RUNNING)
     admit_hosts(writer, plan, snapshot, running, desired.rules, outcome.admissions, read_at=read_at)
     end = (

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._fleet.fleet import Snapshot
+from .._host_states.admitted import gate_is_open
 from .._host_states.host_state import HostState
 from .._host_states.state_names import PENDING
 from .._rules.failure_rules import FailureRules
@@ -137,10 +138,9 @@ def gates_to_open(
     """Return the roles and the hosts whose gates this pass opens.
 
     A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, the rules have no window, freeze or
-    failure budget, all of its hosts are in scope
-    and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them is held, busy with other work, or started
-    without an admission, and no host of another role reads this gate. A host's own gate takes precedence over the gate of its role, so it is
-    opened too.
+    failure budget, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them
+    is held, busy with other work, or started without an admission, and no host of another role reads this gate. A host's own gate takes precedence
+    over the gate of its role, so it is opened too.
     """
     by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
     if by_role:
@@ -153,12 +153,30 @@ def gates_to_open(
     return tuple(by_role), tuple(by_host)
 
 
-def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
+def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blockers) -> tuple[str, ...]:
+    """Return the roles whose gates planners have opened, and which other rules or a pause no longer leave open.
+
+    Otherwise hosts that join would be admitted by them.
+    """
+    found = []
+    for role, gate in fleet.snapshot.gates.roles.items():
+        # An operator who opens a gate leaves no time in it.
+        is_ours = gate.at and role in fleet.by_role and gate_is_open(gate, fleet.snapshot.current_version)
+        if is_ours and (blockers.is_paused or not _admits_all(fleet, position, role)):
+            found.append(role)
+    return tuple(found)
+
+
+def _admits_all(fleet: FleetState, position: Position, role: str) -> bool:
+    """Return whether the rules admit every host of a role at any time, also one that joins and reads the open gate of its role."""
     if position.slots.limits[role] or not position.is_last_stage or role in fleet.services:
         return False
     rules = fleet.rules
-    if rules.windows or rules.freezes or rules.failures != FailureRules():
-        # None of these would stop a host that joins and reads the open gate of its role.
+    return not (rules.windows or rules.freezes or rules.failures != FailureRules())
+
+
+def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
+    if not _admits_all(fleet, position, role):
         return False
     hosts = [one.host for one in fleet.by_role[role]]
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):

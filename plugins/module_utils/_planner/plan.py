@@ -92,6 +92,7 @@ class Plan:
     :param admissions: the hosts that this pass admits.
     :param role_gates: the roles whose gate is opened for that, because nothing limits them.
     :param host_gates: the hosts whose own gate is opened for that.
+    :param role_gates_to_close: the roles whose open gate has to be closed first.
     :param waves: the admissions, then the waves of the forecast; empty if no host is expected to be admitted.
     :param wave_seconds: how many seconds each wave may take; 0 if no host is known to have finished.
     :param complete: whether every host is upgraded, and the rollout is neither paused nor aborted.
@@ -121,6 +122,7 @@ class Plan:
     admissions: tuple[Admission, ...] = ()
     role_gates: tuple[str, ...] = ()
     host_gates: tuple[str, ...] = ()
+    role_gates_to_close: tuple[str, ...] = ()
     waves: Waves = ()
     wave_seconds: Sequence[float] = ()
     complete: bool = False

@@ -14,7 +14,7 @@ from .._host_states.soak import READ_AGAIN_AFTER
 from .._rule_checks.stage_hosts import stage_without_followers
 from .._rule_checks.unknown_targets import duplicate_machines, other_roles, unknown_targets
 from .._rules.instructions import Instructions
-from .admission import admit, admitted_hosts, first_position, gates_to_open, reopened_hosts
+from .admission import admit, admitted_hosts, first_position, gates_to_open, reopened_hosts, role_gates_to_close
 from .blockers import Blockers, find_blockers
 from .explanations import explain_hosts
 from .fleet_state import FleetState, read_fleet
@@ -62,6 +62,7 @@ def make_plan(
         admissions=admissions,
         role_gates=role_gates,
         host_gates=host_gates,
+        role_gates_to_close=role_gates_to_close(fleet, start, blockers),
         waves=waves,
         wave_seconds=LazySequence(lambda: wave_seconds(snapshot, members, waves, rules.health.soak)),
         # A fleet without hosts is one that is not known, and its gates stay closed.

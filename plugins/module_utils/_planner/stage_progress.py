@@ -138,10 +138,9 @@ def stage_progress(
             return StageProgress(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
         if number == last:
             return StageProgress(stages, number, of_host, mark={"number": number})
-        # A time in the future means that the clock of this planner or of an earlier one is wrong. It is never replaced by an earlier time: for other
-        # planners, the soak would be over too soon.
-        done_at = int(snapshot.now) if done_at is None else done_at
-        ready = min(done_at, int(snapshot.now)) + stage.soak
+        # A time in the future means that the clock of this planner or of an earlier one is wrong.
+        done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
+        ready = done_at + stage.soak
         mark = {"number": number, "done_at": done_at}
         if snapshot.now < ready:
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))

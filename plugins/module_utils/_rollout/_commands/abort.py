@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..._common.errors import UpgradeError
 from ..._common.names import in_order
 from ..._consul.client import Operation
 from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, put
 from ..._fleet.fleet import Snapshot
-from ..._fleet.gates import CLOSED, OPEN, GateValue
+from ..._fleet.gates import CLOSED
 from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, WAS, Ledger
-from ..._host_states import admitted, state_names, states
+from ..._host_states import states
+from ..._passes.closed_gates import begun_hosts, closed_event, gates_to_close, in_pieces, opened_at
 from ..._planner.blockers import command_text
 from ..._state.keys import Keys
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
@@ -47,7 +47,7 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         # Everything that can fail on bad input runs before the first write.
         members = members_of(snapshot, ledger, command.fleet)
         keys = writer.store.keys
-        gates = _to_close(keys, snapshot, members)
+        gates = gates_to_close(keys, snapshot, members)
         exposed = _admitted_by_shared_gates(snapshot, members)
         if ledger.state != ABORTED:
             refuse_unless(ledger, (RUNNING, PAUSED), "aborted")
@@ -55,7 +55,7 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
             was = {WAS: COMPLETE} if ledger.was_complete else {}
             ledger = replace(ledger, state=ABORTED, command={**given, **was})
             writer.write(ledger, {"what": "abort", **command_fields(given)})
-        for piece in _close_in_turn(keys, gates, writer.places):
+        for piece in in_pieces(keys, gates, writer.places):
             hosts = _closed_hosts(keys, piece)
             # A record that keeps changing is no longer compared, or no gate would be closed.
             compared = [
@@ -65,11 +65,11 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
             ]
             checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(piece) * writer.places]
             # A host that a planner admitted and that has started still counts as admitted by its new gate.
-            opened_at = [_opened_at(keys, snapshot, members, one) for one in piece]
-            puts = [put(one.key, one.after or "", at) for one, at in zip(piece, opened_at, strict=True)]
+            at = [opened_at(keys, snapshot, members, one) for one in piece]
+            puts = [put(one.key, one.after or "", since) for one, since in zip(piece, at, strict=True)]
             operations = [*checks, *puts]
             try:
-                writer.write(ledger, {"what": "close", **_closed(keys, piece)}, operations, piece)
+                writer.write(ledger, {"what": "close", **closed_event(keys, piece)}, operations, piece)
             except Conflict as conflict:
                 conflicts.update(conflict.details.get("keys", ()))
                 raise
@@ -81,55 +81,9 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
     return write_command(store, act, dry=dry)
 
 
-def _to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
-    """Return the gates to write: own gates for hosts that have begun, then the gates to close. The global gate comes last."""
-    found = states.read_states(snapshot, members)
-    begun = _begun(snapshot, members)
-    gates = snapshot.gates
-
-    def open_ones(of: Mapping[str, GateValue]) -> list[str]:
-        return [name for name, gate in of.items() if _is_open(gate, snapshot.current_version)]
-
-    own = [
-        Change(keys.gate("host", host), None, OPEN)
-        for host, one in found.items()
-        if host in begun and host not in gates.hosts and one.gate.is_open
-    ]
-    closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
-    closed += [("role", role, gates.roles[role].text) for role in sorted(open_ones(gates.roles))]
-    wide = [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
-    # Without a global gate, every host without another gate is admitted.
-    if gates.everywhere is None or _is_open(gates.everywhere, snapshot.current_version):
-        wide.append(Change(keys.gate("global"), gates.everywhere.text if gates.everywhere else None, CLOSED))
-    return own + wide
-
-
-def _begun(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
-    """Return the hosts that have reported a start, an upgrade or a failure.
-
-    A host that was admitted and never reported has not begun, even if it is lost. A push run that has only the lease of a host has done
-    nothing on it: it reports the start first, and only if the gate is still open.
-    """
-    found = states.read_states(snapshot, members)
-    ended = (state_names.UPGRADED, state_names.FAILED)
-    return {host for host, one in found.items() if one.has_started or one.state in ended}
-
-
-def _opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
-    """Return when planners admitted the host whose own gate an abort opens (unix seconds); 0 if they did not, or if it closes the gate.
-
-    A host that has ended keeps the time of its role's gate, as it may fall back and start again behind its own gate.
-    """
-    if gate.after != OPEN:
-        return 0
-    host = gate.key.removeprefix(keys.gate("host", ""))
-    answer = snapshot.gates.answer(host, members[host], snapshot.current_version)
-    return answer.at if answer.scope == "role" or admitted.was_admitted(snapshot, host, members[host]) else 0
-
-
 def _admitted_by_shared_gates(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, str]:
     """Return host -> role for hosts that the gate of their role or the global gate admits, and that have not begun."""
-    found, begun = states.read_states(snapshot, members), _begun(snapshot, members)
+    found, begun = states.read_states(snapshot, members), begun_hosts(snapshot, members)
     own = snapshot.gates.hosts
     return {host: one.role for host, one in found.items() if one.gate.is_open and host not in own and host not in begun}
 
@@ -151,40 +105,3 @@ def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Ope
     """Return comparisons that fail a write if one of the hosts has written its record since it was read."""
     records = snapshot.records
     return [compare(keys.record(host), records[host].index if host in records else 0) for host in hosts]
-
-
-def _close_in_turn(keys: Keys, gates: Sequence[Change], places: int) -> list[list[Change]]:
-    """Return the gates in pieces, one for each write. A role gate and the global gate have a write of their own.
-
-    :param places: how many keys each gate is written to.
-    """
-    own = keys.gate("host", "")
-    hosts = [one for one in gates if one.key.startswith(own)]
-    # A write compares a record for each host gate, and the records of many hosts for a shared gate.
-    most = MOST_GATES // (1 + places)
-    return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [
-        [one] for one in gates if not one.key.startswith(own)
-    ]
-
-
-def _is_open(gate: GateValue, current_version: str | None) -> bool:
-    """Return whether a gate admits hosts. An unreadable gate does not, so it does not stop an abort."""
-    try:
-        return gate.is_open(current_version)
-    except UpgradeError:
-        return False
-
-
-def _closed(keys: Keys, gates: Sequence[Change]) -> dict[str, object]:
-    """Return the hosts and roles whose gates an abort writes, as fields of a history entry."""
-    hosts, roles = {}, {}
-    for one in gates:
-        scope, _slash, name = one.key[len(keys.gates) :].partition("/")
-        if scope == "global":
-            return {"reason": "the rollout was aborted, and the global gate was open"}
-        if scope == "role":
-            roles[name] = {"reason": "the rollout was aborted"}
-        else:
-            closed = one.after == CLOSED
-            hosts[name] = "the rollout was aborted" if closed else "it has begun, so its gate stays open"
-    return {"hosts": hosts, "roles": roles}

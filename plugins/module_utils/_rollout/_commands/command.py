@@ -16,7 +16,6 @@ from ..._consul.operations import Change, net_changes
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import Snapshot, find_members
 from ..._fleet.ledger import ABORTED, COMPLETE, Ledger
-from ..._passes.planner_pass import is_same_rollout
 from ..._planner.plan import Plan
 from ..._planner.reconcile import make_plan
 from ..._rules.instructions import parse
@@ -24,6 +23,7 @@ from ..._state.keys import Keys
 from ..._state.layout import refuse_to_plan
 from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store, current_user
+from ..desired_ledger import is_same_rollout
 from ..host_health_notes import with_checks
 
 

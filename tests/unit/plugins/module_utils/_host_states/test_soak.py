@@ -13,7 +13,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
-from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.soak import health_state
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules, parse_health_rules
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -249,12 +248,3 @@ def test_report_times_in_the_future_do_not_count() -> None:
 def test_without_any_time_no_host_is_lost() -> None:
     site = fleet(compute=1).opened("compute1")
     assert remember(site, {"health": {"progress_deadline": 1}}).startswith("upgrading: ")
-
-
-def test_a_planner_whose_clock_is_behind_does_not_end_the_soak_of_others() -> None:
-    rules = HealthRules(soak=60)
-    stored = HealthMark(NEW, 10_000, False, None)
-    behind = health_state(rules, 2_860, NEW, stored, None)
-    assert (behind.is_well, behind.mark) == (False, stored)
-    assert not health_state(rules, 10_059, NEW, behind.mark, None).is_well
-    assert health_state(rules, 10_060, NEW, behind.mark, None).is_well
