@@ -104,17 +104,23 @@ class ConsulClient:
         :raises Conflict: if one of these does not exist.
         :raises UpgradeError: ``unreachable``, ``denied``, ``tls``, ``consul_error``.
         """
+        single = list(known)
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
-        operations += [{"KV": {"Verb": "get", "Key": key}} for key in known]
-        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
+        operations += [{"KV": {"Verb": "get", "Key": key}} for key in single]
+        # Consul leaves out what the token may not read. That is no outage.
+        found = self._entries(self._retrying(lambda: self._transact_reading(operations, all_of_them=not single)))
+        for key in sorted({*single} - {one.key for one in found}):
+            if self.get(key) is not None:
+                raise self._not_consul(f"it left out {key}, which it has")
+            raise Conflict("conflict", f"{key} was deleted while it was read.", key=key)
+        return found
 
     def read_known(self, keys: Sequence[str]) -> list[KVEntry]:
         """Return the entries of at most 64 keys that must exist: one request.
 
         :raises Conflict: if one does not exist.
         """
-        operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
-        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
+        return self.read((), keys)
 
     def read_visible(self, keys: Sequence[str]) -> list[KVEntry]:
         """Return the entries of at most 64 keys that must exist, without those that the token may not read: one request.

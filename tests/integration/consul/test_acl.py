@@ -348,10 +348,16 @@ def test_without_a_token_nothing_is_read_and_nothing_is_a_yes(guarded: Agent, kv
     assert kv.tree() == {}
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
 @pytest.mark.parametrize("hidden", [f"{GATES}/", "upgrade/hold/", "upgrade/", "config_state/"])
-def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: RawKV, hidden: str) -> None:
+def test_what_a_token_may_not_read_is_not_taken_for_absent(
+    guarded: Agent, kv: RawKV, hidden: str, has_begun: bool
+) -> None:
     kv.put(f"{GATES}/host/compute1", "True")
     kv.put("upgrade/hold/host/compute1", "{}")
+    if has_begun:
+        # Each rollout and each hold writes it.
+        kv.put("upgrade/hold/", "")
     before = kv.tree()
     store = store_with(guarded, new_token(kv, ALL_BUT.format(hidden)))
     for act in (
@@ -359,6 +365,7 @@ def test_what_a_token_may_not_read_is_not_taken_for_absent(guarded: Agent, kv: R
         lambda: ask_store(store, names(compute=100)),
         lambda: read_fleet(store),
         lambda: make_pass(store, PassRequest(version="2", rules=UNLIMITED)),
+        lambda: report_to(store, HostReport("compute1", "2", "started", role="compute")),
     ):
         with pytest.raises(UpgradeError) as caught:
             act()
