@@ -128,10 +128,13 @@ class Operator:
         self._gone_back = plan.rollback is None
         # Playbook -> how often the status has advised it.
         self.advice: Counter[str] = Counter()
+        # Consul's index at the beginning of the first rollout, 0 as long as it is not known. Its entry in the history is removed later.
+        self._first = 0
 
     def work(self) -> None:
         """Work until killed."""
         while True:
+            self._note_first()
             self._chance_to_go_back()
             if self._shared.calm.value:
                 self.help()
@@ -148,6 +151,12 @@ class Operator:
             time.sleep(self._chance.uniform(0.05, 0.4))
         while True:
             time.sleep(1)
+
+    def _note_first(self) -> None:
+        if not self._first:
+            with patience():
+                entry = self._store.client.get(self._store.keys.event(1))
+                self._first = entry.modify_index if entry is not None else 0
 
     def _chance_to_go_back(self) -> None:
         if self._gone_back:
@@ -295,9 +304,9 @@ class Operator:
         After a restore, a host that had reported the version may start again behind the gate that came back. What else is shown as not
         admitted is a fault, and keeps the rollout from its end.
         """
-        snapshot, first = self._store.snapshot(), self._store.client.get(self._store.keys.event(1))
+        snapshot = self._store.snapshot()
         plan = make_pass(self._store, PassRequest(fleet=FLEET), dry=True).plan
-        early = {host for host, one in snapshot.records.items() if first is not None and one.index < first.modify_index}
+        early = {host for host, one in snapshot.records.items() if one.index < self._first}
         may_be = [*plan.hosts] if self._plan.restore else early
         hosts = [host for host in may_be if host in plan.hosts and plan.hosts[host].unadmitted]
         if hosts:

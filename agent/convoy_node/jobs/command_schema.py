@@ -89,7 +89,7 @@ def parse_schema(name: str, content: bytes) -> CommandSchema:
         if not _NAME.fullmatch(argument):
             raise _bad(name, f"{_sanitized(argument)} can't be an argument; give lowercase letters, digits and _")
         _check_schema(name, f"properties.{argument}", schema)
-    if not isinstance(required, list) or any(one not in found for one in required):
+    if not isinstance(required, list) or any(not isinstance(one, str) or one not in found for one in required):
         raise _bad(name, f"required is {_sanitized(required)}; give a list of names in properties")
     return CommandSchema(found, tuple(required), float(timeout), repeatable, str(data.get("description", "")))
 

@@ -68,8 +68,11 @@ class Output:
 
 
 def clean(content: bytes) -> str:
-    """Return output as text that is safe on a terminal: lines of printable characters, whatever its source is."""
-    text = content.decode("utf-8", "replace").replace("\r\n", "\n").expandtabs()
+    """Return output as text that is safe on a terminal: lines of printable characters, whatever its source is.
+
+    It has at most two characters for each byte, so that no end of it is cut off where it is read.
+    """
+    text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\t", "  ")
     return "".join(one if one == "\n" or one.isprintable() else "?" for one in text)
 
 

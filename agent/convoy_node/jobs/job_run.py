@@ -250,6 +250,9 @@ class JobRun:
                 f"The machine {sanitize(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
                 f"convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
+        if before is not None and before.state in ENDED:
+            # What this node knows of the job stays, whatever run the record names.
+            return replace(before, run=str(run))
         now = int(time.time())
         error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so its result is unknown"
         # It began before now, so it expires before this. The job itself may be unreadable.

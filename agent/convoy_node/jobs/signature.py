@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,8 @@ NAMESPACE = "job@convoy.upgrade"
 _SECONDS = 20
 _MOST_BYTES = 1_000_000
 _MOST_SIGNATURE = 20_000
+# The key itself in a line of allowed_signers.
+_KEY = re.compile(r"\bAAAA[A-Za-z0-9+/]+=*")
 _FOLDERS = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -55,7 +58,7 @@ def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> 
                 f"The job is signed with a key that is not in {allowed_signers} of this node: {_last_line(found)}. Sign it with an allowed "
                 "key, or add the key on the node."
             )
-        for name in names:
+        for name in dict.fromkeys((*names, *_other_names(keys, names))):
             words = ["verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)]
             verified = _keygen(words, text)
             if verified.returncode == 0:
@@ -64,6 +67,20 @@ def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> 
         f"The signature by {sanitize(names[0], 200)} does not fit the job: {_last_line(verified)}. The command, its arguments, its hosts, "
         "its expiry or the key prefix differ from what was signed. Begin a new job, and find out who changed this one."
     )
+
+
+def _other_names(keys: bytes, names: Sequence[str]) -> list[str]:
+    """Return the names of the other lines that have the same keys as the lines with these names.
+
+    find-principals stops at the first line, which may be for another namespace.
+    """
+    lines = [
+        (line.split()[0].strip('"'), found.group())
+        for line in keys.decode("utf-8", "replace").splitlines()
+        if (found := _KEY.search(line)) and not line.lstrip().startswith("#")
+    ]
+    same = {key for name, key in lines if name in names}
+    return [name for name, key in lines if key in same]
 
 
 def check_signers(allowed_signers: str = FILE) -> None:

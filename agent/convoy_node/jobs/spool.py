@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..machine.errors import sanitize
-from ..machine.processes import kill_tree, start_ticks
+from ..machine.processes import kill_session, kill_tree, start_ticks
 from ..node import state
 from ..node.gate import is_job_id
 from .job import NodeJob
@@ -74,10 +74,13 @@ class JobEntry:
 
     def kill_command(self) -> bool:
         """Kill the command that outlived the process that ran it; return whether there was one."""
-        if not self.child or self.boot != state.boot_id() or start_ticks(self.child) != self.child_ticks:
+        if not self.child or self.boot != state.boot_id():
             return False
-        kill_tree(self.child)
-        return True
+        is_there = start_ticks(self.child) == self.child_ticks
+        if is_there:
+            kill_tree(self.child)
+        # What it has started may outlive it, in its session.
+        return kill_session(self.child, f"CONVOY_JOB={self.id}") or is_there
 
 
 def own_process() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -43,6 +43,23 @@ def kill_tree(pid: int) -> None:
             os.kill(one, signal.SIGKILL)
 
 
+def kill_session(leader: int, variable: str) -> bool:
+    """Kill the processes of a session whose leader may have ended; return whether there were any.
+
+    :param leader: the PID of its leader.
+    :param variable: ``NAME=VALUE`` in the environment that they have from it. Another session may have got the same PID.
+    """
+    found = []
+    for pid, fields in _processes():
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if int(fields[3]) == leader and variable.encode() in environment:
+                found.append(pid)
+    for pid in found:
+        kill_tree(pid)
+    return bool(found)
+
+
 def start_ticks(pid: int) -> Optional[int]:
     """Return when a process started, in clock ticks since boot; None if it does not run. A PID is used again, this time is not."""
     try:
@@ -53,12 +70,16 @@ def start_ticks(pid: int) -> Optional[int]:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    return [child for child, fields in _processes() if int(fields[1]) == pid]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Yield the PID of each process that runs, and the fields of its status after its name."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
-        with contextlib.suppress(OSError, IndexError, ValueError):
+        with contextlib.suppress(OSError):
             # The name of the program, in parentheses, may contain spaces.
-            if int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]) == pid:
-                found.append(int(folder.name))
-    return found
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if len(fields) > 3 and fields[0] != "Z":
+                yield int(folder.name), fields

@@ -82,10 +82,10 @@ class HostState:
     def needs_its_gate(self) -> bool:
         """Whether it was admitted and is upgrading, but its gate is closed, as when a new rollout began after its start.
 
-        It may have been silent for so long that it is lost: it waits for its gate. A start in its record is not enough, because a host may write
-        anything there.
+        It may have been silent for so long that it is lost, as it waits for its gate. In a rollback, such a host has no slot, and waits to be
+        retried. A start in its record is not enough, because a host may write anything there.
         """
-        is_midway = self.state == UPGRADING or (self.state == LOST and self.has_started)
+        is_midway = self.state == UPGRADING or (self.state == LOST and self.has_started and self.takes_a_slot)
         if not is_midway or self.is_soaking or self.gate.is_open:
             return False
         return self.hold is None and self.was_admitted and not self.is_busy

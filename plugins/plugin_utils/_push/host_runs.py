@@ -349,7 +349,13 @@ class HostRuns:
     def _report(self, report: HostReport) -> None:
         run = self._run
         if run.is_job:
-            self._pool.with_retries(lambda store: write_job_report(store, report, run.command))
+
+            def write(store: Store) -> None:
+                # Another run may have taken over the host since.
+                lease = check_lock(store.keys.lease(report.host), self._session.name)
+                write_job_report(store, report, run.command, [lease])
+
+            self._pool.with_retries(write)
         else:
             self._pool.with_retries(lambda store: write_report(store, report))
 

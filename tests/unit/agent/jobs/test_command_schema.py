@@ -94,6 +94,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name(arguments: dict[str, Any]
         ({"timeout": 86401}, "up to 86400"),
         ({"repeatable": "yes"}, "give true or false"),
         ({"required": ["other"]}, "give a list of names in properties"),
+        ({"required": [["a"]]}, "give a list of names in properties"),
         ({"properties": {"A": {"type": "string"}}, "required": []}, "lowercase letters"),
         ({"properties": {"a": {}}, "required": []}, "properties.a.type is null"),
         ({"properties": {"a": {"type": "object"}}, "required": []}, "give one of string"),

@@ -124,4 +124,4 @@ def test_head_and_tail_of_a_long_output_are_kept() -> None:
 
 
 def test_output_is_safe_on_a_terminal() -> None:
-    assert clean(b"\x1b[31mred\x1b[0m\r\nnext\x07\x00\xff\tend\rX") == "?[31mred?[0m\nnext??\ufffd end?X"
+    assert clean(b"\x1b[31mred\x1b[0m\r\nnext\x07\x00\xff\tend\rX") == "?[31mred?[0m\nnext??\ufffd  end?X"

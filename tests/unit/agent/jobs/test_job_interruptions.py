@@ -258,7 +258,9 @@ sys.exit(job_run.JobRun(settings, folder / "node.lock", "test", Spool(str(folder
 def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
     is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"echo $$ >>{trusted}/ran; test -e {trusted}/again || exec sleep 300", repeatable=is_repeatable)
+    orphan = f"(sleep 300 & echo $! >{trusted}/orphan)"
+    script = f"echo $$ >>{trusted}/ran; test -e {trusted}/again && exit; {orphan}; exec sleep 300"
+    install("a", script, repeatable=is_repeatable)
     node.admit("j1")
     keys = {key: (one.value.decode(), one.index, one.flags) for key, one in node.consul.keys.items()}
     (trusted / "keys").write_text(json.dumps(keys))
@@ -267,7 +269,9 @@ def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
     )
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         until = time.monotonic() + 60
-        while time.monotonic() < until and not any(one.child for one in node.spool.entries()):
+        while time.monotonic() < until and not (
+            any(one.child for one in node.spool.entries()) and (trusted / "orphan").exists()
+        ):
             time.sleep(0.05)
         (entry,) = node.spool.entries()
         assert entry.state == STARTED and entry.is_running and needs_run_of(node) == ""
@@ -278,7 +282,9 @@ def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
     assert node.record["state"] == "started"
     assert needs_run_of(node) == "j1"
     node.run()
-    assert not Path(f"/proc/{entry.child}").exists() or "Z" in Path(f"/proc/{entry.child}/stat").read_text()
+    # One that it left to init is in its session.
+    for one in (entry.child, int((trusted / "orphan").read_text())):
+        assert not Path(f"/proc/{one}").exists() or " Z " in Path(f"/proc/{one}/stat").read_text()
     assert node.record["state"] == "lost"
     assert node.record["error"].startswith("lost: the process that ran it ended, and its command was killed")
     assert len((trusted / "ran").read_text().split()) == 1
@@ -392,19 +398,25 @@ def test_a_start_that_this_node_does_not_remember_is_lost_even_if_it_would_refus
 
 @pytest.mark.parametrize("is_repeatable", [False, True])
 @pytest.mark.parametrize("state", [DONE, FAILED, LOST])
+@pytest.mark.parametrize("run", ["r1", "r0"])
 def test_an_end_that_consul_has_forgotten_is_reported_again_and_nothing_runs_again(
-    state: str, is_repeatable: bool, node: Node, install: Install, trusted: Path
+    run: str, state: str, is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
     install("a", f"touch {trusted}/ran", repeatable=is_repeatable)
     node.admit("j1")
     node.spool.prepare()
-    # As after an older snapshot of Consul was restored, which has only the start.
+    # As after an older snapshot of Consul was restored, which has only this start or an earlier one, or as a stolen token would write it.
     one = JobEntry("j1", "a", int(time.time()) + 600, state, "r1", at=1, ended=2, error="its error", is_reported=True)
     node.spool.add(one)
-    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": "r1"}))
+    node.consul.put(RECORD, json.dumps({"job": "j1", "state": "started", "run": run}))
     assert node.run() == (0 if state == DONE else 1)
     assert (node.record["state"], node.record["error"]) == (state, "its error")
+    assert [(found.state, found.is_reported) for found in node.spool.entries()] == [(state, True)]
     assert not (trusted / "ran").exists()
+    if state == DONE:
+        node.retry()
+        assert node.run() == 1, "what is done runs no second time"
+        assert not (trusted / "ran").exists()
 
 
 def entry(identifier: str, expires: int, entry_state: str = DONE, **facts: Any) -> JobEntry:

@@ -199,3 +199,14 @@ def test_without_room_for_temporary_files_a_job_is_refused_with_what_to_do(
         assert "no temporary files can be written (No space left on device)" in refusal(job, keys)
     assert made and not Path(made[0]).exists()
     assert verify_signature(job, "", str(keys / "allowed_signers")) == "ann@example.com"
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_key_on_two_lines_is_allowed_by_the_line_for_jobs(is_first: bool, keys: Path) -> None:
+    key = (keys / "ann.pub").read_text()
+    lines = [f'ann-git namespaces="git" {key}', f'ann-jobs namespaces="{NAMESPACE}" {key}']
+    (keys / "allowed_signers").write_text("".join(reversed(lines) if is_first else lines))
+    found = verify_signature(signed(JOB, keys / "ann"), "", str(keys / "allowed_signers"))
+    assert found == "ann-jobs"
+    (keys / "allowed_signers").write_text(lines[0])
+    assert "does not fit the job" in refusal(signed(JOB, keys / "ann"), keys)

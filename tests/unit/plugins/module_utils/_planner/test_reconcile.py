@@ -279,6 +279,12 @@ def test_a_host_that_is_lost_as_its_gate_was_closed_goes_on_when_its_role_may() 
         "when its role may go on"
     )
     assert opened(site.upgraded("controller1").plan(rules)) == ["compute1"]
+    assert site.ledger is not None
+    back = replace(site.ledger, rollback=True)
+    # In a rollback, it has no slot that it could go on in.
+    site.ledger, ledger = back, site.ledger
+    assert opened(site.plan(rules)) == ["compute2"]
+    site.ledger = ledger
     site.gated_at = int(site.now)
     assert site.opened("compute1").plan(rules).hosts["compute1"].state == "upgrading"
 
