@@ -238,10 +238,16 @@ def _known_hosts(only: Sequence[str], fleet: Mapping[str, str]) -> AbstractSet[s
     Only the planner knows the groups of the rules and hosts that are not in the inventory. It refuses other names.
     """
     known = []
+    # Without the groups of the rules, what they leave out or narrow is unknown.
+    is_narrowed = False
     for one in only:
         with contextlib.suppress(UpgradeError):
             select_hosts([one.lstrip("!&")], fleet, {})
             known.append(one)
+            continue
+        is_narrowed |= one[:1] in ("!", "&")
+    if is_narrowed:
+        return frozenset()
     if not any(one[0] not in "!&" for one in known) and any(one[:1] not in ("!", "&") for one in only):
         return frozenset()
     try:

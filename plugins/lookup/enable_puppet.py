@@ -15,7 +15,8 @@ description:
   - A hold on the host, its role or the whole fleet overrides open gates.
   - If a gate is missing, the key of JioCloud's code is read. So the result is correct before, during and after a migration.
   - It takes one request for any number of hosts. With a token, there are up to three more, because Consul hides keys that the token may not
-    read. One checks that there are no holds, one that there are no gates, and one that there are no gates of JioCloud's code.
+    read. One checks that there are no holds, one that there are no gates, and one that there are no gates of JioCloud's code. Before the first
+    rollout or hold, there is one more.
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - convoy.upgrade.consul.plugin

@@ -133,7 +133,8 @@ options:
   restart:
     description:
       - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
-      - It has no effect if the rollout was not aborted.
+      - Begin a complete rollout again, if hosts do not run its version, such as hosts that joined later. They are admitted under the rules then.
+      - It has no effect on any other rollout.
     type: bool
     default: false
   by:

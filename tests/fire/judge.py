@@ -356,8 +356,9 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
     if event["what"] == "open":
         found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(told - opened)]
     elif event["what"] == "close":
-        # A host that has begun keeps a gate of its own when that of its role is closed.
-        told = {f"host/{host}" for host in FLEET if is_open(step.before, host) and facts.record(host)} & told
+        # A host that has begun or runs the version keeps a gate of its own when that of its role is closed.
+        has_begun = [host for host in FLEET if facts.record(host) or facts.has_reported(host)]
+        told = {f"host/{host}" for host in has_begun if is_open(step.before, host)} & told
     else:
         told = set()
     found += [f"the gate {name} was opened, and the event {event['what']} has it not" for name in sorted(opened - told)]

@@ -162,7 +162,7 @@ class _Night:
             self._result.begun["job" if _is_job(after) else "version"] += 1
             if before.get("state") in _UNDER_WAY:
                 say(f"{after['version']} took the place of {before['version']}, which was {before['state']}")
-        if _LEDGER in changed and _is_job(after) and _is_job(before):
+        if _LEDGER in changed and _is_job(after):
             touched = [key for key in changed if key.startswith(_OF_PUPPET)]
             if touched:
                 say(f"a job changed {touched}")

@@ -22,3 +22,5 @@ def test_nights_of_jobs_break_no_rule(seeds: range) -> None:
         assert result.faults
     for count in (sum(result.begun["job"] for result in results), sum(result.runs for result in results)):
         assert count >= len(results)
+    # Otherwise the nights would show nothing of these.
+    assert sum(result.begun["version"] for result in results) and sum(result.lost for result in results)

@@ -38,7 +38,8 @@ def is_rebooting(version_file: str) -> bool:
         words = Path(f"{version_file}.reboot").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return False
-    return len(words) == 2 and words[1] == _boot_id()
+    # The version, the kernel that is to run if it is known, and the boot.
+    return len(words) in (2, 3) and words[-1] == _boot_id()
 
 
 class PuppetRuns:

@@ -94,7 +94,7 @@ def _with_hosts(part: str, groups: Mapping[str, Sequence[str]]) -> str:
     if not fitting:
         return part
     # Leading flags, such as (?i), have to stay there.
-    flags = re.match(r"~(\(\?[aiLmsux]+\))", name)
+    flags = re.match(r"~((?:\(\?[aiLmsux]+\))+)", name)
     own = name[flags.end() :] if flags is not None else name[1:]
     # A glob or an expression may fit other names too, and a group of the rules may have the same name.
     found = (

@@ -137,8 +137,8 @@ def gates_to_open(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles and the hosts whose gates this pass opens.
 
-    A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, the rules have no window, freeze or
-    failure budget, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them
+    A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, the rules have no window, freeze, failure
+    budget or complete sets, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them
     is held, busy with other work, or started without an admission, and no host of another role reads this gate. A host's own gate takes precedence
     over the gate of its role, so it is opened too.
     """
@@ -172,7 +172,7 @@ def _admits_all(fleet: FleetState, position: Position, role: str) -> bool:
     if position.slots.limits[role] or not position.is_last_stage or role in fleet.services:
         return False
     rules = fleet.rules
-    return not (rules.windows or rules.freezes or rules.failures != FailureRules())
+    return not (rules.windows or rules.freezes or rules.complete_sets or rules.failures != FailureRules())
 
 
 def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:

@@ -19,7 +19,7 @@ from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_memb
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.admitted import still_admitted, without_unstarted
 from .._host_states.state_names import UPGRADED
-from .._host_states.states import read_states
+from .._host_states.states import read_states, reported_version
 from .._planner.blockers import command_text
 from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
@@ -348,6 +348,8 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
             "(-e restart=true), or go back with convoy.upgrade.rollback.",
         )
     begins = snapshot.current_version != version or over
+    if not begins and request.restart and request.since is None and not begun:
+        begins = old is not None and old.state == COMPLETE and _has_others(request, snapshot, version)
     if begins and (request.since is not None or begun):
         raise other_rollout(snapshot)
     if request.began is not None and old is not None and (old.version, old.since) != (version, request.began):
@@ -355,6 +357,12 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     if begins and request.rolls_back is not None and not is_same_rollout(request.rolls_back, old):
         raise other_rollout(snapshot)
     return begins
+
+
+def _has_others(request: PassRequest, snapshot: Snapshot, version: str) -> bool:
+    """Return whether hosts do not run a version, such as those that joined after its rollout was complete. They are no part of it."""
+    hosts = {*snapshot.reports, *(request.fleet or ())}
+    return any(reported_version(snapshot, host) != version for host in hosts)
 
 
 def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger | None:

@@ -108,6 +108,12 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
             return None if blocker.is_temporary else Decision(admitted=False, state=view.state, reason=blocker.reason)
         if _waits_for_gate(run, latest, host):
             return None
+        if not view.started and _joined_later(run, latest, host):
+            reason = (
+                "the rollout was complete before it joined or fell back, so no rule limits it; to upgrade it under the rules, begin the rollout "
+                "again with -e restart=true"
+            )
+            return Decision(admitted=False, state=view.state, reason=reason)
         return Decision(admitted=True, state=view.state, reason=view.reason)
     # A broken host still has its slot, so only a blocker of the whole rollout keeps it from a retry. It may have exhausted the failure
     # budget itself, so that one does not.
@@ -163,6 +169,12 @@ def chosen_to_retry(latest: PassView, broken: Sequence[str], waiting: Collection
         not possible <= admitted(chosen, chosen) if chosen else bool(admitted(waiting, broken) - admitted(waiting, ()))
     )
     return broken if are_in_the_way else chosen
+
+
+def _joined_later(run: PushRun, latest: PassView, host: str) -> bool:
+    """Return whether only the global gate admits a host, which planners open when a rollout is complete."""
+    one = _state_of(run, latest, host)
+    return one is not None and bool(one.gate.is_open) and one.gate.scope == "global"
 
 
 def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:

@@ -451,7 +451,8 @@ class HostRuns:
                 host_run.left_to_others.pop(0)
                 continue
             found = self._wait_for_once(host_run, name)
-            if found is None:
+            # Another run may have begun it under the name of this host.
+            if found is None or found.state == once_for_all.RUNNING:
                 raise UpgradeError(
                     "once_gone",
                     f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. "

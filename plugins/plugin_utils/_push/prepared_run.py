@@ -13,7 +13,7 @@ from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
-from ...module_utils._host_states.state_names import PENDING, UPGRADING
+from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
@@ -191,19 +191,20 @@ def check_services(request: RunRequest) -> None:
 
 
 def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
-    """Refuse hosts of the run that have the node agent too. Hosts that have begun are not checked: the run has to end there.
+    """Refuse hosts of the run that have the node agent too. Those on which a push run has begun are not checked: the run has to end there.
 
-    The agent of an admitted host would begin the same upgrade beside Ansible.
+    The agent of an admitted host would begin the same upgrade beside Ansible, or go on with it, also if the host was held or lost before.
 
     :raises UpgradeError: ``agent_on_push_host``.
     """
     views = request.plan["hosts"]
-    # Those that the plan admits count as upgrading in it.
-    found = [
-        host
-        for host in hosts
-        if views[host]["release"] and views[host]["state"] in (PENDING, UPGRADING) and not views[host]["started"]
-    ]
+
+    def is_agents(view: Mapping[str, Any]) -> bool:
+        # An agent has no steps, unless it runs services.
+        begun_by_push = view["begun"] == request.version and view["steps"] and not view["services"]
+        return bool(view["release"]) and view["state"] != UPGRADED and not begun_by_push
+
+    found = [host for host in hosts if is_agents(views[host])]
     if found:
         they = "it" if len(found) == 1 else "them"
         raise UpgradeError(

@@ -200,7 +200,10 @@ def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     for host in scope.resumed:
-        done = plan["hosts"][host].get("done") or ()
+        view = plan["hosts"][host]
+        if not (view["started"] or view["begun"]):
+            continue
+        done = view.get("done") or ()
         found.setdefault(f"after {done[-1]}" if done else "with the first step", []).append(host)
     return [
         f"An earlier run began the upgrade of {listing(hosts, 5)} and did not finish it; this one continues {where}."

@@ -249,10 +249,18 @@ def test_a_host_that_has_the_agent_too_is_refused_by_a_run_that_would_begin_it(
     assert (refused["failure"]["code"], refused["failure"]["details"]) == ("agent_on_push_host", {"hosts": ["web2"]})
     assert "Nothing was touched: Ansible upgrades web2, and the agent convoy-node on it" in refused["msg"]
     assert refused["msg"].endswith("convoy.upgrade.forget -e host=web2.")
-    # Another part of the fleet goes on, and so does what a run has begun there.
+    # Another part of the fleet goes on, and so does what a run has begun there, but not what the agent has.
     assert not run(prepared(roles, FLEET, [HOST], **rules), environ=WATCHED)[-1]["failed"]
-    consul.put("upgrade/hosts/web2", json.dumps({**mine, "version": "v2", "state": "started", "times": {"started": 2}}))
+    begun = {**mine, "version": "v2", "state": "started", "times": {"started": 2}}
+    for more in ({}, {"trail": [[2, "nginx", "stop"]], "services": "a1"}, {"state": "failed", "error": "no disk"}):
+        consul.put("upgrade/hosts/web2", json.dumps({**begun, **more}))
+        refused = run(prepared(roles, FLEET, retry_failed=True, **rules), environ=WATCHED)[-1]
+        assert refused["failure"]["code"] == "agent_on_push_host", more
+    consul.put("upgrade/hosts/web2", json.dumps({**begun, "trail": [[2, "nginx", "stop"]]}))
     assert not run(prepared(roles, FLEET, **rules), environ=WATCHED)[-1]["failed"]
+    # A hold of its own ends with its next report.
+    consul.put("upgrade/hosts/web2", json.dumps({**mine, "held": "Puppet is disabled"}))
+    assert run(prepared(roles, FLEET, **rules), environ=WATCHED)[-1]["failure"]["code"] == "agent_on_push_host"
 
 
 @pytest.mark.thorough

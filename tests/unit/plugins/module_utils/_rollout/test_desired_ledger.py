@@ -270,6 +270,15 @@ def test_a_rollout_that_begins_again_does_not_end_the_soaks_of_its_hosts(ledger:
     assert again.begins and again.ledger.begun_index == expected
 
 
+def test_a_complete_rollout_begins_again_on_request_if_hosts_are_not_part_of_it() -> None:
+    there = fleet(replace(LEDGER, state=COMPLETE)).upgraded("web1", "web2", "db1")
+    assert not wanted(there, NEW, restart=True).begins
+    assert not wanted(there, NEW, fleet={"db2": "db"}).begins
+    again = wanted(there, NEW, fleet={"db2": "db"}, restart=True)
+    assert (again.begins, again.ledger.state, again.ledger.previous_version) == (True, RUNNING, OLD)
+    assert wanted(there.running(OLD, "web1"), NEW, restart=True).begins
+
+
 def test_another_inventory_does_not_move_hosts_to_roles_without_rules() -> None:
     rules = {"rolling_rules": {"global": 2, "roles": {"db": 1}}, "role_order": {"web": ["db"]}}
     ledger = replace(LEDGER, instructions=rules, members={"db": 2, "web": 2})

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -47,3 +48,22 @@ def test_a_host_that_was_admitted_begins_in_no_pause(state: str, has_started: bo
         decision = decide(run, PassView(found, found.hosts(), 0), "web1")
     assert (decision is not None and decision.admitted) is (has_started or state == "running")
     assert decision is None or decision.admitted
+
+
+def test_a_host_that_joins_after_a_rollout_is_admitted_only_once_it_begins_again() -> None:
+    fleet = {"web1": "web", "web2": "web", "web3": "web"}
+    rules = {"rolling_rules": {"global": 1}}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        consul.write("running/versions/2/web1", "1")
+        make_pass(store, PassRequest("2", rules, fleet={"web1": "web"}, converge=True))
+        assert consul.keys["config_state/enable_puppet/global"] == b"True"
+        run = PushRun(store.settings, "2", UPGRADE, fleet, {}, tuple(fleet))
+
+        def decided(**more: Any) -> list[str]:
+            found = make_pass(store, PassRequest("2", fleet=fleet, **more))
+            view = PassView(found, found.hosts(), 0)
+            return [host for host in ("web2", "web3") if decide_finally(run, view, host).admitted]
+
+        assert decided(limit=["web2"]) == []
+        assert decided(restart=True) == ["web2"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import Change
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import abort
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.ledger_writer import MOST_GATES
 from fleets import KEYS, OLD, Fleet, fleet
@@ -17,7 +18,7 @@ from fleets import KEYS, OLD, Fleet, fleet
 def closing(site: Fleet, *leases: str) -> list[tuple[str, str | None, str | None]]:
     """Return the gates that an abort writes, in order: name, before, after."""
     snapshot = replace(site.snapshot(), leases=frozenset(leases))
-    found = abort._to_close(KEYS, snapshot, site.members)
+    found = closed_gates.gates_to_close(KEYS, snapshot, site.members)
     return [(one.key.removeprefix(KEYS.gates), one.before, one.after) for one in found]
 
 
@@ -96,7 +97,7 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
         Change(KEYS.gate("host", "compute2"), "True", "False"),
         Change(KEYS.gate("role", "compute"), "True", "False"),
     ]
-    assert abort._closed(KEYS, gates) == {
+    assert closed_gates.closed_event(KEYS, gates) == {
         "hosts": {
             "compute1": "it has begun, so its gate stays open",
             "compute2": "the rollout was aborted",
@@ -104,8 +105,8 @@ def test_the_history_says_of_each_gate_why_an_abort_wrote_it() -> None:
         "roles": {"compute": {"reason": "the rollout was aborted"}},
     }
     everywhere = [Change(KEYS.gate("global"), "True", "False")]
-    assert list(abort._closed(KEYS, everywhere)) == ["reason"]
-    assert abort._close_in_turn(KEYS, [*gates, *everywhere], places=1) == [gates[:2], gates[2:], everywhere]
+    assert list(closed_gates.closed_event(KEYS, everywhere)) == ["reason"]
+    assert closed_gates.in_pieces(KEYS, [*gates, *everywhere], places=1) == [gates[:2], gates[2:], everywhere]
 
 
 def test_records_of_hosts_that_a_shared_gate_admits_are_compared_before_it_closes() -> None:
@@ -121,7 +122,7 @@ def test_records_of_hosts_that_a_shared_gate_admits_are_compared_before_it_close
 
 def test_each_gate_of_a_host_has_room_for_the_check_of_its_record() -> None:
     gates = [Change(KEYS.gate("host", f"compute{at}"), "True", "False") for at in range(100)]
-    pieces = abort._close_in_turn(KEYS, gates, places=1)
+    pieces = closed_gates.in_pieces(KEYS, gates, places=1)
     assert [one for piece in pieces for one in piece] == gates
     for piece in pieces:
         checks = abort._unchanged(KEYS, fleet().snapshot(), abort._closed_hosts(KEYS, piece))
