@@ -47,6 +47,8 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
     # A fleet without any keys gets the newest layout with its first rollout.
     layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
+    # One that begins again after an abort goes on with the soaks of its hosts.
+    goes_on = _begins_again(snapshot.ledger, ledger)
     return LedgerMove(
         ledger,
         {
@@ -56,14 +58,16 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             **_why(snapshot.ledger, ledger),
             **(_what_runs(job) if job is not None else {}),
         },
-        # Once-per-rollout tasks, health marks and approvals belong to the rollout before.
+        # Once-per-rollout tasks and approvals belong to the rollout before. So do health marks, unless it begins again.
         (
             # Fails if a hold was set since the read, because each hold writes the folder's own key.
             compare_and_put(keys.holds, "", snapshot.hold_index),
             put(keys.current_version, ledger.version),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.
-            *(remove_tree(folder) for folder in (*(() if keys.is_job else (keys.onces,)), keys.marks, keys.approvals)),
+            *(() if keys.is_job else (remove_tree(keys.onces),)),
+            *(() if goes_on else (remove_tree(keys.marks),)),
+            remove_tree(keys.approvals),
             *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
             *_job_operations(keys, snapshot, job),
         ),
@@ -73,11 +77,18 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             current_version=ledger.version,
             ledger=ledger,
             gates=Gates(GateValue(keys.gate("global"), CLOSED)),
-            marks={},
+            marks=snapshot.marks if goes_on else {},
             approvals={},
             schema=SCHEMA if layout else snapshot.schema,
         ),
     )
+
+
+def _begins_again(old: Ledger | None, ledger: Ledger) -> bool:
+    """Return whether a rollout to a version begins again, and its hosts have to soak from its first beginning on."""
+    if old is None or old.is_job or ledger.is_job or old.begun_index is None:
+        return False
+    return (old.version, old.begun_index) == (ledger.version, ledger.begun_index)
 
 
 def _job_operations(keys: Keys, snapshot: Snapshot, job: Job | None) -> tuple[Operation, ...]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -198,14 +199,16 @@ def test_no_host_waits_for_hosts_whose_checks_failed_before_a_rollback(
     assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
 
-def test_a_rollout_that_is_restarted_does_not_soak_again(store: Store, consul: RawKV) -> None:
-    rules = {**ONE, "health": {"soak": 3600}}
-    begin(store, consul, ONE)
+def test_a_rollout_that_is_restarted_goes_on_with_the_soaks_of_its_hosts(store: Store, consul: RawKV) -> None:
+    begin(store, consul, {**ONE, "health": {"soak": 1}})
     upgrade(store, "compute1")
     make_pass(store, PassRequest("2", fleet=FLEET))
-    control.abort(store, SAID)
-    outcome = make_pass(store, PassRequest("2", rules, fleet=FLEET, restart=True))
-    assert [one.host for one in outcome.admissions] == ["compute2"]
+    time.sleep(1.1)
+    assert [one.host for one in make_pass(store, PassRequest("2", fleet=FLEET)).admissions] == ["compute2"]
     upgrade(store, "compute2")
-    outcome = make_pass(store, PassRequest("2", fleet=FLEET))
+    make_pass(store, PassRequest("2", fleet=FLEET))
+    control.abort(store, SAID)
+    # What has soaked does not soak again, and what soaks goes on.
+    outcome = make_pass(store, PassRequest("2", fleet=FLEET, restart=True))
     assert (outcome.admissions, outcome.plan.hosts["compute2"].soaking) == ([], True)
+    assert outcome.plan.hosts["compute1"].state == "upgraded"
