@@ -24,6 +24,7 @@ from ...module_utils._queries.info_result import info_result
 from ...module_utils._queries.job_details import JobDetails
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from .._observe.view_updates import sanitized_progress
+from .._run.extra_vars import as_yaml
 
 # The version of the JSON. schemas/page.json describes it.
 FORMAT = 1
@@ -146,7 +147,7 @@ def command(playbook: str, variables: Mapping[str, str]) -> str:
     if all(_PLAIN.fullmatch(value) for value in variables.values()):
         options = [f"-e {name}={value}" for name, value in variables.items()]
     else:
-        options = [f"-e {shlex.quote(json.dumps(dict(variables), ensure_ascii=False))}"]
+        options = [f"-e {shlex.quote(as_yaml(variables))}"]
     return " ".join([f"ansible-playbook convoy.upgrade.{playbook} -i inventory.yml", *options])
 
 

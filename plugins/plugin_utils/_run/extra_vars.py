@@ -59,7 +59,19 @@ def as_option(values: Mapping[str, str]) -> str:
             for name, value in values.items()
         )
         return f'-e "{words}"' if "'" in words else f"-e {words}" if " " not in words else f"-e '{words}'"
-    return f"-e {shlex.quote(json.dumps(dict(values), ensure_ascii=False))}"
+    return f"-e {shlex.quote(as_yaml(values))}"
+
+
+def as_yaml(values: Mapping[str, str]) -> str:
+    """Return variables as JSON, with the tag ``!unsafe`` of Ansible's YAML before values that it would take for templates.
+
+    A host's name comes from Consul. Nobody who copies a command may run what others wrote there.
+    """
+    found = [
+        f"{json.dumps(name)}: {'!unsafe ' if re.search('{[{%#]', value) else ''}{json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+    ]
+    return f"{{{', '.join(found)}}}"
 
 
 def read_option(option: str) -> tuple[str, dict[str, str], list[str]]:
