@@ -9,6 +9,7 @@ import contextlib
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import truncated_repr
 from ...module_utils._common.text_file import read_text, write_atomically
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
@@ -24,6 +25,8 @@ from .settings import ServiceSettings
 
 # The metrics are written at most this often while a rollout is under way, and read from a part of the history each time (seconds).
 _METRICS_EVERY = 15.0
+# An alert takes metrics that were not written for long for those of an outage.
+_METRICS_REFRESH = 60.0
 # Without a rollout, the fleet is read this often. The age of the files shows that the service works (seconds).
 _IDLE = 60.0
 # What failed is tried again after this time (seconds).
@@ -41,7 +44,9 @@ class Outputs:
         self._closed = runtime.event()
         self._page: LivePage | None = None
         self._notifier: Notifier | None = None
-        self._metrics_due = self._page_due = 0.0
+        self._page_due = 0.0
+        self._metrics_at = float("-inf")
+        self._written: ProgressUpdate | None = None
         self._writing = runtime.lock()
         self._maintenance = [Maintenance(one) for one in settings.monitoring]
         if settings.page or settings.metrics_file or settings.monitoring:
@@ -83,9 +88,9 @@ class Outputs:
                         for number, one in enumerate(self._maintenance):
                             one.update(found)
                             self._log.say_once(f"maintenance {number}", "maintenance", one.warning, WARNING)
-                        if isinstance(found, ProgressUpdate):
-                            self._write_metrics(found)
-                self._metrics_due = 0.0
+                        if latest is not None and not isinstance(found, Unreachable):
+                            self._write_metrics(latest)
+                self._metrics_at = float("-inf")
                 watch.wait(mark, _IDLE)
             except Unreachable:
                 # The planner says so.
@@ -103,6 +108,13 @@ class Outputs:
                         if self._page is not None:
                             self._page.update(error)
                 self._closed.wait(_AGAIN)
+            except Exception as fault:
+                # Without this thread, silences would end during upgrades, and the page would show an old state.
+                text = f"{type(fault).__name__}: {truncated_repr(str(fault))}"
+                self._log.say_once(
+                    "files", "fault", f"The page, the metrics and silences are not up to date: {text}", WARNING
+                )
+                self._closed.wait(_AGAIN)
             else:
                 self._log.say_once("files", "", "")
 
@@ -117,14 +129,16 @@ class Outputs:
             self._page_due = runtime.monotonic() + _AGAIN
         return self._page is not None
 
-    def _write_metrics(self, found: ProgressUpdate) -> None:
-        path = self._settings.metrics_file
-        if not path or (runtime.monotonic() < self._metrics_due and not found.progress.over):
+    def _write_metrics(self, latest: ProgressUpdate) -> None:
+        """Write the metrics of the latest read, soon after a change, and from time to time in a rollout where nothing changes."""
+        path, now = self._settings.metrics_file, runtime.monotonic()
+        pause = _METRICS_EVERY if latest is not self._written else _METRICS_REFRESH
+        if not path or (now < self._metrics_at + pause and not (latest.progress.over and latest is not self._written)):
             return
-        self._metrics_due = runtime.monotonic() + _METRICS_EVERY
+        self._metrics_at, self._written = now, latest
         try:
             read_text(path, "metrics_file")
-            write_atomically(path, metrics_text(Store(self._settings.consul), found.view), "metrics_file")
+            write_atomically(path, metrics_text(Store(self._settings.consul), latest.view), "metrics_file")
         except UpgradeError as error:
             self._log.say_once("metrics", error.code, f"The metrics are not up to date: {error.message}", WARNING)
         else:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ...module_utils._codecs.job import decode_job_record
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -179,7 +180,7 @@ class HostRuns:
         host_run.counts_as_done = whole or skipped
         if task_group.once or task_group.provider:
             # Their locks are taken before the record is written.
-            self._session.confirm(host)
+            self._confirm(host_run)
         if task_group.once and not self._begin_once(host_run, name):
             host_run.current = None
             host_run.left_to_others.append(name)
@@ -246,7 +247,7 @@ class HostRuns:
         host_run = self._active(host)
         self._close_current(host_run)
         self._wait_for_others(host_run)
-        self._session.confirm(host)
+        self._confirm(host_run)
         self._providers.leave(host, host_run.done)
         missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
@@ -274,7 +275,7 @@ class HostRuns:
             return ()
         host_run.failure = error
         try:
-            self._session.confirm(host)
+            self._confirm(host_run)
         except UpgradeError as lost:
             # Without Consul, it is unknown whether another run goes on with the host.
             if lost.code == "leased" or isinstance(lost, Unreachable):
@@ -320,6 +321,31 @@ class HostRuns:
         self._session.check(host)
         return host_run
 
+    def _confirm(self, host_run: HostRun) -> None:
+        """Make sure that this run has the lease of a host, and that no other run has worked on it while the lease was lost.
+
+        :raises UpgradeError: ``leased``, and what :meth:`RunSession.confirm` raises.
+        """
+        self._session.confirm(host_run.host)
+        if host_run.host in self._session.regained:
+            self._pool.with_retries(lambda store: self._read_again(store, host_run))
+            self._session.regained.discard(host_run.host)
+
+    def _read_again(self, store: Store, host_run: HostRun) -> None:
+        """Read the record of a host that another process may have written.
+
+        :raises UpgradeError: ``leased`` if it is not as this run could have left it: another run has worked on the host since.
+        """
+        key, run = store.keys.record(host_run.host), self._run
+        entry = store.client.get(key)
+        decode = decode_job_record if run.is_job else decode_record
+        record = decode(key, entry.value) if entry is not None else None
+        expected = UPGRADED if run.phase == AFTER else STARTED
+        if record is None or (record.version, record.state) != (run.version, expected):
+            self._session.lost.setdefault(host_run.host, "another run, which has worked on it since")
+            self._session.check(host_run.host)
+        host_run.record, host_run.index = record, entry.modify_index if entry is not None else 0
+
     def _fail_once(self, host_run: HostRun, error: str) -> None:
         name = host_run.running_once
         if name is None:
@@ -335,7 +361,7 @@ class HostRuns:
 
     def _write_failed(self, host_run: HostRun, error: str) -> None:
         try:
-            self._session.confirm(host_run.host)
+            self._confirm(host_run)
         except UpgradeError as lost:
             if lost.code == "leased":
                 # The record says how the host fares in the run that has the lease now.
@@ -550,9 +576,7 @@ class HostRuns:
             if not is_first_try:
                 # Another process wrote the record, the lease was lost, or the response was lost.
                 self._session.confirm(host_run.host)
-                entry = store.client.get(key)
-                host_run.record = decode_record(key, entry.value) if entry is not None else None
-                host_run.index = entry.modify_index if entry is not None else 0
+                self._read_again(store, host_run)
             is_first_try = False
             record = change(host_run.record)
             lease = store.keys.lease(host_run.host)

@@ -19,6 +19,7 @@ from .connections import StorePool
 
 class RunSession:
     """A session that a thread renews until it is closed. ``lost`` is host -> the other run that acquired its lease meanwhile.
+    ``regained`` are hosts whose leases were lost and acquired again, so that another run may have worked on them in between.
 
     :param active_hosts: returns the hosts whose leases are acquired again if the session expires while Consul can't be reached.
     """
@@ -33,6 +34,7 @@ class RunSession:
         # Held while the session is opened again, so that only one thread does it.
         self._lock = runtime.lock()
         self.lost: dict[str, str] = {}
+        self.regained: set[str] = set()
         with pool.store() as store:
             self.name = leases.open_session(store)
         runtime.start_thread(self._renew)
@@ -92,7 +94,12 @@ class RunSession:
         with self._lock:
             self._open_again(store)
             holder = leases.acquire(store, self.name, host)
-        if holder is not None:
+        self._note(host, holder)
+
+    def _note(self, host: str, holder: str | None) -> None:
+        if holder is None:
+            self.regained.add(host)
+        else:
             self.lost[host] = holder
 
     def _renew(self) -> None:
@@ -116,7 +123,5 @@ class RunSession:
         if not self._is_incomplete:
             return
         for host in self._active_hosts():
-            holder = leases.acquire(store, self.name, host)
-            if holder is not None:
-                self.lost[host] = holder
+            self._note(host, leases.acquire(store, self.name, host))
         self._is_incomplete = False

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
@@ -140,6 +140,47 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
     ) as raised:
         service._host_runs.begin("web2")
     assert raised.value.code == "not_admitted"
+
+
+@pytest.mark.parametrize("act", ["end", "step", "fail"])
+@pytest.mark.parametrize("since", [("1", "upgraded"), ("2", "upgraded"), ("2", "retried"), None])
+def test_a_run_that_lost_its_session_leaves_hosts_alone_on_which_another_one_has_worked(
+    since: tuple[str, str] | None, act: str, services: PushServices, consul: RawKV
+) -> None:
+    service = services.begin({"web": (*GROUPS["web"], RunTaskGroup("start/app", "start", "app", once=False))}, "2")
+    admit_apart(service, "web1")
+    step(service, "web1", "upgrade/app")
+    # It was suspended, and another run took over the host, ended with it, and released its lease.
+    assert consul.call("PUT", f"session/destroy/{service.session.name}")[0] == 200
+    before = None
+    if since is not None:
+        consul.put("upgrade/hosts/web1", json.dumps({"version": since[0], "state": since[1], "times": {since[1]: 9}}))
+        before = consul.get("upgrade/hosts/web1")
+    else:
+        consul.delete("upgrade/hosts/web1")
+    acts: dict[str, Callable[[], Any]] = {
+        "end": lambda: end(service, "web1"),
+        "step": lambda: step(service, "web1", "start/app"),
+        "fail": lambda: service.fail_host(FailHost("web1", "no disk")),
+    }
+    if act == "fail":
+        acts[act]()
+    else:
+        with pytest.raises(UpgradeError) as raised:
+            acts[act]()
+        assert raised.value.code == "leased"
+        service.fail_host(FailHost("web1", str(raised.value)))
+    assert consul.get("upgrade/hosts/web1") == before
+
+
+def test_a_run_that_lost_its_session_goes_on_if_nobody_else_has_worked_there(
+    services: PushServices, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    step(service, "web1", "upgrade/app")
+    assert consul.call("PUT", f"session/destroy/{service.session.name}")[0] == 200
+    assert end(service, "web1") == "upgraded"
 
 
 def test_a_run_releases_only_its_own_leases(services: PushServices, consul: RawKV) -> None:
