@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,3 +85,44 @@ def test_the_page_says_that_the_service_has_ended_although_a_notification_hangs(
     kept._page, kept._notifier = page, notifier
     kept.close()
     assert calls == ["page", {"wait_for_holder": 0, "most_seconds": 10.0}]
+
+
+def test_the_metrics_have_the_last_change_before_a_silence_and_are_written_again_in_it(
+    outputs: Callable[[Any], Outputs], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(tested, "_METRICS_EVERY", 0.2)
+    monkeypatch.setattr(tested, "_METRICS_REFRESH", 0.5)
+    monkeypatch.setattr(tested, "metrics_text", lambda _store, view: view)
+    monkeypatch.setattr(tested, "write_atomically", lambda _path, text, _option: written.append(text))
+    monkeypatch.setattr(tested, "read_text", lambda *_given: "")
+    monkeypatch.setattr(tested, "ProgressUpdate", SimpleNamespace)
+
+    def follow(*_given: Any, **_more: Any) -> Iterator[Any]:
+        for text in ("first", "second"):
+            yield SimpleNamespace(view=text, progress=SimpleNamespace(over=False))
+        while True:
+            time.sleep(0.02)
+            yield None
+
+    kept = outputs(follow)
+    kept._settings = replace(kept._settings, page="", metrics_file=str(tmp_path / "x.prom"))
+    kept._page = None
+    _until(lambda: written[-2:] == ["second", "second"])
+    kept.close()
+
+
+def test_a_fault_is_logged_and_tried_again(
+    outputs: Callable[[Any], Outputs], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[int] = []
+
+    def follow(*_given: Any, **_more: Any) -> Iterator[Any]:
+        tries.append(1)
+        yield 1 // 0
+
+    kept = outputs(follow)
+    _until(lambda: len(tries) > 2)
+    kept.close()
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("ZeroDivisionError") == 1
