@@ -44,7 +44,15 @@
     return !selected.isCollapsed && part.contains(selected.anchorNode);
   };
 
+  const withoutTimes = (part) => {
+    const copy = part.cloneNode(true);
+    for (const one of copy.querySelectorAll('[data-since]')) one.remove();
+    return copy.innerHTML;
+  };
+
   const replace = (old, fresh) => {
+    // A screen reader would read all of it again. The durations go on by themselves.
+    if (fresh.getAttribute('role') === 'status' && withoutTimes(old) === withoutTimes(fresh)) return;
     const active = old.contains(document.activeElement) ? document.activeElement : null;
     for (const one of old.querySelectorAll('details[id]')) {
       const same = fresh.querySelector('#' + CSS.escape(one.id));
@@ -60,9 +68,12 @@
     else old.replaceWith(fresh);
     [...shown.querySelectorAll('.scroll')].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
     if (active && !active.isConnected) {
-      const link = active.getAttribute('href');
+      const link = active.getAttribute('href'), details = active.closest('details[id]');
+      const command = (button) => button.previousElementSibling.textContent;
       const same = link ? [...shown.querySelectorAll('a')].find((one) => one.getAttribute('href') === link)
-        : shown.querySelector(active.dataset.copy === undefined ? '[tabindex]' : '[data-copy]');
+        : active.dataset.copy !== undefined ? [...shown.querySelectorAll('[data-copy]')].find((one) => command(one) === command(active))
+        : active.tagName === 'SUMMARY' && details ? shown.querySelector(`#${CSS.escape(details.id)} > summary`)
+        : shown.querySelector('[tabindex]');
       if (same) same.focus({preventScroll: true});
     } else if (active) active.focus({preventScroll: true});
   };

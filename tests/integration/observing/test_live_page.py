@@ -177,6 +177,16 @@ def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader
     assert browser.run("window.stays && document.querySelector('#rules details').open")
     assert browser.run("document.activeElement.textContent") == focused
     assert browser.run("document.querySelector('#find input').value") == "half"
+    # Of several commands, the focus stays on the same one.
+    copied = "document.activeElement.previousElementSibling.textContent"
+    browser.run("window.kept = [...document.querySelectorAll('#needs [data-copy]')].at(-1); window.kept.focus()")
+    assert browser.run("document.querySelectorAll('#needs [data-copy]').length") == 2
+    command = browser.run(copied)
+    write_report(store, HostReport("compute88", "2.10", "failed", service="nova", step="stop", error="no route"))
+    site.update()
+    browser.wait_until("document.querySelector('#failures').innerText.includes('no route')")
+    assert browser.run("window.kept.isConnected") is False
+    assert browser.run(copied) == command
     # Durations go on without a change.
     shown = browser.run("document.querySelector('#moving [data-since]').textContent")
     browser.wait_until(f"document.querySelector('#moving [data-since]').textContent !== {json.dumps(shown)}")
