@@ -58,10 +58,7 @@ class PageFolder:
         try:
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not (self.path / HOSTS).is_dir():
-                (self.path / HOSTS).mkdir()
-                # A web server reads it, whatever the umask of this process.
-                (self.path / HOSTS).chmod(0o755)
+            self._make_hosts()
         except BlockingIOError:
             self.close()
             raise self._error("another process writes a page there; give another folder, or end that process") from None
@@ -95,14 +92,23 @@ class PageFolder:
 
         :raises UpgradeError: ``bad_folder``.
         """
-        if self.texts.get(name) == text:
+        # Somebody may have emptied the folder.
+        if self.texts.get(name) == text and (self._dry or self.has(name)):
             return False
         if not self._dry:
+            with contextlib.suppress(OSError):
+                self._make_hosts()
             write_atomically(str(self.path / name), text, _OPTION)
         self.texts[name] = text
         if name.endswith(".html"):
             self._changes[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return True
+
+    def _make_hosts(self) -> None:
+        if not (self.path / HOSTS).is_dir():
+            (self.path / HOSTS).mkdir()
+            # A web server reads it, whatever the umask of this process.
+            (self.path / HOSTS).chmod(0o755)
 
     def publish(self, written: int, error: str, *, ended: bool) -> None:
         """Let scripts load the pages that were written.

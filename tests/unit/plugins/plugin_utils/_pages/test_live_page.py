@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -370,3 +371,14 @@ def test_a_rollback_and_a_complete_rollout_are_shown(site: Site) -> None:
     assert "paused, a rollback" in site.index
     assert "ansible-playbook convoy.upgrade.resume -i inventory.yml" in site.index
     assert [error.message for error in SCHEMA.iter_errors(site.state)] == []
+
+
+def test_a_folder_that_somebody_empties_is_filled_again(tmp_path: Path) -> None:
+    folder = PageFolder(str(tmp_path))
+    assert folder.write("hosts/1.html", "x") and folder.write("index.html", "y")
+    assert not folder.write("index.html", "y")
+    shutil.rmtree(tmp_path / "hosts")
+    (tmp_path / "index.html").unlink()
+    assert folder.write("hosts/1.html", "x") and folder.write("index.html", "y")
+    assert ((tmp_path / "hosts/1.html").read_text(), (tmp_path / "index.html").read_text()) == ("x", "y")
+    folder.close()

@@ -116,7 +116,7 @@ def test_the_overview_names_the_job_its_command_and_the_states_of_jobs(midway: S
     failure = text.partition('<ul class="fails">')[2].partition("</ul>")[0]
     assert "restart: exit status 3: no disk" in failure
     # No comma without a service before it.
-    assert re.search(r'failed</span> ?<span class="n" data-since="\d+">[^<]*<', failure), failure
+    assert re.search(r'failed</span> ?<span class="n" data-since="\d+" aria-live="off">[^<]*<', failure), failure
 
 
 def test_no_page_speaks_of_a_job_as_of_a_version(midway: Site) -> None:
