@@ -142,7 +142,10 @@ def gates_to_open(
     is held, busy with other work, or started without an admission, and no host of another role reads this gate. A host's own gate takes precedence
     over the gate of its role, so it is opened too.
     """
-    by_role = [role for role in wave if _opens_as_one(fleet, position, role)]
+    # One that is open already admits no host with a gate of its own, such as one that was retried.
+    roles, version = fleet.snapshot.gates.roles, fleet.snapshot.current_version
+    are_open = {role for role in wave if role in roles and gate_is_open(roles[role], version)}
+    by_role = [role for role in wave if role not in are_open and _opens_as_one(fleet, position, role)]
     if by_role:
         others = _roles_of_settings(fleet)
         by_role = [role for role in by_role if role not in others]

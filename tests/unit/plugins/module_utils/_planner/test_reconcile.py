@@ -627,3 +627,10 @@ def test_a_planner_that_knows_more_hosts_than_the_rollout_had_misses_none() -> N
     site.ledger = ledger(compute=1)
 
     assert (site.plan().complete, site.plan().missing) == (True, ())
+
+
+def test_a_host_that_was_retried_gets_its_own_gate_where_that_of_its_role_is_open() -> None:
+    site = fleet(web=2).gated("True", "role/web").gated("False", "host/web2")
+    site.gated_at = 9_000
+    plan = site.plan()
+    assert (opened(plan), plan.role_gates, plan.host_gates) == (["web2"], (), ("web2",))
