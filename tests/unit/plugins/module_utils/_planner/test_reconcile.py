@@ -256,6 +256,10 @@ def test_more_failed_hosts_than_a_lower_cap_allows_do_not_go_at_once() -> None:
     assert site.run(rules)[:4] == [("db1",), ("db2",), ("db3",), ("web1",)]
     both = fleet(web=3, db=2).failed("web1", "web2", "db1", "db2", version="1.5").plan({"rolling_rules": {"fleet": 2}})
     assert opened(both) == ["db1", "db2"]
+    # A push run has the leases of hosts that wait.
+    site = fleet(web=2).failed("web1", version="1.5")
+    site.leases.update(("web1", "web2"))
+    assert opened(site.plan({"rolling_rules": {"global": 1}})) == ["web1"]
     # One that failed at the new version may be down too.
     site = fleet(web=3).failed("web1", version="1.5").failed("web2")
     assert opened(site.plan({"rolling_rules": {"global": 1}})) == []
