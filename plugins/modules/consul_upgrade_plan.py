@@ -134,7 +134,7 @@ options:
     description:
       - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
       - Begin a complete rollout again, if hosts do not run its version, such as hosts that joined later. They are admitted under the rules then.
-      - It has no effect on any other rollout.
+      - It has no effect on any other rollout, except for one that other code began with an open global gate.
     type: bool
     default: false
   by:

@@ -17,7 +17,7 @@ from .._common.names import check_new_version, did_you_mean, is_job, job_id, lis
 from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._host_states.admitted import still_admitted, without_unstarted
+from .._host_states.admitted import gate_is_open, still_admitted, without_unstarted
 from .._host_states.state_names import UPGRADED
 from .._host_states.states import read_states, reported_version
 from .._planner.blockers import command_text
@@ -349,7 +349,10 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         )
     begins = snapshot.current_version != version or over
     if not begins and request.restart and request.since is None and not begun:
-        begins = old is not None and old.state == COMPLETE and _has_others(request, snapshot, version)
+        everywhere = snapshot.gates.everywhere
+        is_open = everywhere is not None and gate_is_open(everywhere, version)
+        may_begin = old is not None and (old.state == COMPLETE or (old.state == RUNNING and is_open))
+        begins = may_begin and _has_others(request, snapshot, version)
     if begins and (request.since is not None or begun):
         raise other_rollout(snapshot)
     if request.began is not None and old is not None and (old.version, old.since) != (version, request.began):

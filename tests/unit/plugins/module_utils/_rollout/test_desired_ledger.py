@@ -277,6 +277,10 @@ def test_a_complete_rollout_begins_again_on_request_if_hosts_are_not_part_of_it(
     again = wanted(there, NEW, fleet={"db2": "db"}, restart=True)
     assert (again.begins, again.ledger.state, again.ledger.previous_version) == (True, RUNNING, OLD)
     assert wanted(there.running(OLD, "web1"), NEW, restart=True).begins
+    # So does one that other code has begun with open gates, and no other.
+    adopted = fleet(LEDGER)
+    assert not wanted(adopted, NEW, restart=True).begins
+    assert wanted(adopted.gated("True", "global"), NEW, restart=True).begins
 
 
 def test_another_inventory_does_not_move_hosts_to_roles_without_rules() -> None:
