@@ -172,14 +172,14 @@ MUTATIONS = (
     Mutation(
         "approvals outlive the rollout",
         _LIFECYCLE,
-        "keys.marks, keys.approvals)",
-        "keys.marks)",
+        "            remove_tree(keys.approvals),\n",
+        "",
     ),
     Mutation(
         "health marks outlive the rollout",
         _LIFECYCLE,
-        "keys.marks, keys.approvals)",
-        "keys.approvals)",
+        "if goes_on else (remove_tree(keys.marks),)",
+        "if True else (remove_tree(keys.marks),)",
     ),
     Mutation("hosts do not soak", _SOAK, "ready = since + rules.soak", "ready = since"),
     Mutation(
