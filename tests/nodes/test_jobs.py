@@ -243,7 +243,8 @@ def test_jobs_a_rollout_and_global_disable_that_begin_together(fleet: Fleet) -> 
     assert disabled.code == 0, disabled.stdout
     gates = fleet.consul.tree("config_state/enable_puppet/")
     is_job = ended.index(winners[0]) < 2
-    assert gates["config_state/enable_puppet/global"] == (b"False" if is_job else b"True"), gates
+    everything = "\n".join([str(gates), disabled.stdout, *(one.stdout for one in ended)])
+    assert gates["config_state/enable_puppet/global"] == (b"False" if is_job else b"True"), everything
     shown = words(disabled.stdout)
     began = "The job restart-" if is_job else "The rollout to v2 "
     assert began in shown or "was begun by" not in shown, disabled.stdout
