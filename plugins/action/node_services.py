@@ -15,14 +15,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
-    POST_FAILED,
-    POST_OPEN,
-    POST_STARTED,
     STARTED,
     UPGRADED,
     HostRecord,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import check_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
@@ -84,18 +80,12 @@ class ActionModule(ControllerAction):
             return self._begin(options, UPGRADE, options["prepared"])
         entry = store.client.get(store.keys.record(self._host))
         record = decode_record(entry.key, entry.value) if entry is not None else None
-        is_open = (
-            record is not None
-            and record.version == options["version"]
-            and record.post in (POST_OPEN, POST_STARTED, POST_FAILED)
-        )
-        # Puppet and the validations of this run came since it asked for its gate, and so may a hold. Without this question, each such run
-        # would open a session.
-        if not is_open or not ask_gate(store, {self._host: options["role"]})[self._host].value:
+        if record is None or not record.may_run_post_upgrade(options["version"]):
             return {"go": False}
         try:
             return self._begin(options, AFTER, {})
         except UpgradeError as error:
+            # Puppet and the validations of this run came since it asked for its gate, and so may a hold.
             if error.code != "not_admitted":
                 raise
             return {"go": False}

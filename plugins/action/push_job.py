@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -237,18 +236,19 @@ def _known_hosts(only: Sequence[str], fleet: Mapping[str, str]) -> AbstractSet[s
 
     Only the planner knows the groups of the rules and hosts that are not in the inventory. It refuses other names.
     """
-    known = []
-    # Without the groups of the rules, what they leave out or narrow is unknown.
-    is_narrowed = False
-    for one in only:
-        with contextlib.suppress(UpgradeError):
-            select_hosts([one.lstrip("!&")], fleet, {})
-            known.append(one)
-            continue
-        is_narrowed |= one[:1] in ("!", "&")
-    if is_narrowed:
-        return frozenset()
-    if not any(one[0] not in "!&" for one in known) and any(one[:1] not in ("!", "&") for one in only):
+
+    def is_known(pattern: str) -> bool:
+        try:
+            select_hosts([pattern.lstrip("!&")], fleet, {})
+        except UpgradeError:
+            return False
+        return True
+
+    known = [one for one in only if is_known(one)]
+    unknown = [one for one in only if one not in known]
+    are_hosts_left = any(one[0] not in "!&" for one in known) or all(one[:1] in ("!", "&") for one in only)
+    if not are_hosts_left or any(one[:1] in ("!", "&") for one in unknown):
+        # A group of the rules selects, leaves out or narrows, and only the planner knows which hosts are left.
         return frozenset()
     try:
         return select_hosts(known, fleet, {})

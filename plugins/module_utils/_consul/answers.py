@@ -83,17 +83,11 @@ def are_written(operations: Sequence[dict[str, Any]], results: Sequence[dict[str
     return wanted <= {one["Key"] for one in results}
 
 
-def are_asked_for(
-    operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]], *, all_of_them: bool = True
-) -> bool:
-    """Return whether the results of a read have all single keys that it asked for, and no key that it did not ask for.
-
-    :param all_of_them: False if single keys may be missing, because the token may not read them.
-    """
+def are_asked_for(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the results of a read have no key that it did not ask for. Consul leaves out those that the token may not read."""
     trees = tuple(one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get-tree")
     single = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] == "get"}
-    found = {one["Key"] for one in results}
-    return (single <= found or not all_of_them) and all(key.startswith(trees) or key in single for key in found)
+    return all(one["Key"].startswith(trees) or one["Key"] in single for one in results)
 
 
 def _is_index(found: Any) -> bool:

@@ -108,7 +108,7 @@ class ConsulClient:
         operations = [{"KV": {"Verb": "get-tree", "Key": prefix}} for prefix in prefixes]
         operations += [{"KV": {"Verb": "get", "Key": key}} for key in single]
         # Consul leaves out what the token may not read. That is no outage.
-        found = self._entries(self._retrying(lambda: self._transact_reading(operations, all_of_them=not single)))
+        found = self._entries(self._retrying(lambda: self._transact_reading(operations)))
         for key in sorted({*single} - {one.key for one in found}):
             if self.get(key) is not None:
                 raise self._not_consul(f"it left out {key}, which it has")
@@ -128,7 +128,7 @@ class ConsulClient:
         :raises Conflict: if one does not exist.
         """
         operations = [{"KV": {"Verb": "get", "Key": key}} for key in keys]
-        return self._entries(self._retrying(lambda: self._transact_reading(operations, all_of_them=False)))
+        return self._entries(self._retrying(lambda: self._transact_reading(operations)))
 
     def get(self, key: str) -> KVEntry | None:
         """Return one entry, None if the key does not exist. Unlike in :meth:`read`, a missing permission is an error."""
@@ -419,9 +419,9 @@ class ConsulClient:
         results = self._json(self._checked(reply), are_results)["Results"] or []
         return [result["KV"] for result in results if "KV" in result]
 
-    def _transact_reading(self, operations: Sequence[Operation], *, all_of_them: bool = True) -> list[dict[str, Any]]:
+    def _transact_reading(self, operations: Sequence[Operation]) -> list[dict[str, Any]]:
         results = self._transact(operations, _CONSISTENT)
-        if not are_asked_for(operations, results, all_of_them=all_of_them):
+        if not are_asked_for(operations, results):
             raise self._not_consul("it answered with other keys than the request")
         return results
 

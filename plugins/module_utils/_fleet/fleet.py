@@ -157,6 +157,10 @@ class HostRecord:
         """Return the fields that belong to the host, whatever version the record is for."""
         return {name: getattr(self, name) for name in ("held", "machine", "release", "role", "services")}
 
+    def may_run_post_upgrade(self, version: str) -> bool:
+        """Return whether planners have admitted the host to the post-upgrade tasks of a version, and it has not finished them."""
+        return self.version == version and self.post in (POST_OPEN, POST_STARTED, POST_FAILED)
+
     def has_services(self, tasks_id: str) -> bool:
         """Return whether the host has the tasks of services with an ID, or gets them with the version."""
         return self.readable and self.services in (tasks_id, WITH_VERSION)

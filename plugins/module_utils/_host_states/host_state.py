@@ -31,6 +31,7 @@ class HostState:
     :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
     :param is_down: whether it waits though it is down: it failed in an upgrade to another version and was not retried, or a push run works on its
         post-upgrade tasks of another version. During a job, whether it failed in an upgrade, in any state.
+    :param is_in_post_upgrade: whether a push run works on its post-upgrade tasks. A lease alone does not show that: a run has it while the host waits.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 
@@ -51,6 +52,7 @@ class HostState:
     is_busy: bool = False
     is_target: bool = True
     is_down: bool = False
+    is_in_post_upgrade: bool = False
 
     @property
     def has_started(self) -> bool:

@@ -92,6 +92,7 @@ def read_states(
             is_busy=other is not None,
             is_target=is_target,
             is_down=found.is_down or _failed_before_job(snapshot, host),
+            is_in_post_upgrade=_is_in_post_upgrade(snapshot, one),
         )
     return states
 
@@ -268,9 +269,13 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     It failed in the upgrade to that version, or a push run works on its post-upgrade tasks, and may be rebooting it. In a rollback, no host waits
     for the failed ones that it brings back. A failed command of another job says nothing of a host.
     """
-    if one.record is not None and one.record.post == POST_STARTED and one.host in snapshot.leases:
+    if _is_in_post_upgrade(snapshot, one):
         return True
     return not (snapshot.is_job or in_rollback(snapshot)) and _has_failed(snapshot, one.host)
+
+
+def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
+    return one.record is not None and one.record.post == POST_STARTED and one.host in snapshot.leases
 
 
 def _failed_before_job(snapshot: Snapshot, host: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from .._consul.operations import Change, put
+from .._consul.operations import Change, put, remove
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, GateValue
 from .._fleet.ledger import Ledger
@@ -26,42 +26,49 @@ def close_role_gates(
 
     :param members: host -> role.
     """
-    keys = writer.store.keys
+    keys, gates = writer.store.keys, snapshot.gates
     under = {host: role for host, role in members.items() if role in roles}
-    gates = [one for one in gates_to_close(keys, snapshot, under) if one.after == OPEN]
-    gates += [Change(keys.gate("role", role), snapshot.gates.roles[role].text, CLOSED) for role in roles]
+    everywhere = gates.everywhere
+    # Without its gate, a role has the global one, which tells nodes that a rollout has closed it.
+    is_closed = everywhere is not None and not admitted.gate_is_open(everywhere, snapshot.current_version)
+    changes = own_gates(keys, snapshot, under)
+    changes += [
+        Change(keys.gate("role", role), gates.roles[role].text, None if is_closed else CLOSED) for role in roles
+    ]
     ledger = replace(ledger, admitted={**ledger.admitted, **admitted.still_admitted(snapshot, under)})
-    for piece in in_pieces(keys, gates, writer.places):
-        puts = [put(one.key, one.after or "", opened_at(keys, snapshot, members, one)) for one in piece]
-        writer.write(
-            ledger,
-            {"what": "close", **closed_event(keys, piece, "the gate of the role no longer admits all of its hosts")},
-            puts,
-            piece,
-        )
+    for piece in in_pieces(keys, changes, writer.places):
+        operations = [
+            remove(one.key) if one.after is None else put(one.key, one.after, opened_at(keys, snapshot, members, one))
+            for one in piece
+        ]
+        event = closed_event(keys, piece, "the gate of the role no longer admits all of its hosts")
+        writer.write(ledger, {"what": "close", **event}, operations, piece)
+
+
+def own_gates(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
+    """Return the gates of their own for hosts that have begun under the gate of their role or the global one."""
+    begun = begun_hosts(snapshot, members)
+    return [
+        Change(keys.gate("host", host), None, OPEN)
+        for host, one in states.read_states(snapshot, members).items()
+        if host in begun and host not in snapshot.gates.hosts and one.gate.is_open
+    ]
 
 
 def gates_to_close(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:
-    """Return the gates to write: own gates for hosts that have begun, then the gates to close. The global gate comes last."""
-    found = states.read_states(snapshot, members)
-    begun = begun_hosts(snapshot, members)
-    gates = snapshot.gates
+    """Return the gates that an abort writes: own gates for hosts that have begun, then those to close. The global gate comes last."""
+    begun, gates = begun_hosts(snapshot, members), snapshot.gates
 
     def open_ones(of: Mapping[str, GateValue]) -> list[str]:
         return [name for name, gate in of.items() if admitted.gate_is_open(gate, snapshot.current_version)]
 
-    own = [
-        Change(keys.gate("host", host), None, OPEN)
-        for host, one in found.items()
-        if host in begun and host not in gates.hosts and one.gate.is_open
-    ]
     closed = [("host", host, gates.hosts[host].text) for host in open_ones(gates.hosts) if host not in begun]
     closed += [("role", role, gates.roles[role].text) for role in sorted(open_ones(gates.roles))]
     wide = [Change(keys.gate(scope, name), text, CLOSED) for scope, name, text in closed]
     # Without a global gate, every host without another gate is admitted.
     if gates.everywhere is None or admitted.gate_is_open(gates.everywhere, snapshot.current_version):
         wide.append(Change(keys.gate("global"), gates.everywhere.text if gates.everywhere else None, CLOSED))
-    return own + wide
+    return own_gates(keys, snapshot, members) + wide
 
 
 def begun_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
@@ -76,7 +83,7 @@ def begun_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
 
 
 def opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:
-    """Return when planners admitted the host whose own gate an abort opens (unix seconds); 0 if they did not, or if it closes the gate.
+    """Return when planners admitted the host whose own gate is opened (unix seconds); 0 if they did not, or if the gate is closed.
 
     A host that has ended keeps the time of its role's gate, as it may fall back and start again behind its own gate.
     """

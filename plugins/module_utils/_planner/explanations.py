@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
 from .._fleet.checkpoints import is_checkpoint_group
-from .._fleet.fleet import POST_STARTED
 from .._fleet.holds import PUPPET
 from .._host_states import state_names
 from .._host_states.host_state import HostState
@@ -75,7 +74,7 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         if one.is_down and fleet.snapshot.is_job:
             found = replace(found, text=f"failed in an upgrade, and keeps its slot; {found.text}")
         elif one.is_down and one.record is not None:
-            what = "is in the post-upgrade tasks of" if one.record.post == POST_STARTED else "failed in the upgrade to"
+            what = "is in the post-upgrade tasks of" if one.is_in_post_upgrade else "failed in the upgrade to"
             found = replace(found, text=f"{what} {one.record.version}, and keeps its slot; {found.text}")
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")

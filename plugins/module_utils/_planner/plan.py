@@ -74,7 +74,7 @@ class HostView:
 class Admission:
     """A host that a plan admits.
 
-    :param before: its state before that: ``pending``, or ``upgrading`` if its gate is opened again.
+    :param before: its state before that: ``pending``, or ``upgrading`` or ``lost`` if its gate is opened again.
     :param reason: why it is admitted.
     """
 

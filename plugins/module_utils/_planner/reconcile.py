@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from .._common.lazy import LazySequence
-from .._fleet.fleet import POST_STARTED, Snapshot
+from .._fleet.fleet import Snapshot
 from .._fleet.health_marks import HealthMark
 from .._host_states.soak import READ_AGAIN_AFTER
 from .._rule_checks.stage_hosts import stage_without_followers
@@ -103,11 +103,7 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
 
 def _is_at_work_elsewhere(fleet: FleetState) -> bool:
     """Return whether a run works on the post-upgrade tasks of another version. Its end frees a slot."""
-    leases = fleet.snapshot.leases
-    return bool(leases) and any(
-        one.host in leases and one.is_down and one.record is not None and one.record.post == POST_STARTED
-        for one in fleet.hosts.values()
-    )
+    return bool(fleet.snapshot.leases) and any(one.is_down and one.is_in_post_upgrade for one in fleet.hosts.values())
 
 
 def _new_marks(fleet: FleetState) -> dict[str, HealthMark]:

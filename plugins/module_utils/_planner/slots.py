@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import listing
-from .._fleet.fleet import POST_STARTED
-from .._host_states.host_state import HostState
 from .._host_states.state_names import HELD, PENDING
 from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
@@ -128,15 +126,10 @@ def fleet_slots(fleet: FleetState) -> Slots:
     limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
     taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
     waiting = {
-        role: sum(1 for one in hosts if one.is_down and one.state in (PENDING, HELD) and not _is_at_work(fleet, one))
+        role: sum(1 for one in hosts if one.is_down and one.state in (PENDING, HELD) and not one.is_in_post_upgrade)
         for role, hosts in fleet.by_role.items()
     }
     return Slots(limits, fleet.rules.complete_sets).take(taken).rest(waiting)
-
-
-def _is_at_work(fleet: FleetState, one: HostState) -> bool:
-    """Return whether a push run works on the post-upgrade tasks of a host. A lease alone is none: a run has it while the host waits."""
-    return one.record is not None and one.record.post == POST_STARTED and one.host in fleet.snapshot.leases
 
 
 def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:

@@ -92,7 +92,7 @@ class PageFolder:
 
         :raises UpgradeError: ``bad_folder``.
         """
-        # Somebody may have emptied the folder.
+        # A file that was deleted since is written again.
         if self.texts.get(name) == text and (self._dry or self.has(name)):
             return False
         if not self._dry:

@@ -25,7 +25,7 @@ from .settings import ServiceSettings
 
 # The metrics are written at most this often while a rollout is under way, and read from a part of the history each time (seconds).
 _METRICS_EVERY = 15.0
-# An alert takes metrics that were not written for long for those of an outage.
+# In a rollout where nothing changes, they are written this often (seconds): an alert takes older ones for an outage.
 _METRICS_REFRESH = 60.0
 # Without a rollout, the fleet is read this often. The age of the files shows that the service works (seconds).
 _IDLE = 60.0
@@ -110,10 +110,8 @@ class Outputs:
                 self._closed.wait(_AGAIN)
             except Exception as fault:
                 # Without this thread, silences would end during upgrades, and the page would show an old state.
-                text = f"{type(fault).__name__}: {truncated_repr(str(fault))}"
-                self._log.say_once(
-                    "files", "fault", f"The page, the metrics and silences are not up to date: {text}", WARNING
-                )
+                text = f"The page, the metrics and silences are not up to date: {_fault_text(fault)}"
+                self._log.say_once("files", "fault", text, WARNING)
                 self._closed.wait(_AGAIN)
             else:
                 self._log.say_once("files", "", "")
@@ -155,6 +153,8 @@ class Outputs:
                 pass
             except UpgradeError as error:
                 self._log.say_once("notify", error.code, f"No notification is sent: {error.message}", WARNING)
+            except Exception as fault:
+                self._log.say_once("notify", "fault", f"No notification is sent: {_fault_text(fault)}", WARNING)
             else:
                 self._log.say_once("notify", "", "")
                 self._notifier.wait()
@@ -162,3 +162,8 @@ class Outputs:
 
     def _warn(self, text: str) -> None:
         self._log.say("notification", text, WARNING)
+
+
+def _fault_text(fault: Exception) -> str:
+    """Return the type and the text of an error that nobody has foreseen."""
+    return f"{type(fault).__name__}: {truncated_repr(str(fault))}"

@@ -15,16 +15,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
-from ...module_utils._fleet.fleet import (
-    FAILED,
-    POST_DONE,
-    POST_FAILED,
-    POST_OPEN,
-    POST_STARTED,
-    STARTED,
-    UPGRADED,
-    HostRecord,
-)
+from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
 from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
@@ -134,8 +125,7 @@ class HostRuns:
             request = replace(request, is_post_upgrade=True, has_gate=self._run.on_host)
 
         def started_post_upgrade(before: HostRecord | None) -> HostRecord:
-            is_open = before is not None and before.post in (POST_OPEN, POST_STARTED, POST_FAILED)
-            if before is None or not is_open or before.version != self._run.version:
+            if before is None or not before.may_run_post_upgrade(self._run.version):
                 raise not_admitted(request, "no planner has admitted it to them")
             host_run.done = finished_groups(self._run, host, before)
             is_same = before.post == POST_STARTED

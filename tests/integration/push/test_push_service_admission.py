@@ -16,8 +16,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
@@ -28,10 +32,11 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     RefuseStop,
     Settle,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, RunTaskGroup
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
+from integration.support.fleets.fleet import seed
 from integration.support.processes.planner_service import until
 from integration.support.processes.push_services import (
     PushServices,
@@ -103,7 +108,7 @@ def test_a_host_that_is_admitted_twice_goes_on_where_it_is(services: PushService
 
 
 def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
-    services: PushServices, store: Store, consul: RawKV
+    services: PushServices, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upgrade = services.begin(GROUPS, "2")
     admit_apart(upgrade, *FLEET)
@@ -123,11 +128,11 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
         set_holds(store, HoldTargets(hosts=[host]), "no disk")
         return decision
 
-    service._admission.admit = hold_after_the_pass  # type: ignore[method-assign]
-    refused = service.admit(Admit("web1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(service._admission, "admit", hold_after_the_pass)
+        refused = service.admit(Admit("web1"))
     assert (refused.admitted, "no disk" in refused.reason) == (False, True)
     assert entry(consul, "upgrade/hosts/web1")["post"] == "open"
-    service._admission.admit = admitted  # type: ignore[method-assign]
     admit_apart(service, "web2")
     assert entry(consul, "upgrade/hosts/web2")["post"] == "started"
     step(service, "web2", "post_upgrade/app")
@@ -171,6 +176,36 @@ def test_a_run_that_lost_its_session_leaves_hosts_alone_on_which_another_one_has
         assert raised.value.code == "leased"
         service.fail_host(FailHost("web1", str(raised.value)))
     assert consul.get("upgrade/hosts/web1") == before
+
+
+def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and_no_hold_is_set(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, FLEET, "2")
+    consul.put("config_state/enable_puppet/global", "True")
+    consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "upgraded", "post": "open"}))
+    groups = {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}
+    run = PushRun(store.settings, "2", AFTER, {"web1": "web"}, groups, ("web1",), on_host=True)
+
+    def begin() -> str:
+        service = HostService(run)
+        try:
+            service.begin_on_host()
+        except UpgradeError as error:
+            return error.code
+        finally:
+            service.close()
+        return ""
+
+    set_holds(store, HoldTargets(hosts=["web1"]), "no disk")
+    assert begin() == "not_admitted"
+    end_holds(store, HoldTargets(hosts=["web1"]))
+    set_gate(store, "host", "web1", value=False)
+    assert begin() == "not_admitted"
+    assert entry(consul, "upgrade/hosts/web1")["post"] == "open"
+    set_gate(store, "host", "web1", value=True)
+    assert begin() == ""
+    assert entry(consul, "upgrade/hosts/web1")["post"] == "started"
 
 
 def test_a_run_that_lost_its_session_goes_on_if_nobody_else_has_worked_there(
