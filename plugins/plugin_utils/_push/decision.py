@@ -16,7 +16,7 @@ from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from ...module_utils._rollout._commands.retry import snapshot_after_retry
-from .resume_point import interrupted_at
+from .host_run import interrupted_at
 from .run import AFTER, PushRun
 
 # The state of a host whose lease another run holds, in results of push_host.

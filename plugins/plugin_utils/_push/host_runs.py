@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ...module_utils._codecs.job import decode_job_record
 from ...module_utils._codecs.record import decode_record, encode_record
@@ -16,59 +16,21 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
-from ...module_utils._fleet.step_trail import StepStart
-from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.job_report import write_job_report
 from ...module_utils._host.start import Start, not_admitted, start
 from ...module_utils._state.store import Store
-from .._services.steps import DRAIN, REPLACEMENT, numbered_step
-from .connections import StorePool
+from ...module_utils._state.store_pool import StorePool
+from .._services.steps import DRAIN
+from .host_run import HostRun, finished_groups
+from .once_groups import OnceGroups
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
-from .resume_point import finished_groups
 from .run import AFTER, PushRun, RunTaskGroup
 from .session import RunSession
 
-# The longest blocking query (seconds).
-_LONGEST_QUERY = 600
-# Between two reads of the missing key of a task group that a host still runs for all hosts.
-_SECONDS_BETWEEN_READS = 2.0
 # Between two tries to stop a service (seconds). The pause doubles from try to try.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _MOST_DOUBLINGS = 5
-
-
-@dataclass(slots=True)
-class HostRun:
-    """Where an admitted host is in its task groups.
-
-    :param record: the host's record as it was last read or written, None if there is none.
-    :param index: the record's ModifyIndex, 0 if there is none.
-    :param done: the task groups that it has finished, in this run or an earlier one.
-    :param current: the task group that it runs.
-    :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
-    :param running_once: the task group that it runs for all hosts now.
-    :param left_to_others: task groups that another host runs, and that this one still has to wait for.
-    :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
-    :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
-    :param failure: why it fails, while its drained services are undrained.
-    :param was_midway: whether it had begun an upgrade to another version and not ended it, so that it counts as one whose services may be stopped.
-    """
-
-    host: str
-    record: HostRecord | None = None
-    index: int = 0
-    done: dict[str, None] = field(default_factory=dict)
-    current: str | None = None
-    step: str | None = None
-    service: str | None = None
-    counts_as_done: bool = True
-    running_once: str | None = None
-    left_to_others: list[str] = field(default_factory=list)
-    refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
-    in_wave: bool = False
-    failure: str | None = None
-    was_midway: bool = False
 
 
 class HostRuns:
@@ -82,10 +44,7 @@ class HostRuns:
         self._providers = Providers(run, pool, session)
         self._host_runs: dict[str, HostRun] = {}
         self._lock = runtime.lock()
-        # Held while a host begins a task group for all hosts.
-        self._once_lock = runtime.lock()
-        # The task groups for all hosts that failed in this run. None of its hosts tries them again.
-        self._failed_once: set[str] = set()
+        self._once = OnceGroups(run, pool, session, self._host_runs)
 
     def active_hosts(self) -> list[str]:
         """Return the hosts that have begun and neither ended nor failed."""
@@ -165,13 +124,13 @@ class HostRuns:
             if skipped:
                 host_run.done[name] = None
             return False, "the tags on the command line leave it out"
-        self._wait_before_stop(host_run, task_group)
+        self._once.wait_before_stop(host_run, task_group)
         host_run.current, host_run.step, host_run.service = name, task_group.step, task_group.service
         host_run.counts_as_done = whole or skipped
         if task_group.once or task_group.provider:
             # Their locks are taken before the record is written.
             self._confirm(host_run)
-        if task_group.once and not self._begin_once(host_run, name):
+        if task_group.once and not self._once.begin(host_run, name):
             host_run.current = None
             host_run.left_to_others.append(name)
             return False, "another host runs it for all hosts"
@@ -202,7 +161,7 @@ class HostRuns:
 
     def _hint_on_interrupt(self, host_run: HostRun) -> str:
         """Return what to do if the check before a stop can't succeed because an earlier run has stopped something on the host; empty if none has."""
-        step = _stopping_step(host_run.record)
+        step = host_run.stopping_step
         if not step or self._run.on_host:
             return ""
         return (
@@ -223,10 +182,7 @@ class HostRuns:
         elif task_group is not None and task_group.checkpoint:
             self._write(host_run)
         if host_run.running_once == name:
-            self._pool.with_retries(
-                lambda store: once_for_all.end_once(store, self._session.name, self._run.version, name, host)
-            )
-            host_run.running_once = None
+            self._once.end(host_run, name)
 
     def end(self, host: str) -> tuple[str, ...]:
         """Report that a host is upgraded and release its lease. A pull host still has other steps before it is upgraded.
@@ -271,9 +227,9 @@ class HostRuns:
             if lost.code == "leased" or isinstance(lost, Unreachable):
                 return ()
             raise
-        if host_run.was_midway or _stopping_step(host_run.record):
+        if host_run.was_midway or host_run.stopping_step:
             return ()
-        begun = {start.service for start in _trail(host_run.record) if start.step == DRAIN}
+        begun = {start.service for start in host_run.begun_steps if start.step == DRAIN}
         return tuple(
             one.service
             for one in self._run.task_groups_of(host)
@@ -298,7 +254,7 @@ class HostRuns:
             stack.callback(self._release, host)
             stack.callback(self._write_failed, host_run, error)
             stack.callback(self._providers.fail, host, error)
-            stack.callback(self._fail_once, host_run, error)
+            stack.callback(self._once.fail, host_run, error)
         return host_run.service or "", host_run.step or ""
 
     def _active(self, host: str) -> HostRun:
@@ -335,19 +291,6 @@ class HostRuns:
             self._session.lost.setdefault(host_run.host, "another run, which has worked on it since")
             self._session.check(host_run.host)
         host_run.record, host_run.index = record, entry.modify_index if entry is not None else 0
-
-    def _fail_once(self, host_run: HostRun, error: str) -> None:
-        name = host_run.running_once
-        if name is None:
-            return
-        session, version = self._session.name, self._run.version
-        self._failed_once.add(name)
-        try:
-            self._pool.with_retries(
-                lambda store: once_for_all.end_once(store, session, version, name, host_run.host, truncate_error(error))
-            )
-        finally:
-            host_run.running_once = None
 
     def _write_failed(self, host_run: HostRun, error: str) -> None:
         try:
@@ -403,59 +346,6 @@ class HostRuns:
         host_run.done[task_group.name] = None
         return "it is finished for the provider"
 
-    def _begin_once(self, host_run: HostRun, name: str) -> bool:
-        """Begin a task group for all hosts; return False if another host runs it, has finished it or failed and is not retried."""
-        version = self._run.version
-
-        def begin(store: Store) -> bool:
-            found = once_for_all.read_state(store, version, name)
-            if found is not None and (
-                found.state == once_for_all.DONE
-                or (found.state == once_for_all.RUNNING and found.host != host_run.host)
-            ):
-                return False
-            if found is not None and self._failed_elsewhere(host_run, name, found):
-                return False
-            return once_for_all.begin_once(
-                store, self._session.name, version, name, host_run.host, found.index if found else 0
-            )
-
-        with self._once_lock:
-            if self._other_running_once(host_run, name) is not None or not self._pool.with_retries(begin):
-                return False
-            host_run.running_once = name
-        return True
-
-    def _failed_elsewhere(self, host_run: HostRun, name: str, found: once_for_all.RunOnceState) -> bool:
-        """Return whether a task group for all hosts failed on another host and is not retried."""
-        retries = self._run.retry_failed and name not in self._failed_once
-        return found.state == once_for_all.FAILED and not retries and found.host != host_run.host
-
-    def _wait_before_stop(self, host_run: HostRun, task_group: RunTaskGroup) -> None:
-        """Let a host whose services all run wait for task groups that another host runs for all hosts now.
-
-        Otherwise it would wait for them later, with its services stopped, and they would stay down if one of them fails. The hosts of a wave are
-        stopped at the same time.
-        """
-        is_stop = numbered_step(task_group.step) in REPLACEMENT and not task_group.once
-        if host_run.in_wave or not is_stop or _stopping_step(host_run.record):
-            return
-        for one in self._run.task_groups_of(host_run.host):
-            if not one.once or one.step not in REPLACEMENT or one.name in host_run.done:
-                continue
-            found = self._wait_for_once(host_run, one.name)
-            if found is not None and self._failed_elsewhere(host_run, one.name, found):
-                raise self._once_failed(host_run, one.name, found)
-
-    def _other_running_once(self, host_run: HostRun, name: str) -> HostRun | None:
-        """Return the other host of this run that runs a task group for all hosts now.
-
-        If the session is lost, so is the key, but the task group still runs.
-        """
-        return next(
-            (one for one in list(self._host_runs.values()) if one is not host_run and one.running_once == name), None
-        )
-
     def _wait_for_others(self, host_run: HostRun) -> None:
         """Wait until the task groups that this host left to others are finished there."""
         while host_run.left_to_others:
@@ -466,62 +356,9 @@ class HostRuns:
                     host_run.done[name] = None
                 host_run.left_to_others.pop(0)
                 continue
-            found = self._wait_for_once(host_run, name)
-            # Another run may have begun it under the name of this host.
-            if found is None or found.state == once_for_all.RUNNING:
-                raise UpgradeError(
-                    "once_gone",
-                    f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. "
-                    + (
-                        "The next host that tries again runs it as a whole."
-                        if self._run.on_host
-                        else "Run the same command again: a host of that run runs it as a whole."
-                    ),
-                )
-            if found.state == once_for_all.FAILED:
-                raise self._once_failed(host_run, name, found)
+            self._once.wait(host_run, name)
             host_run.left_to_others.pop(0)
             host_run.done[name] = None
-
-    def _once_failed(self, host_run: HostRun, name: str, found: once_for_all.RunOnceState) -> UpgradeError:
-        error = (found.error or "no error was recorded").rstrip(". ")
-        return UpgradeError(
-            "once_failed",
-            f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
-            + (
-                f"then convoy.upgrade.retry -e host={found.host},{host_run.host}."
-                if self._run.on_host
-                else "and run the same command with -e retry_failed=true."
-            ),
-        )
-
-    def _wait_for_once(self, host_run: HostRun, name: str) -> once_for_all.RunOnceState | None:
-        """Return how a task group for all hosts ended on another host; None if the run of that host is gone.
-
-        What this host ran itself is returned as it is.
-        """
-        version = self._run.version
-        index = 0
-        while True:
-            running = self._other_running_once(host_run, name)
-            found = self._pool.with_retries(lambda store: once_for_all.read_state(store, version, name))
-            if found is None and running is not None and not (host_run.in_wave and running.in_wave):
-                # The key was lost with the session of this run. The other host writes it again when it has finished.
-                runtime.sleep(_SECONDS_BETWEEN_READS)
-                continue
-            if found is None or found.state != once_for_all.RUNNING or found.host == host_run.host:
-                return found
-            other = self._host_runs.get(found.host)
-            if host_run.in_wave and other is not None and other.in_wave:
-                # The hosts of a wave run each task at the same time, so the other host would have finished before.
-                error = f"it did not finish; the record of {found.host} says why"
-                return replace(found, state=once_for_all.FAILED, error=error)
-            since = max(index, found.index)
-
-            def wait(store: Store, since: int = since) -> int:
-                return store.wait_for_change(since, _LONGEST_QUERY, [store.keys.once(version, name)])
-
-            index = self._pool.with_retries(wait)
 
     def _write(self, host_run: HostRun, next_step: str | None = None) -> None:
         """Write to the record where a host is: one request, as the record is known from the last write.
@@ -577,12 +414,3 @@ class HostRuns:
             host_run.record, host_run.index = record, index
 
         self._pool.with_retries(put)
-
-
-def _trail(record: HostRecord | None) -> tuple[StepStart, ...]:
-    return record.trail if record is not None else ()
-
-
-def _stopping_step(record: HostRecord | None) -> str:
-    """Return the first step of this upgrade that stops or replaces services and that a host has begun, in any run; empty for none."""
-    return next((start.step for start in _trail(record) if start.step in REPLACEMENT), "")

@@ -14,7 +14,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._host import once_for_all, provider
 from ...module_utils._host.host_report import truncate_error
 from ...module_utils._state.store import Store
-from .connections import StorePool
+from ...module_utils._state.store_pool import StorePool
 from .run import PushRun, RunTaskGroup
 from .session import RunSession
 

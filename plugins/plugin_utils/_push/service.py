@@ -15,8 +15,8 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rollout.handover import take_back
+from ...module_utils._state.store_pool import StorePool
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
-from .connections import StorePool
 from .decision import LEASED_ELSEWHERE, Decision
 from .host_runs import HostRuns
 from .messages import (

@@ -14,7 +14,7 @@ from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import check_lock
 from ...module_utils._host import leases
 from ...module_utils._state.store import Store
-from .connections import StorePool
+from ...module_utils._state.store_pool import StorePool
 
 
 class RunSession:

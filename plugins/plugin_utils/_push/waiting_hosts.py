@@ -23,7 +23,7 @@ from ...module_utils._rollout._commands.retry import retry
 from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
-from .connections import StorePool
+from ...module_utils._state.store_pool import StorePool
 from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
 from .run import AFTER, PushRun
 

@@ -1,12 +1,15 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a host resumes: the task groups that it has finished, and whether it is still at the start of its upgrade path."""
+"""Where a host is in its task groups: in this run, by what earlier runs have finished, and whether it is still at the start of its upgrade path."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ...module_utils._fleet.checkpoints import is_checkpoint_group
 from ...module_utils._fleet.fleet import HostRecord
+from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._planner.plan import HostView
 from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
 from .run import AFTER, PushRun
@@ -14,6 +17,49 @@ from .run import AFTER, PushRun
 # If an upgrade was interrupted in one of these steps and no service was stopped before, it is not known whether any is. A service without tasks of
 # the step stop runs until it is upgraded.
 _BEFORE_REPLACEMENT = (MAY_STOP, DRAIN, "stop", "upgrade")
+
+
+@dataclass(slots=True)
+class HostRun:
+    """Where an admitted host is in its task groups.
+
+    :param record: the host's record as it was last read or written, None if there is none.
+    :param index: the record's ModifyIndex, 0 if there is none.
+    :param done: the task groups that it has finished, in this run or an earlier one.
+    :param current: the task group that it runs.
+    :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
+    :param running_once: the task group that it runs for all hosts now.
+    :param left_to_others: task groups that another host runs, and that this one still has to wait for.
+    :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
+    :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
+    :param failure: why it fails, while its drained services are undrained.
+    :param was_midway: whether it had begun an upgrade to another version and not ended it, so that it counts as one whose services may be stopped.
+    """
+
+    host: str
+    record: HostRecord | None = None
+    index: int = 0
+    done: dict[str, None] = field(default_factory=dict)
+    current: str | None = None
+    step: str | None = None
+    service: str | None = None
+    counts_as_done: bool = True
+    running_once: str | None = None
+    left_to_others: list[str] = field(default_factory=list)
+    refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
+    in_wave: bool = False
+    failure: str | None = None
+    was_midway: bool = False
+
+    @property
+    def begun_steps(self) -> tuple[StepStart, ...]:
+        """The steps that it has begun in this upgrade, in any run."""
+        return self.record.trail if self.record is not None else ()
+
+    @property
+    def stopping_step(self) -> str:
+        """The first of these that stops or replaces services; empty for none."""
+        return next((start.step for start in self.begun_steps if start.step in REPLACEMENT), "")
 
 
 def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.resume_point import finished_groups
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
 
 TASK_GROUPS = (

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections to Consul for the threads of the push service."""
+"""Stores for threads that work at the same time, and requests that are tried again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ...module_utils._common import runtime
-from ...module_utils._consul.errors import Conflict, Unreachable
-from ...module_utils._consul.settings import Settings
-from ...module_utils._state.store import Store
+from .._common import runtime
+from .._consul.errors import Conflict, Unreachable
+from .._consul.settings import Settings
+from .store import Store
 
 T = TypeVar("T")
 
