@@ -365,6 +365,9 @@ class Nodes:
     def _agent_run(self, host: str, wanted: str) -> None:
         if self._runs[host] == wanted and self._said[host] == wanted:
             self._after(host, wanted)
+        elif self._runs[host] == wanted and self._is_honest:
+            # The answer to its last report was lost. It has nothing to do but report again, and is not down for that.
+            self._say(host, wanted, "upgraded")
         else:
             self._upgrade(host, wanted)
 
