@@ -17,6 +17,8 @@ from .node.settings import NodeSettings
 
 # Why an agent run is started.
 UPGRADE, POST_UPGRADE, PUPPET, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "doubt", "job"
+# The report that an upgrade has ended, which was lost.
+REPORT = "report"
 # The report that a hold began, and the report that it ended. They are two actions, so that the pause after one does not delay the other.
 HOLD, UNHOLD = "hold", "unhold"
 
@@ -111,6 +113,9 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
         return NextAction(None, answer.reason, settings.interval)
     if answer.version is not None and answer.version != facts.version and not settings.noop:
         return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
+    if answer.version is not None and answer.started == answer.version and not settings.noop:
+        reason = "the node has the version, and its report was lost"
+        return _run(settings, facts, f"{REPORT} of {answer.version}", reason)
     if settings.services and answer.version and answer.post_upgrade == answer.version and not settings.noop:
         return _run(
             settings,

@@ -232,7 +232,8 @@ class GateReading:
 
         The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to post-upgrade tasks, and wake it.
         """
-        has_changed = self.answer is None or self.answer.held is not None or self.answer.post_upgrade is not None
+        last = self.answer
+        has_changed = last is None or any(one is not None for one in (last.held, last.post_upgrade, last.started))
         if self._has_record and not has_changed and facts.disabled is None:
             return {}
         entry = self.consul.get(self.keys.record)

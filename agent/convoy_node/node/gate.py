@@ -129,6 +129,7 @@ class Answer:
     :param is_pending: whether it is closed only because a rollout has not admitted it yet.
     :param held: the host's own hold in its record; None if there is none.
     :param post_upgrade: the version after whose upgrade the host may run the tasks of its services; None for none.
+    :param started: the version of an upgrade that has not ended, as its record says; None for none.
     """
 
     is_open: Optional[bool]
@@ -137,6 +138,7 @@ class Answer:
     is_pending: bool = False
     held: Optional[str] = None
     post_upgrade: Optional[str] = None
+    started: Optional[str] = None
 
 
 def is_job_id(text: str) -> bool:
@@ -185,7 +187,8 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> A
     version, problem = _version(keys, entries)
     problem = problem or _newer_schema(keys, entries)
     record = _record(entries.get(keys.record))
-    facts = Answer(None, problem, version, held=_text(record, "held"), post_upgrade=_post_upgrade(record))
+    held, started = _text(record, "held"), _text(record, "version") if record.get("state") == "started" else None
+    facts = Answer(None, problem, version, held=held, post_upgrade=_post_upgrade(record), started=started)
     if problem:
         return facts
     for key in keys.holds:

@@ -170,6 +170,26 @@ def test_a_run_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
+def test_a_run_that_was_killed_before_its_last_report_is_reported_and_no_upgrade_is_repeated(
+    fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    bring_to(fleet, "v2")
+    ended = fleet.record(NODE)
+    for name in HOOKS:
+        node.write(f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name, 0o755)
+    try:
+        # As the record is between the version file and the report.
+        fleet.consul.put(f"upgrade/hosts/{NODE}", json.dumps({**ended, "state": "started"}))
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: fleet.record(NODE)["state"] == "upgraded", "it reports")
+        assert fleet.record(NODE)["attempt"] == ended["attempt"]
+        assert (fleet.version_of(NODE), node.read("/root/hooks")) == ("v2", None)
+    finally:
+        stop_agent(node)
+        node.run("rm", "-rf", "/root/hooks", *(f"/etc/convoy/hooks/{name}.d/10-note" for name in HOOKS))
+
+
 @pytest.mark.parametrize(
     "moment",
     [

@@ -46,6 +46,18 @@ def test_an_open_gate_starts_an_upgrade_if_the_node_has_another_version() -> Non
     assert run(OPEN, replace(FACTS, version="v1"), noop=True) is None
 
 
+def test_a_node_whose_report_of_the_end_of_its_upgrade_was_lost_reports_again() -> None:
+    lost = replace(OPEN, started="v2")
+    assert run(lost) == "report of v2"
+    assert run(lost, replace(FACTS, tried="report of v2", not_before=2010.0)) is None
+    # Not one that is still in its upgrade, or in one to another version, or must not report.
+    assert run(lost, replace(FACTS, version="")) == "upgrade to v2"
+    assert run(replace(OPEN, started="v1")) is None
+    assert run(lost, noop=True) is None
+    for answer in (replace(CLOSED, started="v2"), replace(PENDING, started="v2")):
+        assert run(answer) is None
+
+
 def test_a_node_with_services_runs_its_post_upgrade_tasks_once_it_is_admitted() -> None:
     admitted = replace(OPEN, post_upgrade="v2")
     assert run(admitted, services="/etc/convoy/services") == "post-upgrade of v2"

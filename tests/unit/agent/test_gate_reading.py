@@ -230,6 +230,16 @@ def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_
     assert answers.records == before
 
 
+def test_a_lost_report_is_made_up_for_until_the_record_has_it(tmp_path: Path, answers: Answers) -> None:
+    answers.put(RECORD, b'{"version": "v2", "state": "started"}')
+    found = gate_reading(tmp_path, answers, splay=0)
+    assert found.read().run == "report of v2"
+    found.ended("report of v2")
+    assert found.read().reason.endswith("report of v2 is tried again later")
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded"}')
+    assert found.read().reason == "open: config_state/enable_puppet/global is True"
+
+
 def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_path: Path) -> None:
     class Half(Answers):
         is_half = False

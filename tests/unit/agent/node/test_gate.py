@@ -109,3 +109,9 @@ def test_the_record_admits_the_host_to_the_post_upgrade_tasks(post: str | None, 
     record = json.dumps({"version": "v2", "state": "upgraded", "post": post}).encode()
     assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).post_upgrade == version
     assert answer(NODE, {NODE.record: ConsulKey(b"[1]", 5, 0)}, True).post_upgrade is None
+
+
+@pytest.mark.parametrize(("state", "version"), [("started", "v2"), ("upgraded", None), ("failed", None), (None, None)])
+def test_the_record_tells_of_an_upgrade_that_has_not_ended(state: str | None, version: str | None) -> None:
+    record = json.dumps({"version": "v2", "state": state}).encode()
+    assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).started == version
