@@ -111,7 +111,7 @@ class ActionModule(ControllerAction):
             raise UpgradeError(
                 "no_services",
                 f"{self._host} lacks the variables of its services: /etc/convoy/services.yml is missing or is that of another host "
-                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (convoy.upgrade.enroll --limit {self._host}).",
+                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (ansible-playbook convoy.upgrade.enroll --limit {self._host}).",
             )
         composition = {"roles": {role: data}}
         entry = store.client.get(store.keys.record(self._host))
@@ -131,7 +131,7 @@ class ActionModule(ControllerAction):
             raise UpgradeError(
                 "forbidden_upgrade",
                 f"Nothing was touched: {self._host} may not go to {version}. {' '.join(forbidden.reasons)} Go to another version first, hold this "
-                "host (convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
+                "host (ansible-playbook convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
                 hosts=[self._host],
             )
         if not self._task.check_mode:

@@ -112,7 +112,7 @@ class ActionModule(ControllerAction):
         if not is_job(target):
             raise UpgradeError(
                 "unknown_job",
-                f"{target} is a version and no job. Nothing was done. Look at it with convoy.upgrade.status.",
+                f"{target} is a version and no job. Nothing was done. Look at it with ansible-playbook convoy.upgrade.status.",
             )
         job = _planned(asked, target) if asked is not None else self._stored(options, target)
         run = prepare_job(job, plan)

@@ -104,7 +104,7 @@ def each_shows_its_reason(fleet: Fleet) -> None:
             f"the status of {name} says {reason}",
         )
     for name in ("compute3", "compute4"):
-        assert "started, has not ended" in fleet.play("status", host=name)
+        assert "Why: started." in fleet.play("status", host=name)
     shown = fleet.play("status")
     assert "rolling_rules.roles.compute admits 4 of role compute at once" in shown
     checks = fleet.checks("compute1")

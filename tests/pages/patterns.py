@@ -15,7 +15,7 @@ _RULES = (
     # Where the fleet was when the view looked, which it does whenever something has changed: two changes may be one look.
     (re.compile(r"^\d\d:\d\d:\d\d -- .*\n", re.M), ""),
     # What a host that is under way was at when it was looked at.
-    (re.compile(r"^(\d\d:\d\d:\d\d \S+ \S+ -> upgrading): .*$", re.M), r"\1: ..."),
+    (re.compile(r"^(\d\d:\d\d:\d\d \S+ started), .*$", re.M), r"\1"),
     # Times of day, with the date and without, and how long something took or is ago.
     (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b"), "DATE TIME"),
     (re.compile(r"^\d\d:\d\d:\d\d ", re.M), "TIME "),

@@ -66,7 +66,10 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
     # It is not begun again unawares.
     refused = " ".join(fleet.play("upgrade", version="v1", instructions=ONE, code=2).split())
     assert "The rollout to v1 was aborted by ann at " in refused
-    assert "Begin it again with restart: true (-e restart=true), or go back with convoy.upgrade.rollback." in refused
+    assert (
+        "Begin it again with restart: true (-e restart=true), or go back with ansible-playbook convoy.upgrade.rollback."
+        in refused
+    )
     fleet.play("upgrade", version="v1", instructions=ONE, restart=True)
     assert fleet.reported("v1") == set(WEB)
     assert fleet.done("web1") == ["app/prepare", "app/upgrade"]

@@ -129,7 +129,7 @@ def test_a_host_that_is_left_over_by_a_killed_run_keeps_its_slot_and_runs_no_job
     one = {"rolling_rules": {"global": 1}}
     given = {"run_tasks": "restart.yml", "only": "web3", "instructions": one, "upgrade_wait_timeout": 5}
     said = " ".join(fleet.play("command", **given, code=2).split())
-    assert "run convoy.upgrade.retry -e host=web1" in said
+    assert "run ansible-playbook convoy.upgrade.retry -e host=web1" in said
     assert "web1 is not admitted" not in said
     assert not fleet.entries("web3")
     fleet.play("retry", host="web1")
@@ -152,7 +152,9 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
     assert "only" not in again
     # The command as it was begins no second job, and names the one that continues.
     refused = " ".join(fleet.play("command", run_tasks="restart.yml", only="web", code=2).split())
-    assert f"continue it with convoy.upgrade.command -e job={job_of(fleet)} -e run_tasks=FILE" in refused
+    assert (
+        f"continue it with ansible-playbook convoy.upgrade.command -e job={job_of(fleet)} -e run_tasks=FILE" in refused
+    )
 
 
 @pytest.mark.thorough

@@ -46,8 +46,8 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     unbroken = text.replace("\n", "")
     assert re.search(r"web1 failed at 'upgrade of app' \([^ ]*/tasks/step3_upgrade.yml:\d+\):", unbroken), text
     assert "  stderr:\n    app-upgrade is broken here\n" in text
-    assert "controller1 upgrading -> upgraded" in text
-    assert "web1 upgrading -> failed: failed, service app, step upgrade: non-zero return code" in unbroken
+    assert "controller1 upgraded" in text
+    assert "web1 failed, service app, step upgrade: non-zero return code" in unbroken
     for none in ("TASK [", "PLAY [", "ok: [", "fatal:"):
         assert none not in text
     assert site.reported("v1") == {"controller1", "web2", "web3"}
@@ -57,7 +57,7 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     site.sleep(0.2)
     ended = site.end(site.start("upgrade", environ=LIVE, version="v1", instructions=CAPS, retry_failed=True))
     assert ended.code == 0, ended.stdout
-    assert re.search("web1 (failed|upgrading) -> upgraded", ended.stdout), ended.stdout
+    assert re.search("web1 upgraded", ended.stdout), ended.stdout
     assert "runs its post-upgrade tasks" in ended.stdout
     assert "4 of 4 hosts upgraded" in ended.stdout
     assert "\x1b" not in ended.stdout

@@ -210,7 +210,7 @@ class JobRun:
             )
         if (disabled := puppet.disabled_by_operator()) is not None:
             raise Refused(
-                f"Puppet is disabled on this host: {disabled}. Enable it with 'puppet agent --enable', then run convoy.upgrade.retry -e "
+                f"Puppet is disabled on this host: {disabled}. Enable it with 'puppet agent --enable', then run ansible-playbook convoy.upgrade.retry -e "
                 f"host={settings.host}."
             )
         if not job.is_for(settings.host, settings.role):
@@ -248,7 +248,7 @@ class JobRun:
         if machine and self._facts["machine"] and machine != self._facts["machine"]:
             raise OtherMachine(
                 f"The machine {sanitize(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
-                f"convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
+                f"ansible-playbook convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
         if before is not None and before.state in ENDED:
             # What this node knows of the job stays, whatever run the record names.

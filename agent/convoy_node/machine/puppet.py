@@ -28,7 +28,7 @@ RUN_LOCK = "/run/convoy/puppet.lock"
 # Puppet writes its JSON without spaces.
 OWN = "convoy.upgrade: "
 # While this lock is there, `puppet agent --disable` does nothing, without an error.
-_NO_HOLD = "This is no hold. To hold the host, use convoy.upgrade.hold"
+_NO_HOLD = "This is no hold. To hold the host, use ansible-playbook convoy.upgrade.hold"
 _MOST_BYTES = 8192
 _MOUNTS = "/proc/self/mountinfo"
 

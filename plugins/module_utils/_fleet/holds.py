@@ -42,11 +42,11 @@ class Hold:
         since = f" since {self.at}" if self.at else ""
         ends = f"ends when the key {self.key} is deleted"
         if self.by in MADE_OF_GATES:
-            ends = f"ends with convoy.upgrade.unhold, which deletes the key {self.key} and the closed gate behind it"
+            ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key} and the closed gate behind it"
         if self.by == PUPPET:
             ends = "ends with 'puppet agent --enable' on the host, at its next run"
         if self.by == PAUSED:
-            ends = f"ends with convoy.upgrade.unhold, which deletes the key {self.key}"
+            ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
 
 

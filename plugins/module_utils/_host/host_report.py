@@ -159,7 +159,7 @@ def _other_machine(key: str, before: HostRecord, report: HostReport) -> UpgradeE
         "other_machine",
         f"{report.host} reports {report.state} from the machine {report.machine}, but {key} says that the machine {before.machine} has begun the "
         f"upgrade to {before.version} and has not ended it. Nothing is reported. If two machines have this name, rename one. If the other "
-        f"one is gone, because the host was reinstalled, run convoy.upgrade.forget -e host={report.host} -e force=true.",
+        f"one is gone, because the host was reinstalled, run ansible-playbook convoy.upgrade.forget -e host={report.host} -e force=true.",
     )
 
 

@@ -163,7 +163,7 @@ def not_admitted(request: Start, reason: str) -> UpgradeError:
     return UpgradeError(
         "not_admitted",
         f"{request.host} does not start {f'the post-upgrade tasks of {what}' if request.is_post_upgrade else what}, as it is not admitted: "
-        f"{reason}. Nothing was done. Run convoy.upgrade.status to see what it waits for; it starts by itself once it is admitted.",
+        f"{reason}. Nothing was done. Run ansible-playbook convoy.upgrade.status to see what it waits for; it starts by itself once it is admitted.",
         host=request.host,
         reason=reason,
     )

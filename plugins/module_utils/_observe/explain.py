@@ -22,24 +22,24 @@ from .._rule_checks.unknown_targets import other_machine, other_name
 from .operator_needs import is_interrupted
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
-_ORDER_AGAIN = "An operator can change this: give all rules again to convoy.upgrade.upgrade with another {rule}."
+_ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
 _CHANGES: Mapping[str, str] = {
-    explanations.NO_VERSION: "An operator can change this: convoy.upgrade.upgrade -e version=X begins a rollout.",
+    explanations.NO_VERSION: "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",
     explanations.ADMISSIBLE: "",
-    explanations.OTHER_SERVICES: "An operator can change this: convoy.upgrade.enroll --limit {host}.",
-    blocker_codes.PAUSE: "An operator can change this: convoy.upgrade.resume.",
+    explanations.OTHER_SERVICES: "To change this: run ansible-playbook convoy.upgrade.enroll --limit {host}.",
+    blocker_codes.PAUSE: "To change this: run ansible-playbook convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",
-    blocker_codes.EXPIRED: "An operator can change this: convoy.upgrade.abort, and convoy.upgrade.command for a new job.",
-    blocker_codes.BUDGET: "An operator can change this: convoy.upgrade.retry, once those hosts are fixed.",
-    explanations.ROLE_BUDGET: "An operator can change this: convoy.upgrade.retry, once those hosts are fixed.",
+    blocker_codes.EXPIRED: "To change this: run ansible-playbook convoy.upgrade.abort, then convoy.upgrade.command for a new job.",
+    blocker_codes.BUDGET: "To change this: fix those hosts, then run ansible-playbook convoy.upgrade.retry.",
+    explanations.ROLE_BUDGET: "To change this: fix those hosts, then run ansible-playbook convoy.upgrade.retry.",
     blocker_codes.HOURS: _ORDER_AGAIN,
     stage_progress.STAGE: _ORDER_AGAIN,
     stage_progress.SOAK: _ORDER_AGAIN,
-    stage_progress.APPROVAL: "An operator can change this: convoy.upgrade.approve.",
+    stage_progress.APPROVAL: "To change this: run ansible-playbook convoy.upgrade.approve.",
     stage_progress.ROLLBACK: "",
     explanations.ORDER: _ORDER_AGAIN,
-    explanations.CAP: "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher {rule}.",
-    explanations.CAP_ZERO: "An operator can change this: give all rules again to convoy.upgrade.upgrade with {rule} above 0.",
+    explanations.CAP: "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and a higher {rule}.",
+    explanations.CAP_ZERO: "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and {rule} above 0.",
     explanations.SETS: _ORDER_AGAIN,
 }
 
@@ -202,26 +202,26 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
             )
         return text
     if view.unadmitted:
-        return (
-            f"An operator can change this: make sure that nothing runs there, then convoy.upgrade.retry -e host={host}."
-        )
+        return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
     hold = _hold(host, view, snapshot)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
         if view.holds_itself:
-            return "An operator can change this: 'puppet agent --enable' on the host. Its next run ends the hold."
-        return f"An operator can change this: convoy.upgrade.unhold{_held_by(hold, snapshot)}."
+            return "To change this: run 'puppet agent --enable' on the host. Its next run ends the hold."
+        return f"To change this: run ansible-playbook convoy.upgrade.unhold{_held_by(hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
         if snapshot.ledger is None or not snapshot.ledger.is_under_way:
-            return "An operator can change this: fix the host. The next run that succeeds there ends this."
-        return f"An operator can change this: fix the host, then convoy.upgrade.retry -e host={host}."
+            return "To change this: fix the host. The next run that succeeds there ends this."
+        if view.release is not None:
+            text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
+        else:
+            text = "To change this: fix the host, then run the same command again with -e retry_failed=true. To free its slot instead"
+        return f"{text}, run ansible-playbook convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
             again = "the command of its rollout again"
             if snapshot.is_job and snapshot.ledger is not None:
-                again = (
-                    f"convoy.upgrade.command -e job={job_id(snapshot.ledger.version)} -e run_tasks=FILE, with its file"
-                )
+                again = f"ansible-playbook convoy.upgrade.command -e job={job_id(snapshot.ledger.version)} -e run_tasks=FILE, with its file"
             return f"No rule keeps it waiting, but no Ansible run works on it now: run {again}."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
@@ -239,25 +239,25 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
 
 def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[str]) -> str:
     if view.state == state_names.UPGRADED and host in plan.post_upgrade:
-        return "Next: its post-upgrade tasks, once every host is upgraded."
+        return "Its post-upgrade tasks follow once every host is upgraded."
     if view.state == state_names.UPGRADED:
         return "It is done."
     if view.state == state_names.UPGRADING:
         if view.soaking:
-            return f"Next: once the soak is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
+            return f"Once the soak is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
         if view.unadmitted:
-            return "Next: nothing until then. It keeps its slot."
+            return "Until then it keeps its slot."
         if view.held and not view.started:
-            return "Next: nothing until then. It keeps its slot, because it was admitted."
+            return "Until then it keeps its slot, because it was admitted."
         if view.busy:
-            return "Next: it finishes its work. Until then it takes a slot."
+            return "It takes a slot until it has finished its work."
         if job:
             report = "reports the end of the command" if view.started else "starts, runs the command and reports"
         else:
             report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
-        return f"Next: it {report}. Until then it keeps its slot."
+        return f"Next, it {report}. Until then it keeps its slot."
     if view.state in (state_names.FAILED, state_names.LOST):
-        return "Next: nothing until then. It keeps its slot, so that failures do not spread."
+        return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
         is_at_work = host in plan.fleet.snapshot.leases
         why = (
@@ -265,13 +265,13 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
             if is_at_work
             else "because it failed in an earlier upgrade, until it is retried"
         )
-        return f"Next: nothing until then. It keeps its slot, {why}."
+        return f"Until then it keeps its slot, {why}."
     if view.state == state_names.HELD:
-        return "Next: nothing until then. It takes no slot."
+        return "Until then it waits, and takes no slot."
     if refusals:
-        return "Next: nothing until this is corrected: " + " ".join(refusals)
+        return "It waits until this is corrected: " + " ".join(refusals)
     if plan.missing:
-        return "Next: nothing until the whole fleet is given: " + "; ".join(plan.missing) + "."
+        return "It waits until the whole fleet is given: " + "; ".join(plan.missing) + "."
     return _wave_text(host, view, plan.waves, plan.hosts, job)
 
 
@@ -282,11 +282,11 @@ def _wave_text(
     for number, wave in enumerate(waves):
         if host in wave:
             if number == 0:
-                playbook = f"convoy.upgrade.command -e job={job}" if job else "convoy.upgrade.upgrade"
-                return f"Next: the next pass of {playbook} admits it. If no run is active, start one."
+                playbook = "ansible-playbook convoy.upgrade." + (f"command -e job={job}" if job else "upgrade")
+                return f"The next pass of {playbook} admits it. If no run is active, start one."
             return (
-                f"Next: if all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
+                f"If all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
                 f"{plural(before, 'host')} of role {view.role} and the hosts being upgraded."
             )
         before += sum(1 for one in wave if hosts[one].role == view.role)
-    return "Next: nothing until that changes. It is in no wave of the forecast."
+    return "Until that changes, it waits. It is in no wave of the forecast."

@@ -87,7 +87,7 @@ def _rollout(snapshot: Snapshot, plan: Plan, warnings: int) -> Iterable[Gauge]:
         "What blocks the whole rollout now.",
         [({"reason": code}, float(code == stopped)) for code in _STOPS],
     )
-    yield _one("warnings", "Warnings that convoy.upgrade.status prints.", warnings)
+    yield _one("warnings", "Warnings that ansible-playbook convoy.upgrade.status prints.", warnings)
 
 
 def _admissions(plan: Plan, admissions: AdmissionCounts) -> Iterable[Gauge]:

@@ -316,26 +316,27 @@ def _next(found: Mapping[str, Any]) -> str:
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        return (
-            f"Look at {one} with convoy.upgrade.status -e host=HOST, fix what is broken, and run convoy.upgrade.retry."
-        )
+        return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.retry."
     if event == PAUSE:
         return (
-            "Run convoy.upgrade.resume to continue it, or convoy.upgrade.abort to end it."
+            "Run ansible-playbook convoy.upgrade.resume to continue it, or ansible-playbook convoy.upgrade.abort to end it."
             if found["cause"] == "command"
-            else "Fix the hosts that failed and run convoy.upgrade.retry, or give all rules again with a higher budget."
+            else "Fix the hosts that failed and run ansible-playbook convoy.upgrade.retry, or give all rules again with a higher budget."
         )
     if event == WANTED:
-        return f"Look at the hosts with convoy.upgrade.status, then run convoy.upgrade.approve -e stage={found['stage']} or convoy.upgrade.abort."
+        return (
+            "Look at the hosts with ansible-playbook convoy.upgrade.status, then run ansible-playbook "
+            f"convoy.upgrade.approve -e stage={found['stage']} or ansible-playbook convoy.upgrade.abort."
+        )
     if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
-        return "A job does not begin again. Begin another one with convoy.upgrade.command."
+        return "A job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command."
     if event == END and found["outcome"] == ABORTED and found["rollback"]:
-        return f"Begin it again with convoy.upgrade.rollback -e version={found['version']}."
+        return f"Begin it again with ansible-playbook convoy.upgrade.rollback -e version={found['version']}."
     if event == END and found["outcome"] == ABORTED:
-        return "Begin it again with convoy.upgrade.upgrade -e restart=true, or go back with convoy.upgrade.rollback."
+        return "Begin it again with ansible-playbook convoy.upgrade.upgrade -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback."
     what = "job" if is_job(found["version"]) else "rollout"
     return (
         ""
         if event == END
-        else f"Nothing: the {what} continues by itself. Watch it with convoy.upgrade.status -e follow=true."
+        else f"Nothing: the {what} continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
     )

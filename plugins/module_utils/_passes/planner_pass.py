@@ -123,7 +123,7 @@ def make_pass(
             raise UpgradeError(
                 "unknown_job",
                 f"{truncated_repr(request.version.removeprefix(JOB))} can't be the ID of a job, which has lowercase letters, digits, - and _. Look at "
-                "the last one with convoy.upgrade.status -e job=last.",
+                "the last one with ansible-playbook convoy.upgrade.status -e job=last.",
             )
         check_version(request.version, "version")
     outcome = PassResult(

@@ -71,7 +71,8 @@ def _went_back(keys: Keys, found: int, seen: int, what: str) -> UpgradeError:
     return UpgradeError(
         "went_back",
         f"{keys.ledger} {what} earlier time, such as from a snapshot. Hosts that were admitted since then may be down, and Consul has "
-        "no record of that. No host is admitted. Compare the hosts with convoy.upgrade.status, then run convoy.upgrade.upgrade again.",
+        "no record of that. No host is admitted. Compare the hosts with ansible-playbook convoy.upgrade.status, then "
+        "run ansible-playbook convoy.upgrade.upgrade again.",
         found=found,
         seen=seen,
     )

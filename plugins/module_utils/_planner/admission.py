@@ -17,7 +17,7 @@ from .._rules.role_order import RoleOrder
 from .blockers import Blockers
 from .fleet_state import FleetState
 from .plan import Admission
-from .slots import Slots
+from .slots import Limit, Slots
 
 # Hosts that are admitted together: role -> hosts. A role comes after the roles that it waits for.
 Wave = Mapping[str, tuple[str, ...]]
@@ -110,7 +110,7 @@ def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ..
             one.host,
             role,
             one.state,
-            "it was admitted and has started, and holds its slot, so its gate opens again",
+            "its gate opens again: it was admitted, has started, and keeps its slot",
         )
         for role in fleet.order.roles
         if position.may_go_on(role)
@@ -124,12 +124,23 @@ def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
 
     :param after: the position once they have their slots. The reason names the limit with the fewest free slots.
     """
-    return tuple(
-        Admission(host, role, PENDING, reason)
-        for role, hosts in wave.items()
-        for reason in [_reason(role, after)]
-        for host in hosts
-    )
+    found: list[Admission] = []
+    # Limit -> how many of its slots later hosts of the wave get.
+    later: dict[str, int] = {}
+    for role, hosts in reversed([*wave.items()]):
+        limits = after.slots.limits[role]
+        tightest = min(limits, key=after.slots.free) if limits else None
+        reason = _reason(role, tightest, after)
+        for host in reversed(hosts):
+            slot = ""
+            if tightest is not None:
+                number = after.slots.taken.get(tightest.what, 0) - later.get(tightest.what, 0)
+                # More may be taken than there are, such as after the cap was lowered. Then the host has had one.
+                slot = f"slot {number} of {tightest.slots}" if number <= tightest.slots else ""
+            for limit in limits:
+                later[limit.what] = later.get(limit.what, 0) + 1
+            found.append(Admission(host, role, PENDING, reason, slot))
+    return tuple(reversed(found))
 
 
 def gates_to_open(
@@ -193,14 +204,13 @@ def _roles_of_settings(fleet: FleetState) -> frozenset[str]:
     return frozenset(record.role for role, record in records if record.role not in (None, role))
 
 
-def _reason(role: str, after: Position) -> str:
-    limits = after.slots.limits[role]
-    reason = f"nothing limits role {role}"
-    if limits:
-        tightest = min(limits, key=after.slots.free)
+def _reason(role: str, tightest: Limit | None, after: Position) -> str:
+    if tightest is None:
+        reason = f"nothing limits role {role}"
+    else:
         reason = f"{tightest.key} admits {tightest.slots} of {tightest.what} at once"
-    done = after.order.waits[role]
-    return f"{reason}; {', '.join(done)} done" if done else reason
+    first = after.order.waits[role]
+    return f"{reason}; after {'role' if len(first) == 1 else 'roles'} {', '.join(first)}" if first else reason
 
 
 def _stage_queues(fleet: FleetState, blockers: Blockers) -> tuple[StageQueue, ...]:

@@ -98,20 +98,27 @@ def rollout_blocker(
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with convoy.upgrade.rollback"
+            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback"
             if ledger.rollback:
-                text = f"the rollback was aborted{command_text(ledger)}; begin it again with convoy.upgrade.rollback -e version={ledger.version}"
+                text = (
+                    f"the rollback was aborted{command_text(ledger)}; begin it again with ansible-playbook "
+                    f"convoy.upgrade.rollback -e version={ledger.version}"
+                )
             if ledger.is_job:
-                text = f"the job was aborted{command_text(ledger)}; begin a new one with convoy.upgrade.command"
+                text = f"the job was aborted{command_text(ledger)}; begin a new one with ansible-playbook convoy.upgrade.command"
             return RolloutBlocker(ABORT, text, is_temporary=False)
         kind = "job" if ledger.is_job else "rollout"
         if ledger.state == PAUSED:
             return RolloutBlocker(
-                PAUSE, f"the {kind} is paused{command_text(ledger)}; continue with convoy.upgrade.resume"
+                PAUSE,
+                f"the {kind} is paused{command_text(ledger)}; continue with ansible-playbook convoy.upgrade.resume",
             )
         if ledger.is_job and ledger.expires <= snapshot.now:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ledger.expires))
-            text = f"the job expired at {at}, so no node begins it any more; end it with convoy.upgrade.abort, and begin a new one with convoy.upgrade.command"
+            text = (
+                f"the job expired at {at}, so no node begins it any more; end it with ansible-playbook "
+                "convoy.upgrade.abort, and begin a new one with ansible-playbook convoy.upgrade.command"
+            )
             return RolloutBlocker(EXPIRED, text, is_temporary=False)
     if exhausted is not None:
         text = f"no more hosts are admitted: {exhausted.reason()}"

@@ -23,9 +23,7 @@ from .plan import HostView
 NO_VERSION, ADMISSIBLE, LIMIT, ROLE_BUDGET = "no_version", "admissible", "limit", "role_budget"
 OTHER_SERVICES = "other_services"
 # Hosts with the same text are listed together.
-_NO_SERVICES = (
-    "it has no tasks of services, or not those of this rollout: enroll it again (convoy.upgrade.enroll --limit HOST)"
-)
+_NO_SERVICES = "it has no tasks of services, or not those of this rollout: enroll it again (ansible-playbook convoy.upgrade.enroll --limit HOST)"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
 
 
@@ -177,7 +175,7 @@ def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]
         return None
     limit = full[0]
     slots = f"{limit.key} admits {limit.slots} of {limit.what} at once"
-    return Reason(f"waits for a slot: {slots}, taken by {listing(holders[limit.what], 3)}", CAP, limit.key)
+    return Reason(f"waits for a slot: {slots}; slots are taken by {listing(holders[limit.what], 3)}", CAP, limit.key)
 
 
 def _holders(occupants: Mapping[str, Sequence[str]], after: Position) -> dict[str, list[str]]:
@@ -214,7 +212,7 @@ def _of_state(host: HostState, version: str | None) -> str:
     if host.state == state_names.UPGRADED:
         return f"has run the {target_text(version)}" if version and is_job(version) else f"runs {version}"
     if host.state == state_names.LOST and host.needs_its_gate:
-        return f"{host.trouble}; it waits for its gate, which was closed after its start and opens again when its role may go on"
+        return f"{host.trouble}; its gate was closed after its start; it continues when hosts of its role are admitted again"
     if host.trouble:
         return host.trouble
     if host.state == state_names.FAILED and host.record is not None:
@@ -229,10 +227,10 @@ def _of_state(host: HostState, version: str | None) -> str:
 def _upgrading(host: HostState, version: str | None) -> str:
     if host.is_busy and not host.has_started and host.record is not None:
         # A hold frees the slot of a host only if it has not failed.
-        otherwise = "" if host.is_down else f", or hold it (convoy.upgrade.hold -e host={host.host})"
+        otherwise = "" if host.is_down else f", or hold it (ansible-playbook convoy.upgrade.hold -e host={host.host})"
         return (
-            f"its open gate lets it start the upgrade to {host.record.version} at any time, so it takes a slot and is not admitted: let it "
-            f"upgrade{otherwise}"
+            f"its gate is open for {host.record.version}, so it may start at any time, and takes a slot without being admitted: wait for "
+            f"it{otherwise}"
         )
     if host.record is not None and host.has_started:
         if host.is_busy:
@@ -244,15 +242,17 @@ def _upgrading(host: HostState, version: str | None) -> str:
             text = f"has not finished {what}{host.record.where()}, so it takes a slot and is not admitted"
             if is_job(host.record.version) and (not host.is_target or (version is not None and is_job(version))):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
-                text += f". If nothing works on it any more, run convoy.upgrade.retry -e host={host.host}"
+                text += (
+                    f". If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host={host.host}"
+                )
             return text
         target = "" if host.record.version == version else f" {target_text(host.record.version)}"
         if host.is_unadmitted:
             return (
                 f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "
-                f"closed: make sure that no upgrade runs there, then run convoy.upgrade.retry -e host={host.host}"
+                f"closed: make sure that no upgrade runs there, then run ansible-playbook convoy.upgrade.retry -e host={host.host}"
             )
-        text = f"started{target}{host.record.where()}, has not ended"
+        text = f"started{target}{host.record.where()}"
         return text if host.gate.is_open else f"{text}; its gate is closed"
     if host.gate.key:
         text = f"admitted by gate {host.gate.key} ({host.gate.value}), not started yet"

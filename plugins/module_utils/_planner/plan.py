@@ -76,12 +76,14 @@ class Admission:
 
     :param before: its state before that: ``pending``, or ``upgrading`` or ``lost`` if its gate is opened again.
     :param reason: why it is admitted.
+    :param slot: the slot that it gets, such as ``slot 1 of 3`` of the limit with the fewest free slots; empty if it has one, or nothing limits it.
     """
 
     host: str
     role: str
     before: str
     reason: str
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def stage_progress(
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if stage.approve and stage.name not in snapshot.approvals:
-            reason = f"waits for an approval after stage {stage.name}: convoy.upgrade.approve -e stage={stage.name}"
+            reason = f"waits for an approval after stage {stage.name}: ansible-playbook convoy.upgrade.approve -e stage={stage.name}"
             return StageProgress(stages, number, of_host, reason, None, True, mark)
         number, done_at = number + 1, None
 

@@ -114,7 +114,7 @@ def _refuse_other_job(job: str, last: Ledger | None) -> None:
     raise UpgradeError(
         "unknown_job",
         f"job: {truncated_repr(job)} {which}. Only the job that came last is shown, until a rollout to a version begins. What hosts have "
-        "printed in their last three jobs is in convoy.upgrade.status -e host=NAME.",
+        "printed in their last three jobs is in ansible-playbook convoy.upgrade.status -e host=NAME.",
     )
 
 

@@ -205,7 +205,7 @@ def _refuse_unknown_job(request: PassRequest, keys: Keys) -> None:
         raise UpgradeError(
             "unknown_job",
             f"{request.version} is not the job of {keys.ledger}: it is over or never began. Begin a new one with "
-            "convoy.upgrade.command -e run=NAME.",
+            "ansible-playbook convoy.upgrade.command -e run=NAME.",
         )
 
 
@@ -332,20 +332,20 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
         raise UpgradeError(
             "aborted",
             f"The job {job_id(version)} was aborted{command_text(old)}. No host is admitted, and a job does not begin again. Begin another one "
-            "with convoy.upgrade.command -e run=NAME.",
+            "with ansible-playbook convoy.upgrade.command -e run=NAME.",
         )
     if old is not None and over and old.rollback and not request.rolls_back:
         # As an ordinary rollout, it would go on in the order of an upgrade.
         raise UpgradeError(
             "aborted",
-            f"The rollback to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with convoy.upgrade.rollback -e "
+            f"The rollback to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with ansible-playbook convoy.upgrade.rollback -e "
             f"version={version}.",
         )
     if old is not None and over and not (request.restart or request.rolls_back):
         raise UpgradeError(
             "aborted",
             f"The rollout to {version} was aborted{command_text(old)}. No host is admitted. Begin it again with restart: true "
-            "(-e restart=true), or go back with convoy.upgrade.rollback.",
+            "(-e restart=true), or go back with ansible-playbook convoy.upgrade.rollback.",
         )
     begins = snapshot.current_version != version or over
     if not begins and request.restart and request.since is None and not begun:
@@ -392,7 +392,8 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
         f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
-        f"convoy.upgrade.upgrade -e version={old.version}, wait for its end (-e wait_for_other=true), or replace it (-e replace={old.version}).",
+        f"ansible-playbook convoy.upgrade.upgrade -e version={old.version}, wait for its end (-e wait_for_other=true), "
+        f"or replace it (-e replace={old.version}).",
         under_way=old.version,
         state=old.state,
     )
@@ -405,7 +406,8 @@ def _paused_elsewhere(old: Ledger, current: str | None) -> UpgradeError:
     return UpgradeError(
         "foreign_version",
         f"{rollout_title(old.version)} is paused{command_text(old)}, but its target in Consul is {target} now: something other than a planner has "
-        "changed it. So it does not begin again, and nothing is changed. End the pause with convoy.upgrade.resume. Then run the same command again.",
+        "changed it. So it does not begin again, and nothing is changed. End the pause with ansible-playbook "
+        "convoy.upgrade.resume. Then run the same command again.",
         playbook="resume",
         variables={},
     )
@@ -419,8 +421,8 @@ def other_under_way(old: Ledger, version: str) -> UpgradeError:
     return UpgradeError(
         "rollout_under_way",
         f"The rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}{paused}. So the job {job_id(version)} does not "
-        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with convoy.upgrade.upgrade -e "
-        f"version={old.version}, or end it with convoy.upgrade.abort. Then run the same command again. With -e wait_for_other=true it waits "
+        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with ansible-playbook convoy.upgrade.upgrade -e "
+        f"version={old.version}, or end it with ansible-playbook convoy.upgrade.abort. Then run the same command again. With -e wait_for_other=true it waits "
         "by itself.",
         under_way=old.version,
         state=old.state,
@@ -488,10 +490,12 @@ def other_rollout(snapshot: Snapshot) -> UpgradeError:
         )
         return UpgradeError(
             "overtaken",
-            f"{what}{who}, came first. This run ends. Look at it with convoy.upgrade.status, and run convoy.upgrade.command again after it.",
+            f"{what}{who}, came first. This run ends. Look at it with ansible-playbook convoy.upgrade.status, and run "
+            "ansible-playbook convoy.upgrade.command again after it.",
         )
     return UpgradeError(
         "overtaken",
-        f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with convoy.upgrade.status. To replace it "
-        f"with yours, run convoy.upgrade.upgrade again with -e replace={snapshot.current_version}.",
+        f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with "
+        "ansible-playbook convoy.upgrade.status. To replace it "
+        f"with yours, run ansible-playbook convoy.upgrade.upgrade again with -e replace={snapshot.current_version}.",
     )

@@ -89,7 +89,7 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
             name = rollout_text(ledger.version)
             raise UpgradeError(
                 "overtaken",
-                f"{name[0].upper()}{name[1:]} was not handed over, because {other} has begun since. Look at it with convoy.upgrade.status.",
+                f"{name[0].upper()}{name[1:]} was not handed over, because {other} has begun since. Look at it with ansible-playbook convoy.upgrade.status.",
             )
         # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
         index = before.modify_index if before is not None else 0

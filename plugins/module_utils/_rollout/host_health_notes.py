@@ -168,7 +168,7 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
         warnings.append(
             f"No further report is published for {listing(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
             f"Planners use {keys.records}<host> instead. Something on the host keeps changing it: stop its agent, and look at the host "
-            f"with convoy.upgrade.status -e host={often[0]}."
+            f"with ansible-playbook convoy.upgrade.status -e host={often[0]}."
         )
     return warnings
 

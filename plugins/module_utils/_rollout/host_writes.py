@@ -85,7 +85,7 @@ def left_out_warning(keys: Keys, hosts: Sequence[str], what: str) -> str:
     return (
         f"{what} for {listing(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Other hosts are not "
         "affected. If this repeats, something on the host keeps writing its record: stop its agent, and look at the host with "
-        f"convoy.upgrade.status -e host={hosts[0]}."
+        f"ansible-playbook convoy.upgrade.status -e host={hosts[0]}."
     )
 
 

@@ -193,7 +193,7 @@ def needs_tasks(job: Ledger) -> UpgradeError:
     return UpgradeError(
         "needs_tasks",
         f"Ansible runs the tasks of {target_text(job.version)}, and this call has none, so it admits no host. Continue with the tasks: "
-        f"convoy.upgrade.command -e job={job_id(job.version)} -e run_tasks=FILE.",
+        f"ansible-playbook convoy.upgrade.command -e job={job_id(job.version)} -e run_tasks=FILE.",
         variables={"run_tasks": "FILE"},
     )
 

@@ -51,8 +51,9 @@ def with_holds_for_closed_gates(
         raise UpgradeError(
             "closed_by_hand",
             f"{names} are closed by gates of their own, such as {next(iter(closed.values())).key}. No rollout has closed them, so they "
-            f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with convoy.upgrade.hold, or open them "
-            "with consul_enable_puppet. If the keys were never migrated, run convoy.upgrade.migrate_state, which holds any number.",
+            f"should be held, but one transaction has room for {most} holds. Nothing is written. Hold them with "
+            "ansible-playbook convoy.upgrade.hold, or open them "
+            "with consul_enable_puppet. If the keys were never migrated, run ansible-playbook convoy.upgrade.migrate_state, which holds any number.",
             hosts=hosts,
         )
     at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(runtime.now()))
@@ -81,6 +82,6 @@ def with_holds_for_closed_gates(
         after,
     )
     return held, [
-        f"{names}: closed by hand before the first rollout, and held from now on. End the hold with convoy.upgrade.unhold, which removes the "
+        f"{names}: closed by hand before the first rollout, and held from now on. End the hold with ansible-playbook convoy.upgrade.unhold, which removes the "
         "gate too."
     ]

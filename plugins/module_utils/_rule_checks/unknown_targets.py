@@ -67,8 +67,9 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
     raise UpgradeError(
         "unknown_names",
         f"{hold.key} is a hold for an unknown {scope}{did_you_mean(name, known[scope]) or '.'}{more} It would hold no host, so nothing begins. "
-        f"Correct it: end it with convoy.upgrade.unhold -e {scope}={name}, and hold the right {scope}. If it is right, set it again with "
-        f"convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true -e \"reason='...'\", or give the inventory that has the {scope} with -i.",
+        f"Correct it: end it with ansible-playbook convoy.upgrade.unhold -e {scope}={name}, and hold the right {scope}. If it is right, set it again with "
+        f"ansible-playbook convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true -e \"reason='...'\", or give the "
+        f"inventory that has the {scope} with -i.",
         names=[one for _scope, one, _hold in unknown],
     )
 
@@ -125,7 +126,7 @@ def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
     machine = snapshot.records[first].machine
     return (
         f"{listing(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
-        f"If a host was renamed, remove its former name: convoy.upgrade.forget -e host={first}"
+        f"If a host was renamed, remove its former name: ansible-playbook convoy.upgrade.forget -e host={first}"
     )
 
 
@@ -136,7 +137,7 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
         return ""
     return (
         f"{host}: two machines have reported under this name, {record.machine} and {record.other_machine}. If both are there, rename one. "
-        f"If the host was reinstalled, this warning ends with its next upgrade, or with convoy.upgrade.forget -e host={host}"
+        f"If the host was reinstalled, this warning ends with its next upgrade, or with ansible-playbook convoy.upgrade.forget -e host={host}"
     )
 
 

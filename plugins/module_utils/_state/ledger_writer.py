@@ -159,7 +159,7 @@ class LedgerWriter:
                 raise HandoverChanged(
                     "overtaken",
                     f"{key} was replaced or deleted while a pass was made, so the pass wrote nothing more. Look at the rollout with "
-                    "convoy.upgrade.status.",
+                    "ansible-playbook convoy.upgrade.status.",
                 ) from None
             raise
 
@@ -184,9 +184,12 @@ def job_under_way(job: Ledger) -> UpgradeError:
     return UpgradeError(
         "job_under_way",
         f"The job {job_id(job.version)} is under way: it was begun by {job.who} and is {job.state}. So nothing is changed: one job or "
-        f"rollout moves the fleet at a time. {'Continue it with convoy.upgrade.resume and wait' if job.state == PAUSED else 'Wait'} until it is "
-        "complete (-e wait_for_other=true waits by itself), or end it with convoy.upgrade.abort. Then run the same command again. If it is a job "
-        f"of yours that was interrupted, continue it with convoy.upgrade.command -e job={job_id(job.version)}{' -e run_tasks=FILE' if job.by_ansible else ''}.",
+        "rollout moves the fleet at a time. "
+        f"{'Continue it with ansible-playbook convoy.upgrade.resume and wait' if job.state == PAUSED else 'Wait'} until it is "
+        "complete (-e wait_for_other=true waits by itself), or end it with ansible-playbook convoy.upgrade.abort. Then "
+        "run the same command again. If it is a job "
+        "of yours that was interrupted, continue it with ansible-playbook convoy.upgrade.command -e "
+        f"job={job_id(job.version)}{' -e run_tasks=FILE' if job.by_ansible else ''}.",
         job=job_id(job.version),
         state=job.state,
     )

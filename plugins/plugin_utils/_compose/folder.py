@@ -39,7 +39,8 @@ def read_composition(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UpgradeError(
             "bad_folder",
-            f"composed: {folder / SIGN} can't be read ({error}), so {folder} holds no composition. Give the folder that convoy.upgrade.compose wrote.",
+            f"composed: {folder / SIGN} can't be read ({error}), so {folder} holds no composition. Give the folder that "
+            "ansible-playbook convoy.upgrade.compose wrote.",
         ) from error
     return {**found, "changed": False, "folder": str(folder), "run_folder": str(folder), "diff": []}
 

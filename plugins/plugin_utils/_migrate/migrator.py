@@ -105,7 +105,7 @@ class Migrator:
         raise UpgradeError(
             "busy",
             f"{self._keys.migration} or {self._keys.ledger} changed under each of {_MOST_TAKES} tries to begin. Nothing was "
-            "changed. If a rollout is running, pause it (convoy.upgrade.pause), then run the same command again.",
+            "changed. If a rollout is running, pause it (ansible-playbook convoy.upgrade.pause), then run the same command again.",
         )
 
     def _read(self) -> MigrationStatus:

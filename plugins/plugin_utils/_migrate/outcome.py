@@ -124,7 +124,7 @@ class MigrationResult:
         if self.left:
             lines.append(
                 f"{listing(self.left)} still wrote legacy keys while these were removed. They run old code, and their reports are no "
-                "longer read until you install convoy.upgrade there (convoy.upgrade.enroll)."
+                "longer read until you install convoy.upgrade there (ansible-playbook convoy.upgrade.enroll)."
             )
         return [*lines, *filter(None, [self.nothing])]
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._common.names import is_job, target_text
-from ...module_utils._host_states.state_names import UPGRADING, state_text
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.explanations import is_outside
 from ...module_utils._planner.plan import HostView
 
-_WAITING = ("pending", "held")
-_STUCK = ("failed", "lost")
-_DONE = "upgraded"
+_WAITING = (PENDING, HELD)
+# How reasons begin that name the state themselves.
+_ADMITTED, _STARTED = "admitted", "started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,14 @@ class FleetStates:
     :param roles: host -> role.
     :param states: host -> state.
     :param reason: returns why a host is in its state.
+    :param slots: host -> the slot that it got in this pass, such as ``slot 1 of 3``. Other processes may have admitted hosts too.
     """
 
     version: str
     roles: Mapping[str, str]
     states: Mapping[str, str]
     reason: Callable[[str], str]
+    slots: Mapping[str, str] = field(default_factory=dict)
 
 
 def states_of_result(result: Mapping[str, Any]) -> FleetStates:
@@ -57,7 +59,8 @@ def states_of_pass(outcome: PassResult) -> FleetStates:
     fleet, views = outcome.plan.fleet, outcome.hosts()
     states = {host: one.state for host, one in fleet.hosts.items() if not is_outside(one)} if fleet is not None else {}
     states |= {one.host: UPGRADING for one in outcome.admissions}
-    return FleetStates(outcome.plan.version or "", outcome.members, states, lambda host: views[host].reason)
+    slots = {one.host: one.slot for one in outcome.admissions}
+    return FleetStates(outcome.plan.version or "", outcome.members, states, lambda host: views[host].reason, slots)
 
 
 class PassProgress:
@@ -79,29 +82,34 @@ class PassProgress:
         ended, others = [], []
         for host, after in now.states.items():
             before = self._states.get(host)
-            if before == after or (before is None and after in (*_WAITING, _DONE)):
+            if before == after or (before is None and after in (*_WAITING, UPGRADED)):
                 continue
-            new = state_text(after, of_job=is_job(now.version))
-            change = (
-                f"{host} {state_text(before, of_job=is_job(now.version))} -> {new}" if before else f"{host} is {new}"
-            )
-            if after == _DONE:
-                ended.append(change)
+            if after == UPGRADED:
+                ended.append(f"{host} {state_text(after, of_job=is_job(now.version))}")
             else:
-                others.append(f"{change}: {now.reason(host)}")
+                others.append(_line(host, before, now))
         self._states = now.states
         return [*ended, *others, running_count(now)] if ended or others else []
+
+
+def _line(host: str, before: str | None, now: FleetStates) -> str:
+    """Return the line of a host that has come into a state, and that is not upgraded."""
+    slot, reason = now.slots.get(host), now.reason(host)
+    if slot and before in (None, *_WAITING):
+        return f"{host} {_ADMITTED} ({slot})"
+    if before in _WAITING and reason.startswith((_ADMITTED, _STARTED)):
+        return f"{host} {_ADMITTED}"
+    state = state_text(now.states[host], of_job=is_job(now.version))
+    return f"{host} {reason}" if reason.startswith((state, _ADMITTED, _STARTED)) else f"{host} {state}: {reason}"
 
 
 def running_count(now: FleetStates) -> str:
     """Return the running count: the upgraded hosts of each role, and the number of other hosts by state."""
     total = Counter(now.roles[host] for host in now.states)
-    done = Counter(now.roles[host] for host, state in now.states.items() if state == _DONE)
+    done = Counter(now.roles[host] for host, state in now.states.items() if state == UPGRADED)
     states = Counter(now.states.values())
     roles = ", ".join(f"{role} {done[role]}/{count}" for role, count in total.items())
-    stuck = sum(states[state] for state in _STUCK)
     waiting = sum(states[state] for state in _WAITING)
-    counts = [f"{states[UPGRADING]} {state_text(UPGRADING, of_job=is_job(now.version))}", f"{waiting} waiting"] + (
-        [f"{stuck} failed"] if stuck else []
-    )
+    counts = [f"{states[UPGRADING]} {state_text(UPGRADING, of_job=is_job(now.version))}", f"{waiting} waiting"]
+    counts += [f"{states[state]} {state}" for state in (FAILED, LOST) if states[state]]
     return f"-- {target_text(now.version)}: {roles or 'no hosts'}; {', '.join(counts)}"

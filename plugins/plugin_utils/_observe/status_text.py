@@ -22,6 +22,12 @@ _MOST_HOSTS = 8
 
 _COLUMNS = (UPGRADED, UPGRADING, PENDING, HELD, FAILED, LOST)
 
+# What people read for some entries of the history.
+_ENTRIES = {
+    "open": "admitted to",
+    "after": "admitted to post-upgrade tasks of",
+    "converge": "gates opened after",
+}
 # The order of events with the same time, which has seconds.
 _FLOW = (
     *(
@@ -229,7 +235,7 @@ def host_lines(host: Mapping[str, Any], *, of_job: bool = False) -> list[str]:
         reason = hosts.get(host["name"]) or (roles.get(host["role"]) or {}).get("reason") or event.get("reason") or ""
         who = event.get("by") or ("" if reason else event.get("who"))
         details = (f" by {who}" if who else "") + (f": {reason}" if reason else "")
-        what = f"{event['what']} {target_text(event['version'])}{details} (epoch {event['epoch']})"
+        what = f"{_ENTRIES.get(event['what'], event['what'])} {target_text(event['version'])}{details} (epoch {event['epoch']})"
         events.append((event["at"], _place(event["what"]), what))
     timeline = [f"  {_time(at)}  {what}" for at, _place, what in sorted(events, key=lambda one: one[:2])]
     if host.get("older_events"):

@@ -26,7 +26,7 @@ _BAD_SETTINGS = 78
 def main() -> int:
     """Run the service until it gets a signal to end; return the exit code."""
     parser = argparse.ArgumentParser(
-        description="Carries each rollout that was handed over (convoy.upgrade.upgrade -e wait=false) to its end."
+        description="Carries each rollout that was handed over (ansible-playbook convoy.upgrade.upgrade -e wait=false) to its end."
     )
     parser.add_argument("--settings", required=True, metavar="FILE", help="YAML or JSON file with the settings")
     file = parser.parse_args().settings

@@ -200,7 +200,7 @@ class PlannerService:
                 return f"{what} was complete before it was handed over. Hosts that came later are admitted by a run without -e wait=false."
             return f"{what} is {ledger.state}."
         again = (
-            f"convoy.upgrade.command -e job={job_id(ledger.version)}"
+            f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job
             else f"convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} -e version={ledger.version}"
         )

@@ -262,7 +262,7 @@ class HostRuns:
         if host_run is None:
             raise UpgradeError(
                 "not_admitted",
-                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run convoy.upgrade.role -e role=R.",
+                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run ansible-playbook convoy.upgrade.role -e role=R.",
             )
         self._session.check(host)
         return host_run

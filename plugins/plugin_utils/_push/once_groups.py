@@ -169,7 +169,7 @@ class OnceGroups:
             "once_failed",
             f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
             + (
-                f"then convoy.upgrade.retry -e host={found.host},{host_run.host}."
+                f"then ansible-playbook convoy.upgrade.retry -e host={found.host},{host_run.host}."
                 if self._run.on_host
                 else "and run the same command with -e retry_failed=true."
             ),

@@ -143,7 +143,7 @@ def check_allowed(request: RunRequest) -> ForbiddenUpgrades:
         raise UpgradeError(
             "forbidden_upgrade",
             f"Nothing was touched: {subject} may not go to {request.version}. {' '.join(forbidden.reasons)} Go to another version first, "
-            "hold these hosts (convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
+            "hold these hosts (ansible-playbook convoy.upgrade.hold), or allow this upgrade in upgrade_roles or in meta/upgrade.yml of these services.",
             hosts=list(forbidden.hosts),
         )
     return forbidden
@@ -176,10 +176,10 @@ def check_services(request: RunRequest) -> None:
     # A host without a version reports nothing when it is enrolled.
     unknown = [host for host, view in other.items() if not view["version"]]
     known = [host for host in other if host not in unknown]
-    more = f" Deliver them: convoy.upgrade.enroll --limit {','.join(known[:20])}." if known else ""
+    more = f" Deliver them: ansible-playbook convoy.upgrade.enroll --limit {','.join(known[:20])}." if known else ""
     if unknown:
         more += (
-            f" {listing(unknown, 20)} never reported; give the version that it runs: convoy.upgrade.enroll --limit {','.join(unknown[:20])} "
+            f" {listing(unknown, 20)} never reported; give the version that it runs: ansible-playbook convoy.upgrade.enroll --limit {','.join(unknown[:20])} "
             "-e puppet_gate_version=VERSION."
         )
     raise UpgradeError(
@@ -210,9 +210,10 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
         raise UpgradeError(
             "agent_on_push_host",
             f"Nothing was touched: Ansible upgrades {listing(found, 20)}, and the agent convoy-node on {they} would do so at the same time. Either "
-            f"have the agent do it (pull: true in upgrade_roles, then convoy.upgrade.enroll), or remove it: run systemctl disable --now convoy-node.path "
+            "have the agent do it (pull: true in upgrade_roles, then ansible-playbook convoy.upgrade.enroll), or "
+            "remove it: run systemctl disable --now convoy-node.path "
             "convoy-node (or rm /etc/cron.d/convoy-node), convoy-node run -e puppet_gate_leave=true and rm /etc/convoy/node.json there, then "
-            f"convoy.upgrade.forget -e host={','.join(found[:20])}.",
+            f"ansible-playbook convoy.upgrade.forget -e host={','.join(found[:20])}.",
             hosts=found,
         )
 
@@ -236,7 +237,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         raise UpgradeError(
             "no_host_left",
             f"Nothing was touched: no host of this run can go to {request.version}. {' '.join(left_out)} Have these hosts report "
-            "another version or hold them (convoy.upgrade.hold); then run the same command again.",
+            "another version or hold them (ansible-playbook convoy.upgrade.hold); then run the same command again.",
         )
     return PreparedRun(
         request.version,

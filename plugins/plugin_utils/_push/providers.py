@@ -111,7 +111,8 @@ class Providers:
         raise UpgradeError(
             "provider_gone",
             f"{task_group.name} of the provider {task_group.service} is not finished: another host of the wave than {host} began it and did "
-            "not finish. Look at the states of the hosts (convoy.upgrade.status), fix that, and run the same command with -e retry_failed=true.",
+            "not finish. Look at the states of the hosts (ansible-playbook convoy.upgrade.status), fix that, and run "
+            "the same command with -e retry_failed=true.",
         )
 
     def leave(self, host: str, done: Collection[str]) -> None:

@@ -100,7 +100,7 @@ _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", 
 _ONLY_IN = {
     "job": (
         (COMMAND, "status", "report"),
-        "would apply to whatever is under way. Nothing was done: look at it with convoy.upgrade.status, then leave job out",
+        "would apply to whatever is under way. Nothing was done: look at it with ansible-playbook convoy.upgrade.status, then leave job out",
     ),
     "wait_for_other": (
         (COMMAND, "upgrade", "controlplane", "dataplane", "role"),

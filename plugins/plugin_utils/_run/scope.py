@@ -322,12 +322,12 @@ def _without_blocked(
         raise UpgradeError(
             "data_plane_first",
             f"The control plane waits for hosts of the data plane that are not upgraded: {listing(unfinished)}. Run "
-            "convoy.upgrade.dataplane first, or convoy.upgrade.upgrade for both.",
+            "ansible-playbook convoy.upgrade.dataplane first, or ansible-playbook convoy.upgrade.upgrade for both.",
         )
     raise UpgradeError(
         "control_plane_first",
         f"The data plane waits for hosts of the control plane that are not upgraded: {listing(unfinished)}. Run "
-        "convoy.upgrade.controlplane first, or convoy.upgrade.upgrade for both.",
+        "ansible-playbook convoy.upgrade.controlplane first, or ansible-playbook convoy.upgrade.upgrade for both.",
     )
 
 

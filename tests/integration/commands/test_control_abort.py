@@ -50,8 +50,8 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     assert (status["upgrading"], status["pending"]) == (["compute2", "web1"], ["compute3", "compute4", "web2"])
     refused = run([control("resume")])[0]
     assert refused["failure"]["message"] == (
-        "The rollout to 2 is aborted, so it can't be resumed. It is over. convoy.upgrade.upgrade -e version=2 -e restart=true begins it "
-        "again, and convoy.upgrade.upgrade -e version=X begins another one."
+        "The rollout to 2 is aborted, so it can't be resumed. It is over. ansible-playbook convoy.upgrade.upgrade -e version=2 -e restart=true begins it "
+        "again, and ansible-playbook convoy.upgrade.upgrade -e version=X begins another one."
     )
     # It is not begun again unawares, as by a command that runs every hour.
     before = consul.texts()

@@ -145,7 +145,7 @@ def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
     with pytest.raises(UpgradeError, match="so to go there is an upgrade") as caught:
         operator.roll_back(store, operator.Command(), version="2")
     assert caught.value.code == "no_previous_version"
-    assert caught.value.message.endswith(" Run convoy.upgrade.upgrade -e version=2.")
+    assert caught.value.message.endswith(" Run ansible-playbook convoy.upgrade.upgrade -e version=2.")
     assert consul.tree() == before
     assert make_pass(store, PassRequest("2")).ledger is not None
     assert ledger(consul)["version"] == "2"
@@ -156,7 +156,7 @@ def test_a_rollback_that_was_aborted_begins_again_to_the_same_version(run: Runne
     taken_back(store, consul)
     paused = run([control("pause"), control("rollback")])[1]
     assert paused["remarks"] == [
-        "The rollback to 1 is under way already, and it is paused: continue with convoy.upgrade.resume."
+        "The rollback to 1 is under way already, and it is paused: continue with ansible-playbook convoy.upgrade.resume."
     ]
     operator.abort(store, operator.Command("wait"))
     # As an ordinary rollout, it would go on in the order of an upgrade.

@@ -104,7 +104,7 @@ def test_a_wait_notices_that_others_have_gone_on_since_a_restore(run: Runner, st
     seed(consul, names(compute=4))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     live = run.start([plan(wait=True, wait_timeout=60)])
-    live.wait_for("compute1 is upgrading")
+    live.wait_for("compute1 admitted")
     # What stands there after a restore, once somebody else has written as many epochs as there were.
     last = history(consul)[-1]
     consul.load(

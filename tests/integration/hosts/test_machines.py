@@ -57,7 +57,7 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     for state in ("started", "upgraded", "failed"):
         refused = run([said(state, "b")])[0]
         assert refused["failure"]["code"] == "other_machine"
-        assert "run convoy.upgrade.forget -e host=compute1 -e force=true." in refused["msg"]
+        assert "run ansible-playbook convoy.upgrade.forget -e host=compute1 -e force=true." in refused["msg"]
     assert record(consul, "compute1") == {**before, "other_machine": "b"}
     assert "running/versions/2/compute1" not in consul.tree()
     done = make_pass(going, PassRequest(fleet=FLEET))
@@ -103,7 +103,7 @@ def test_a_machine_that_reports_under_another_name_is_reported_until_the_former_
     texts = [text for text in read_fleet(going, fleet=FLEET, name="compute3").warnings if "one machine" in text]
     assert texts == [
         "compute1, compute3 have reported from one machine, a. If they are clones, give each an /etc/machine-id of its own. "
-        "If a host was renamed, remove its former name: convoy.upgrade.forget -e host=compute1."
+        "If a host was renamed, remove its former name: ansible-playbook convoy.upgrade.forget -e host=compute1."
     ]
     details = read_fleet(going, fleet=FLEET, name="compute3").details
     assert details is not None

@@ -169,7 +169,9 @@ def test_what_failed_on_another_host_for_all_is_not_tried_here(node: Node) -> No
     played = node.upgrade()
     failures = [one["failure"] for one in played if one.get("failure")]
     assert failures[0]["code"] == "once_failed"
-    assert failures[0]["message"].endswith("Fix that, then convoy.upgrade.retry -e host=db1,localhost.")
+    assert failures[0]["message"].endswith(
+        "Fix that, then ansible-playbook convoy.upgrade.retry -e host=db1,localhost."
+    )
     assert node.lines() == []
 
 

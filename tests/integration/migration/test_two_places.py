@@ -74,7 +74,7 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
     found = ask_gate(store, hosts)
     assert not any(one.value for one in found.values())
     assert found["compute1"].key == "config_state/global/enable_puppet"
-    assert "False', an operator's pause (ends with convoy.upgrade.unhold" in found["compute1"].reason
+    assert "False', an operator's pause (ends with ansible-playbook convoy.upgrade.unhold" in found["compute1"].reason
 
 
 @pytest.mark.parametrize("count", [1, 5, 500])

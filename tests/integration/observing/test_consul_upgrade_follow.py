@@ -51,7 +51,7 @@ def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, 
     found, checked = played = run([follow(fleet={"web1": "web"}), {**follow(), "check_mode": True}])
     assert (found["version"], found["ended"], found["failed_hosts"]) == ("2", "aborted", 1)
     assert (checked["ended"], checked["changed"]) == ("aborted", False)
-    assert "compute1 is failed: failed: no space left" in played.stdout
+    assert "compute1 failed: no space left" in played.stdout
     # Hosts that never reported are part of it where the fleet names them.
     assert "web 0/1" in played.stdout
     assert consul.tree() == before

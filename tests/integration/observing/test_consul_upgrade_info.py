@@ -74,7 +74,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "upgraded": ["controller1"], "failed": ["compute1"], "lost": [], "upgrading": ["compute3"],
         "held": ["compute2"], "pending": ["compute4", "compute5", "compute6"],
     }  # fmt: skip
-    slots = "rolling_rules.global admits 2 of group data at once, taken by compute1, compute3"
+    slots = "rolling_rules.global admits 2 of group data at once; slots are taken by compute1, compute3"
     assert {host: each["reason"] for host, each in view["hosts"].items()} == {
         "compute1": "failed, step upgrade: no space left",
         "compute2": "held by ann: disk (ends when the key upgrade/hold/host/compute2 is deleted)",
@@ -106,8 +106,8 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
         "It has been pending since TIME, when the rollout to 2 began.",
         f"Why: waits for a slot: {slots}.",
         f"The rule is rolling_rules.global: 2, given by {current_user()} at TIME.",
-        "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher rolling_rules.global.",
-        "Next: if all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts being upgraded.",
+        "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and a higher rolling_rules.global.",
+        "If all upgrades succeed, it is admitted in wave 3 of 3, after 1 host of role compute and the hosts being upgraded.",
     ]
     assert unknown["failure"]["message"].startswith(
         "name: 'comptue5' is unknown: it is neither in fleet nor in a report; did"

@@ -38,7 +38,7 @@ ROLES = {"controller": {"plane": "controlplane"}, "compute": {"plane": "dataplan
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "compute": 2}}}
 HOSTS = names(controller=1, compute=3)
 # Between two looks it may go all the way.
-ARRIVAL = "compute3 (?:pending|upgrading) -> upgraded"
+ARRIVAL = "compute3 upgraded"
 LIVE = {"ANSIBLE_STDOUT_CALLBACK": "convoy.upgrade.rollout"}
 UPGRADE: dict[str, Any] = {
     "inventory": inventory(HOSTS),
@@ -134,8 +134,8 @@ def test_a_terminal_shows_bars_hosts_on_their_way_and_how_long_the_rest_takes(
     assert "░" not in text
     assert "█" not in text
     for there in (
-        "controller1 is upgrading",
-        "compute1 upgrading -> failed: failed, service nova, step start: no ?[31mred?[0m light?]0;title?",
+        "controller1 admitted",
+        "compute1 failed, service nova, step start: no ?[31mred?[0m light?]0;title?",
         "The rollout to 2 is complete.",
         "4 of 4 hosts upgraded",
     ):
@@ -156,7 +156,7 @@ def test_without_color_or_terminal_progress_is_reported_in_lines(
     with living_nodes(Settings(port=agent.http_port), HOSTS, "2"):
         done = play("upgrade", **UPGRADE)
     assert done.returncode == 0, done.stdout
-    assert "controller1 is upgrading: admitted" in done.stdout
+    assert "controller1 admitted" in done.stdout
     assert len(re.findall(ARRIVAL, done.stdout)) == 1
     assert "-- 2: compute 3/3, controller 1/1; 0 upgrading, 0 waiting" in done.stdout
     assert "The rollout to 2 is complete." in done.stdout
@@ -168,7 +168,7 @@ def test_without_color_or_terminal_progress_is_reported_in_lines(
     no_colour = {**UPGRADE, "environ": {**LIVE, "NO_COLOR": "1"}}
     begin(store)
     with closing(play.on_terminal("status", **no_colour, follow=True)) as seen:
-        seen.wait_for("controller1 is upgrading")
+        seen.wait_for("controller1 admitted")
         write_report(store, Said("controller1", "3", "started"))
         abort(store, Command(by="ann", reason="logins fail"))
         assert seen.end() == 0

@@ -135,7 +135,7 @@ def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul
     with pytest.raises(UpgradeError) as caught:
         make_pass(store, PassRequest("3", rules, fleet=FLEET))
     assert caught.value.code == "post_upgrade_pending"
-    assert "Run convoy.upgrade.post_upgrade -e version=2." in caught.value.message
+    assert "Run ansible-playbook convoy.upgrade.post_upgrade -e version=2." in caught.value.message
     assert make_pass(store, PassRequest("3", rules, fleet=FLEET, restart=True), dry=True).begun
     for host in FLEET:
         tell(consul, host, "done")

@@ -371,9 +371,7 @@ def test_a_host_that_has_started_keeps_its_slot_through_a_new_rollout(store: Sto
     outcome = go(store, "3", ONE_BY_ONE, replace="2")
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
     assert [one.host for one in outcome.admissions] == ["compute1"]
-    assert "it was admitted and has started, and holds its slot, so its gate opens again" in json.dumps(
-        history(consul)[-1]
-    )
+    assert "its gate opens again: it was admitted, has started, and keeps its slot" in json.dumps(history(consul)[-1])
 
 
 def test_a_failed_host_keeps_its_slot_until_it_gets_there(store: Store, consul: RawKV) -> None:

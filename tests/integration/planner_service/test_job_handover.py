@@ -134,7 +134,9 @@ def test_a_job_that_its_run_left_is_handed_over_afterwards_with_its_id(
     assert play("command", run="work", args={"grace": 3}, once=True, **MORE).returncode == 0
     one = service("one")
     text = one.says("standing_by", "was not handed over")
-    assert "To hand it over, run convoy.upgrade.command -e job=work-" in text and text.endswith(" -e wait=false.")
+    assert "To hand it over, run ansible-playbook convoy.upgrade.command -e job=work-" in text and text.endswith(
+        " -e wait=false."
+    )
     handed = play("command", job=text.split("-e job=")[1].split()[0], wait=False, **MORE)
     assert handed.returncode == 0, handed.stdout
     with job_nodes():

@@ -74,7 +74,7 @@ def test_it_admits_no_host_of_a_rollout_that_was_not_handed_over(service: Start,
     make_pass(store, PassRequest("2", ONE))
     one = service()
     text = one.says("standing_by", "was not handed over")
-    assert text.endswith("To hand it over, run convoy.upgrade.upgrade -e version=2 -e wait=false.")
+    assert text.endswith("To hand it over, run ansible-playbook convoy.upgrade.upgrade -e version=2 -e wait=false.")
     upgrade(store, "web1")
     epoch = ledger(consul)["epoch"]
     time.sleep(2.5)

@@ -57,7 +57,7 @@ def test_a_killed_demonstration_leaves_nothing(tmp_path: Path, number: signal.Si
         )
     try:
         # The real upgrade is on its way: Consul, twelve nodes, Ansible and its module are all running.
-        wait_until(lambda: "controller1 upgrading -> upgraded" in log.read_text(), 60, "the upgrade")
+        wait_until(lambda: "controller1 upgraded" in log.read_text(), 60, "the upgrade")
         assert len(bearing(mark)) > 14
         process.send_signal(number)
         assert process.wait(20) != 0

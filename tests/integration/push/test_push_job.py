@@ -179,7 +179,7 @@ def test_a_host_that_works_on_an_earlier_job_takes_a_slot_of_one_that_is_not_for
     assert begun.admissions == []
     assert begun.hosts()[HOST].busy
     assert "restart-1" in begun.hosts()[HOST].reason
-    assert f"run convoy.upgrade.retry -e host={HOST}" in begun.hosts()[HOST].reason
+    assert f"run ansible-playbook convoy.upgrade.retry -e host={HOST}" in begun.hosts()[HOST].reason
     write_job_report(of_job, HostReport(HOST, "job/restart-1", UPGRADED), "restart")
     after = make_pass(planner, PassRequest("job/restart-2", fleet=FLEET, limit=["web2"]))
     assert [one.host for one in after.admissions] == ["web2"]

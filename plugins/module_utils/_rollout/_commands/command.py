@@ -81,7 +81,8 @@ def write_command(
             raise UpgradeError(
                 "overtaken",
                 f"Another rollout, to {ledger.version}, was begun by {ledger.who} in place of the one to {intended.version} during this "
-                "command. It is not changed. Look at it with convoy.upgrade.status, and run the command again if it should apply to that rollout.",
+                "command. It is not changed. Look at it with ansible-playbook convoy.upgrade.status, and run the "
+                "command again if it should apply to that rollout.",
             )
         intended = ledger
         # Its store has the keys of the rollout, which may be a job.
@@ -105,7 +106,7 @@ def ledger_of(keys: Keys, snapshot: Snapshot) -> Ledger:
         raise UpgradeError(
             "no_rollout",
             f"There is no rollout{' to a version besides the job, which is over' if snapshot.job is not None else f': {keys.ledger} does not exist'}. "
-            "Begin one with convoy.upgrade.upgrade.",
+            "Begin one with ansible-playbook convoy.upgrade.upgrade.",
         )
     return snapshot.ledger
 
@@ -129,12 +130,12 @@ def refuse_unless(ledger: Ledger, allowed: Iterable[str], what: str) -> None:
 
 def _what_next(ledger: Ledger) -> str:
     if ledger.is_job:
-        return "It is over, and a job does not begin again; convoy.upgrade.command -e run=NAME begins another one."
-    other = "convoy.upgrade.upgrade -e version=X begins another one"
+        return "It is over, and a job does not begin again; ansible-playbook convoy.upgrade.command -e run=NAME begins another one."
+    other = "ansible-playbook convoy.upgrade.upgrade -e version=X begins another one"
     if ledger.state == COMPLETE:
         return f"It is over; {other}."
     if ledger.state != ABORTED:
-        return "Look at it with convoy.upgrade.status."
+        return "Look at it with ansible-playbook convoy.upgrade.status."
     playbook, variables = ledger.again()
     again = " ".join((f"convoy.upgrade.{playbook}", *(f"-e {name}={value}" for name, value in variables.items())))
     return f"It is over. {again} begins it again, and {other}."

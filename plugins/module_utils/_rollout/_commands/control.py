@@ -120,7 +120,7 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
     kind, done = "job" if ledger.is_job else "rollout", state_text(UPGRADED, of_job=ledger.is_job)
     now = f"the {kind} is in stage {plan.stage}" if plan.stage else "the rules have no stages"
     why = "it waits for approval" if plan.needs_approval else "nothing waits for approval now"
-    hint = f"Look at it with convoy.upgrade.status, and approve once its hosts are {done}."
+    hint = f"Look at it with ansible-playbook convoy.upgrade.status, and approve once its hosts are {done}."
     # done_at is set once all hosts of the stage are upgraded.
     done_at = plan.stage_mark.get("done_at")
     if done_at is not None and not plan.needs_approval and stage in (None, plan.stage):

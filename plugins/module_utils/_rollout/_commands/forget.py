@@ -46,7 +46,8 @@ def forget(
     names = [check_name("host", host, "hosts") for host in dict.fromkeys(hosts)]
     if not names:
         raise UpgradeError(
-            "no_target", "hosts is empty, so no host is forgotten. Name the hosts: convoy.upgrade.forget -e host=HOST."
+            "no_target",
+            "hosts is empty, so no host is forgotten. Name the hosts: ansible-playbook convoy.upgrade.forget -e host=HOST.",
         )
     changes: list[Change] = []
     remarks: dict[str, list[str]] = {}
@@ -150,7 +151,7 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
         raise UpgradeError(
             "at_work",
             f"{host} is not forgotten, because {why}. Its slot would be free while it may be down. Wait until it is done, or make sure that "
-            f"no upgrade runs there and run convoy.upgrade.forget -e host={host} -e force=true.",
+            f"no upgrade runs there and run ansible-playbook convoy.upgrade.forget -e host={host} -e force=true.",
             hosts=[host],
         )
 

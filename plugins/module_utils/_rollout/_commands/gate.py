@@ -128,11 +128,11 @@ def who_is_under_way(store: Store) -> str:
     if ledger.is_job:
         return (
             f"The job {job_id(ledger.version)} {began}. It goes on, because its admissions are not these gates. To stop it, run "
-            "ansible-playbook convoy.upgrade.pause or convoy.upgrade.abort."
+            "ansible-playbook convoy.upgrade.pause or ansible-playbook convoy.upgrade.abort."
         )
     return (
         f"The rollout to {ledger.version} {began}. Its planners admit hosts again. To stop it, run ansible-playbook convoy.upgrade.pause or "
-        "convoy.upgrade.abort."
+        "ansible-playbook convoy.upgrade.abort."
     )
 
 

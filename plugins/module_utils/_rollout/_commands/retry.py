@@ -122,7 +122,7 @@ def _may_run_command(snapshot: Snapshot, host: str) -> bool:
 def _silent_remark(host: str) -> str:
     return (
         f"{host} is not changed, because it has started the job and not reported its end, so its command may still run. Once you have made sure that "
-        f"it does not, run convoy.upgrade.retry -e host={host}."
+        f"it does not, run ansible-playbook convoy.upgrade.retry -e host={host}."
     )
 
 
@@ -132,7 +132,7 @@ def _busy_remark(snapshot: Snapshot, host: str) -> str:
     what = f"the job {job_id(version)}" if is_job(version) else f"an upgrade to {version}"
     return (
         f"{host} is not changed, because it has started {what} and not reported its end. It reports once its agent runs again. If the host is gone, "
-        f"run convoy.upgrade.forget -e host={host} -e force=true."
+        f"run ansible-playbook convoy.upgrade.forget -e host={host} -e force=true."
     )
 
 

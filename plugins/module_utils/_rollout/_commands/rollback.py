@@ -62,7 +62,7 @@ def roll_back(
         raise UpgradeError(
             "no_previous_version",
             f"version: {target} is the target of the rollout in {store.keys.ledger}, so a rollback can't go there. Give another "
-            "version, or begin that rollout again with convoy.upgrade.upgrade.",
+            "version, or begin that rollout again with ansible-playbook convoy.upgrade.upgrade.",
         )
     elif ledger.rollback and target == ledger.previous_version:
         raise _is_upgrade(ledger, target)
@@ -89,7 +89,7 @@ def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
         raise UpgradeError(
             "bad_options",
             f"{ROLLBACK_ORDER}: {rollback_order} is given, but the rollback to {ledger.version} is under way with {current}. Leave it "
-            f"out, or change the rules: run convoy.upgrade.upgrade -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
+            f"out, or change the rules: run ansible-playbook convoy.upgrade.upgrade -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
             f"{rollback_order}.",
         )
 
@@ -114,12 +114,14 @@ def _is_upgrade(ledger: Ledger, version: str) -> UpgradeError:
     return UpgradeError(
         "no_previous_version",
         f"version: {version} is what the rollback to {ledger.version} goes back from, so to go there is an upgrade, with the order, the stages and the "
-        f"approvals of one. Nothing was done. Run convoy.upgrade.upgrade -e version={version}{replaced}.",
+        f"approvals of one. Nothing was done. Run ansible-playbook convoy.upgrade.upgrade -e version={version}{replaced}.",
     )
 
 
 def _already_rolled_back(ledger: Ledger) -> str:
     if ledger.state == COMPLETE:
         return f"The rollback to {ledger.version} is complete already. To roll back to another version, give version."
-    paused = ", and it is paused: continue with convoy.upgrade.resume" if ledger.state == PAUSED else ""
+    paused = (
+        ", and it is paused: continue with ansible-playbook convoy.upgrade.resume" if ledger.state == PAUSED else ""
+    )
     return f"The rollback to {ledger.version} is under way already{paused}."

@@ -63,7 +63,9 @@ def test_an_operator_s_lock_is_seen_and_never_touched(text: str, reason: str, fo
 def test_the_agent_s_own_lock_keeps_puppet_out_and_holds_no_one(folders: list[str]) -> None:
     assert not puppet.let_in(folders)
     assert puppet.keep_out("closed: a gate", folders)
-    reason = "convoy.upgrade: closed: a gate. This is no hold. To hold the host, use convoy.upgrade.hold"
+    reason = (
+        "convoy.upgrade: closed: a gate. This is no hold. To hold the host, use ansible-playbook convoy.upgrade.hold"
+    )
     assert json.loads((Path(folders[1]) / LOCK).read_text()) == {"disabled_message": reason}
     # The second time changes nothing.
     assert not puppet.keep_out("closed: another gate", folders)

@@ -42,6 +42,6 @@ def test_a_hold_describes_who_when_why_and_how_it_ends() -> None:
     )
     # If only the key is deleted, the host stays closed.
     assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).text() == (
-        "held by migrate_state.yml: its gate was False (ends with convoy.upgrade.unhold, which deletes the key upgrade/hold/host/compute1 "
+        "held by migrate_state.yml: its gate was False (ends with ansible-playbook convoy.upgrade.unhold, which deletes the key upgrade/hold/host/compute1 "
         "and the closed gate behind it)"
     )

@@ -56,10 +56,10 @@ def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_i
     assert told(one, "compute4") == [
         FROM_OLD.format("compute4"),
         f"It has been pending {BEGAN}",
-        "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once, taken by compute1.",
+        "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once; slots are taken by compute1.",
         "The rule is rolling_rules.roles.compute: 1, given by ann@ops at 1970-01-01 02:30:00 (16 minutes ago).",
-        "An operator can change this: give all rules again to convoy.upgrade.upgrade with a higher rolling_rules.roles.compute.",
-        "Next: if all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts being upgraded.",
+        "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and a higher rolling_rules.roles.compute.",
+        "If all upgrades succeed, it is admitted in wave 4 of 4, after 2 hosts of role compute and the hosts being upgraded.",
     ]
 
 
@@ -69,7 +69,7 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
         FROM_OLD.format("compute1"),
         f"It has been pending {BEGAN}",
         "Why: can be admitted now.",
-        "Next: the next pass of convoy.upgrade.upgrade admits it. If no run is active, start one.",
+        "The next pass of ansible-playbook convoy.upgrade.upgrade admits it. If no run is active, start one.",
     ]
 
 
@@ -79,37 +79,37 @@ def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
         (
             {"role_order": {"compute": "controller"}},
             'role_order.compute: ["controller"]',
-            "give all rules again to convoy.upgrade.upgrade with another role_order.compute",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another role_order.compute",
         ),
         (
             {"group_mappings": {"nodes": "compute"}, "role_order": {"nodes": "controller"}},
             'role_order.nodes: ["controller"]',
-            "give all rules again to convoy.upgrade.upgrade with another role_order.nodes",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another role_order.nodes",
         ),
         (
             {"rolling_rules": {"roles": {"compute": 0}}},
             "rolling_rules.roles.compute: 0",
-            "give all rules again to convoy.upgrade.upgrade with rolling_rules.roles.compute above 0",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and rolling_rules.roles.compute above 0",
         ),
         (
             {"rolling_rules": {"complete_sets": True}},
             "rolling_rules.complete_sets: true",
-            "give all rules again to convoy.upgrade.upgrade with another rolling_rules.complete_sets",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another rolling_rules.complete_sets",
         ),
         (
             {"stages": [{"name": "canary", "roles": ["controller"]}]},
             "stages[0]: canary, all of controller",
-            "give all rules again to convoy.upgrade.upgrade with another stages[0]",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another stages[0]",
         ),
         (
             {"freezes": [{"from": "1970-01-01", "to": "1970-01-02", "reason": "new year"}]},
             None,
-            "give all rules again to convoy.upgrade.upgrade with another freezes[0]",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another freezes[0]",
         ),
         (
             {"windows": [{"from": "22:00", "to": "23:00"}]},
             None,
-            "give all rules again to convoy.upgrade.upgrade with another windows",
+            "run ansible-playbook convoy.upgrade.upgrade again, with all rules and another windows",
         ),
     ],
 )
@@ -118,7 +118,7 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 ) -> None:
     one = under(fleet(controller=1, compute=1).opened("controller1"), rules)
     sentences = told(one, "compute1")
-    assert f"An operator can change this: {change}." in sentences
+    assert f"To change this: {change}." in sentences
     [shown] = [sentence for sentence in sentences if sentence.startswith("The rule is ")]
     assert rule is None or shown.startswith(f"The rule is {rule}, given by ann@ops at ")
 
@@ -126,24 +126,27 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 @pytest.mark.parametrize(
     ("rules", "change"),
     [
-        ({"failure_rules": {"fleet": 1}}, "convoy.upgrade.retry, once those hosts are fixed"),
-        ({"failure_rules": {"roles": {"compute": 1}}}, "convoy.upgrade.retry, once those hosts are fixed"),
+        ({"failure_rules": {"fleet": 1}}, "fix those hosts, then run ansible-playbook convoy.upgrade.retry"),
+        (
+            {"failure_rules": {"roles": {"compute": 1}}},
+            "fix those hosts, then run ansible-playbook convoy.upgrade.retry",
+        ),
     ],
 )
 def test_an_exhausted_budget_is_an_operators_to_fix(rules: dict[str, Any], change: str) -> None:
     one = under(fleet(compute=3).failed("compute1"), rules)
     sentences = told(one, "compute2")
-    assert f"An operator can change this: {change}." in sentences
-    assert sentences[-1] == "Next: nothing until that changes. It is in no wave of the forecast."
+    assert f"To change this: {change}." in sentences
+    assert sentences[-1] == "Until that changes, it waits. It is in no wave of the forecast."
 
 
 def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
     paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
-    assert "An operator can change this: convoy.upgrade.resume." in paused
-    assert paused[-1].startswith("Next: if all upgrades succeed, it is admitted in wave ")
+    assert "To change this: run ansible-playbook convoy.upgrade.resume." in paused
+    assert paused[-1].startswith("If all upgrades succeed, it is admitted in wave ")
     aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
     assert "Only an operator can change this." in aborted
-    assert aborted[-1] == "Next: nothing until that changes. It is in no wave of the forecast."
+    assert aborted[-1] == "Until that changes, it waits. It is in no wave of the forecast."
 
 
 def test_a_stage_that_needs_approval_names_the_playbook() -> None:
@@ -151,7 +154,7 @@ def test_a_stage_that_needs_approval_names_the_playbook() -> None:
     one = under(fleet(compute=2).upgraded("compute1"), rules)
     sentences = told(one, "compute2")
     assert any(sentence.startswith("The rule is stages[0].approve: true, given by") for sentence in sentences)
-    assert "An operator can change this: convoy.upgrade.approve." in sentences
+    assert "To change this: run ansible-playbook convoy.upgrade.approve." in sentences
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,8 @@ def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argum
     one = under(fleet(compute=1).held(place), {})
     sentences = told(one, "compute1")
     assert "It has been held since noon, when the hold was set." in sentences
-    assert f"An operator can change this: convoy.upgrade.unhold -e {argument}." in sentences
-    assert sentences[-1] == "Next: nothing until then. It takes no slot."
+    assert f"To change this: run ansible-playbook convoy.upgrade.unhold -e {argument}." in sentences
+    assert sentences[-1] == "Until then it waits, and takes no slot."
 
 
 def test_a_host_that_holds_itself_is_not_told_to_end_the_holds_of_operators() -> None:
@@ -171,10 +174,25 @@ def test_a_host_that_holds_itself_is_not_told_to_end_the_holds_of_operators() ->
     one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its disk is being replaced")
     sentences = told(one, "compute1")
     assert sentences[-2:] == [
-        "An operator can change this: 'puppet agent --enable' on the host. Its next run ends the hold.",
-        "Next: nothing until then. It takes no slot.",
+        "To change this: run 'puppet agent --enable' on the host. Its next run ends the hold.",
+        "Until then it waits, and takes no slot.",
     ]
     assert "unhold" in " ".join(told(one.held("global"), "compute1"))
+
+
+RETRY = (
+    "To change this: fix the host, then run the same command again with -e retry_failed=true. To free its slot instead, run "
+    "ansible-playbook convoy.upgrade.retry -e host=compute1."
+)
+
+
+def test_a_failed_host_with_an_agent_tries_again_by_itself() -> None:
+    one = under(fleet(compute=1).failed("compute1"), {})
+    one.records["compute1"] = replace(one.records["compute1"], release="0.1.0")
+    assert (
+        "To change this: fix the host. Its agent tries again by itself. To free its slot, run ansible-playbook convoy.upgrade.retry -e host=compute1."
+        in told(one, "compute1")
+    )
 
 
 def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
@@ -183,8 +201,8 @@ def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     assert told(one, "compute1")[1:] == [
         "It has been failed since 1970-01-01 02:45:40 (60 seconds ago), when it reported the failure.",
         "Why: failed, service nova, step stop: disk full.",
-        "An operator can change this: fix the host, then convoy.upgrade.retry -e host=compute1.",
-        "Next: nothing until then. It keeps its slot, so that failures do not spread.",
+        RETRY,
+        "Until then it keeps its slot, so that failures do not spread.",
     ]
 
 
@@ -193,7 +211,7 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     one.gated_at = 9_100
     sentences = told(one, "compute1")
     assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
-    assert "An operator can change this: fix the host, then convoy.upgrade.retry -e host=compute1." in sentences
+    assert RETRY in sentences
 
 
 def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
@@ -218,8 +236,8 @@ def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_tr
 def test_a_held_host_that_was_let_through_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
     sentences = told(one, "compute1")
-    assert "An operator can change this: convoy.upgrade.unhold -e host=compute1." in sentences
-    assert sentences[-1] == "Next: nothing until then. It keeps its slot, because it was admitted."
+    assert "To change this: run ansible-playbook convoy.upgrade.unhold -e host=compute1." in sentences
+    assert sentences[-1] == "Until then it keeps its slot, because it was admitted."
 
 
 def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
@@ -229,20 +247,20 @@ def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
         "It has been upgrading since 1970-01-01 02:46:30 (10 seconds ago), when its gate was opened.",
         "Why: admitted by gate config_state/enable_puppet/host/compute1 (True), not started yet.",
         "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish.",
-        "Next: it starts, upgrades and reports. Until then it keeps its slot.",
+        "Next, it starts, upgrades and reports. Until then it keeps its slot.",
     ]
     one.records["compute1"] = HostRecord(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
     assert told(one, "compute1")[1] == (
         "It has been upgrading since 1970-01-01 02:46:35 (5 seconds ago), when it reported its start."
     )
-    assert told(one, "compute1")[-1] == "Next: it reports the end of its upgrade. Until then it keeps its slot."
+    assert told(one, "compute1")[-1] == "Next, it reports the end of its upgrade. Until then it keeps its slot."
 
 
 def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
     sentences = told(under(fleet(compute=2).gated("False", "global").started("compute1"), {}), "compute1")
     assert sentences[-2:] == [
-        "An operator can change this: make sure that nothing runs there, then convoy.upgrade.retry -e host=compute1.",
-        "Next: nothing until then. It keeps its slot.",
+        "To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host=compute1.",
+        "Until then it keeps its slot.",
     ]
 
 
@@ -250,7 +268,7 @@ def test_the_soak_of_a_host_goes_on_behind_a_hold() -> None:
     one = under(fleet(compute=1).upgraded("compute1").held("host/compute1"), {"health": {"soak": 60}})
     sentences = told(one, "compute1")
     assert not [text for text in sentences if "unhold" in text]
-    assert sentences[-1] == "Next: once the soak is over, it counts as upgraded, and its slot is free."
+    assert sentences[-1] == "Once the soak is over, it counts as upgraded, and its slot is free."
 
 
 def test_a_host_that_soaks_and_one_that_is_done() -> None:
@@ -261,7 +279,7 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
     assert (
         sentences[1] == "It has been upgrading since 1970-01-01 02:46:39 (1 second ago), when it reported the version."
     )
-    assert sentences[-1] == "Next: once the soak is over, it counts as upgraded, and its slot is free."
+    assert sentences[-1] == "Once the soak is over, it counts as upgraded, and its slot is free."
     assert told(under(one, {}), "compute1") == [
         "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the target version.",
         "It has been upgraded since 1970-01-01 02:46:39 (1 second ago), when it reported the version.",
@@ -284,16 +302,14 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
         "compute1 has never reported a version.",
         "It is pending.",
         "Why: never reported; there is no version to upgrade to: current_version is not set.",
-        "An operator can change this: convoy.upgrade.upgrade -e version=X begins a rollout.",
-        "Next: nothing until that changes. It is in no wave of the forecast.",
+        "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",
+        "Until that changes, it waits. It is in no wave of the forecast.",
     ]
 
 
 def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
     one = under(fleet(compute=2), {}, members={"compute": 3})
-    assert told(one, "compute1")[-1].startswith(
-        "Next: nothing until the whole fleet is given: role compute: 2 of its 3"
-    )
+    assert told(one, "compute1")[-1].startswith("It waits until the whole fleet is given: role compute: 2 of its 3")
 
 
 @pytest.mark.parametrize(
@@ -326,20 +342,18 @@ def test_a_host_that_failed_after_the_rollout_recovers_with_its_next_run() -> No
     one.records["compute1"] = HostRecord(NEW, FAILED, error="disk full", index=99)
     assert one.ledger is not None
     one.ledger = replace(one.ledger, state="complete")
-    assert told(one, "compute1")[-2] == (
-        "An operator can change this: fix the host. The next run that succeeds there ends this."
-    )
+    assert told(one, "compute1")[-2] == ("To change this: fix the host. The next run that succeeds there ends this.")
 
 
 def test_an_upgraded_host_with_post_upgrade_tasks_is_not_done() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {})
     assert one.ledger is not None
     one.ledger = replace(one.ledger, post_upgrade=("compute",))
-    assert told(one, "compute1")[-1] == "Next: its post-upgrade tasks, once every host is upgraded."
+    assert told(one, "compute1")[-1] == "Its post-upgrade tasks follow once every host is upgraded."
 
 
 def test_what_keeps_passes_from_admitting_hosts_is_the_next_thing() -> None:
     one = under(fleet(compute=1), {})
     reason = "config_state/enable_puppet/host/web9 is 'Flase'."
     found = explain("compute1", one.plan({}), one.snapshot(), GIVEN, [reason])
-    assert found[-1] == f"Next: nothing until this is corrected: {reason}"
+    assert found[-1] == f"It waits until this is corrected: {reason}"

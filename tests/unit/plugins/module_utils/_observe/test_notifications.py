@@ -190,10 +190,10 @@ def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
 @pytest.mark.parametrize(
     ("rollback", "command"),
     [
-        (True, "Begin it again with convoy.upgrade.rollback -e version=2.0."),
+        (True, "Begin it again with ansible-playbook convoy.upgrade.rollback -e version=2.0."),
         (
             False,
-            "Begin it again with convoy.upgrade.upgrade -e restart=true, or go back with convoy.upgrade.rollback.",
+            "Begin it again with ansible-playbook convoy.upgrade.upgrade -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback.",
         ),
     ],
 )

@@ -121,7 +121,7 @@ def test_without_a_rollout_there_is_nothing_to_wait_for() -> None:
 def test_a_pause_is_reported_with_its_reason_and_whether_hosts_finish() -> None:
     site = rollout(PAUSED, compute=2)
     assert stands(site).notes == (
-        "No host is admitted: the rollout is paused by ann: logins fail; continue with convoy.upgrade.resume",
+        "No host is admitted: the rollout is paused by ann: logins fail; continue with ansible-playbook convoy.upgrade.resume",
     )
     at(site, "compute1", 9_000)
     assert stands(site).notes[0].startswith("No host is admitted; hosts in flight finish: the rollout is paused by ann")

@@ -262,7 +262,7 @@ def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_an
     found = read_fleet(store, fleet=FLEET)
     view = found.plan.hosts["web1"]
     assert view.busy and "has not finished the job j0" in view.reason
-    assert "If nothing works on it any more, run convoy.upgrade.retry -e host=web1" in view.reason
+    assert "If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host=web1" in view.reason
     assert operator_needs(found.snapshot, found.plan) == ()
     (need,) = operator_needs(replace(found.snapshot, now=found.snapshot.now + 400), found.plan)
     assert (need.code, need.playbook, need.variables) == ("earlier_job", "retry", {"host": "web1"})
@@ -313,7 +313,7 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
     begin(store)
     assert admitted(consul) == ["db1"]
     view = read_fleet(store, fleet=FLEET)
-    assert "its open gate lets it start the upgrade to" in view.plan.hosts["web1"].reason
+    assert "so it may start at any time, and takes a slot without being admitted" in view.plan.hosts["web1"].reason
     assert operator_needs(view.snapshot, view.plan) == ()
     # A host that is there starts soon.
     (need,) = operator_needs(replace(view.snapshot, now=view.snapshot.now + 400), view.plan)
@@ -467,7 +467,7 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
     told = refusal(begin, store)
     assert told.code == "post_upgrade_pending"
-    assert "so no job begins. Run convoy.upgrade.post_upgrade -e version=2.0." in told.message
+    assert "so no job begins. Run ansible-playbook convoy.upgrade.post_upgrade -e version=2.0." in told.message
     consul.write("upgrade/hosts/db1", {"version": "2.0", "state": "upgraded", "post": "done"})
     begin(store)
     assert "upgrade/once/2.0/migrate" in consul.keys
@@ -523,7 +523,7 @@ def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, c
         "place of FILE."
     )
     assert (
-        "no Ansible run works on it now: run convoy.upgrade.command -e job=j1 -e run_tasks=FILE, with its file."
+        "no Ansible run works on it now: run ansible-playbook convoy.upgrade.command -e job=j1 -e run_tasks=FILE, with its file."
         in " ".join(explain("web1", view.plan, view.snapshot, []))
     )
     consul.write("upgrade/drivers/web1", "{}")
@@ -547,7 +547,7 @@ def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: 
     told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
     assert told.code == "aborted"
     assert told.message.endswith(
-        "a job does not begin again. Begin another one with convoy.upgrade.command -e run=NAME."
+        "a job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command -e run=NAME."
     )
     make_pass(store, PassRequest(version="2.0", fleet=FLEET))
     assert consul.data("upgrade/ledger")["version"] == "2.0"

@@ -197,7 +197,7 @@ def test_a_host_without_the_tasks_of_its_services_is_not_admitted_and_is_waited_
         "web1": "order",
     }
     assert plan.hosts["compute2"].reason == (
-        "it has no tasks of services, or not those of this rollout: enroll it again (convoy.upgrade.enroll --limit HOST)"
+        "it has no tasks of services, or not those of this rollout: enroll it again (ansible-playbook convoy.upgrade.enroll --limit HOST)"
     )
     left = site.upgraded("compute1", "compute4").plan({"role_order": {"web": "compute"}})
     assert (left.complete, left.can_move, left.admissions) == (False, False, ())

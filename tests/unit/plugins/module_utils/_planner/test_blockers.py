@@ -29,7 +29,10 @@ def test_an_aborted_rollback_begins_again_as_one() -> None:
     site.ledger = Ledger(3, NEW, OLD, state=ABORTED, rollback=True)
     blocker = site.plan().blocker
     assert blocker is not None
-    assert blocker.reason == f"the rollback was aborted; begin it again with convoy.upgrade.rollback -e version={NEW}"
+    assert (
+        blocker.reason
+        == f"the rollback was aborted; begin it again with ansible-playbook convoy.upgrade.rollback -e version={NEW}"
+    )
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])

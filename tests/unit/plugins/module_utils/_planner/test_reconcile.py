@@ -213,7 +213,7 @@ def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_bac
             "compute2",
             "compute",
             "upgrading",
-            "it was admitted and has started, and holds its slot, so its gate opens again",
+            "its gate opens again: it was admitted, has started, and keeps its slot",
         ),
     )
     assert plan.host_gates == ("compute2",)
@@ -279,8 +279,8 @@ def test_a_host_that_is_lost_as_its_gate_was_closed_goes_on_when_its_role_may() 
     plan = site.plan(rules)
     assert (opened(plan), plan.hosts["compute1"].state) == (["controller1"], "lost")
     assert plan.hosts["compute1"].reason == (
-        "silent for 1000 s, and health.progress_deadline is 300 s; it waits for its gate, which was closed after its start and opens again "
-        "when its role may go on"
+        "silent for 1000 s, and health.progress_deadline is 300 s; its gate was closed after its start; it continues "
+        "when hosts of its role are admitted again"
     )
     assert opened(site.upgraded("controller1").plan(rules)) == ["compute1"]
     assert site.ledger is not None
@@ -303,7 +303,7 @@ def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_it
     assert (plan.admissions, plan.can_move) == ((), True)
     assert operator_needs(site.snapshot(), plan) == ()
     assert explain("web2", plan, site.snapshot())[-1] == (
-        "Next: nothing until then. It keeps its slot, until the run that works on it ends."
+        "Until then it keeps its slot, until the run that works on it ends."
     )
     # The run has ended, or is gone.
     site.leases.clear()
@@ -574,17 +574,25 @@ def test_each_opening_tells_what_lets_it_go() -> None:
             "compute1",
             "compute",
             "pending",
-            "rolling_rules.roles.compute admits 2 of role compute at once; controller, network done",
+            "rolling_rules.roles.compute admits 2 of role compute at once; after roles controller, network",
+            "slot 1 of 2",
         ),
         Admission(
             "compute2",
             "compute",
             "pending",
-            "rolling_rules.roles.compute admits 2 of role compute at once; controller, network done",
+            "rolling_rules.roles.compute admits 2 of role compute at once; after roles controller, network",
+            "slot 2 of 2",
         ),
-        Admission("web1", "web", "pending", "rolling_rules.fleet admits 3 of the fleet at once"),
+        Admission("web1", "web", "pending", "rolling_rules.fleet admits 3 of the fleet at once", "slot 3 of 3"),
     )
-    assert fleet(web=1).plan().admissions[0].reason == "nothing limits role web"
+    unlimited = fleet(web=1).plan().admissions[0]
+    assert (unlimited.reason, unlimited.slot) == ("nothing limits role web", "")
+
+
+def test_slots_are_counted_on_from_those_that_are_taken() -> None:
+    site = fleet(compute=3).failed("compute2")
+    assert [(one.host, one.slot) for one in site.plan(caps(compute=2)).admissions] == [("compute1", "slot 2 of 2")]
 
 
 def test_the_status_has_all_six_states_in_natural_order() -> None:
@@ -605,7 +613,7 @@ def test_blockers_are_reported_once_for_each_reason() -> None:
 
     assert blocked_hosts(plan, plan.hosts) == [
         "compute1, compute2, compute3, compute4, compute5 and 2 more (pending): waits for a slot: "
-        "rolling_rules.roles.compute admits 1 of role compute at once, taken by compute8",
+        "rolling_rules.roles.compute admits 1 of role compute at once; slots are taken by compute8",
         "compute8 (failed): failed: disk full",
     ]
 

@@ -198,7 +198,7 @@ def test_groups_and_reasons_are_those_of_the_rules_in_the_ledger() -> None:
     found = look(there.snapshot())
     assert {facts["group"] for facts in found.hosts.values()} == {"hv"}
     assert found.hosts["compute2"]["reason"] == (
-        "waits for a slot: rolling_rules.global admits 1 of group hv at once, taken by compute1"
+        "waits for a slot: rolling_rules.global admits 1 of group hv at once; slots are taken by compute1"
     )
 
 

@@ -46,15 +46,15 @@ def explanation(store: Store, host: str) -> str:
 
 def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
-    assert "Next: it starts, runs the command and reports." in explanation(store, "web1")
+    assert "Next, it starts, runs the command and reports." in explanation(store, "web1")
     assert "if all commands succeed, it is admitted in wave" in explanation(store, "web3")
     reports(consul, "web1", "started")
     assert "It has been running since" in explanation(store, "web1")
-    assert "Next: it reports the end of the command." in explanation(store, "web1")
+    assert "Next, it reports the end of the command." in explanation(store, "web1")
     reports(consul, "web1", "done")
     assert "It has been done since" in explanation(store, "web1")
     assert "when it reported the end of the command" in explanation(store, "web1")
-    assert "Next: the next pass of convoy.upgrade.command -e job=j1 admits it." in explanation(store, "web2")
+    assert "The next pass of ansible-playbook convoy.upgrade.command -e job=j1 admits it." in explanation(store, "web2")
 
 
 def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> None:

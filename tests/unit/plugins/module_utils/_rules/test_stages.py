@@ -114,7 +114,7 @@ def test_a_stage_soaks_and_then_waits_for_an_approval() -> None:
     assert opened(plan) == []
     assert (plan.can_move, plan.needs_approval, plan.wake_at) == (True, True, None)
     assert plan.hosts["compute2"].reason == (
-        "waits for an approval after stage canary: convoy.upgrade.approve -e stage=canary"
+        "waits for an approval after stage canary: ansible-playbook convoy.upgrade.approve -e stage=canary"
     )
     site.approvals["canary"] = Approval("ann", 10_061)
     plan = go(site, [CANARY])

@@ -32,7 +32,7 @@ EVENT = {
     "version": "2.10",
     "outcome": "",
     "text": "The rollout to 2.10: 1 host failed or lost: compute7 no space left.",
-    "next": "Look at compute7 with convoy.upgrade.status -e host=HOST, fix what is broken, and run convoy.upgrade.retry.",
+    "next": "Look at compute7 with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.retry.",
 }
 
 

@@ -21,7 +21,11 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text 
     rule_lines,
 )
 
-PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with convoy.upgrade.resume", "until": 0}
+PAUSED = {
+    "code": "paused",
+    "reason": "the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume",
+    "until": 0,
+}
 
 
 def view(state: str, reason: str = "because") -> HostView:
@@ -133,16 +137,18 @@ def test_stage_and_blocker_follow_the_rules() -> None:
         "Plan: to v2 from v1: 0 of 1 host upgraded",
         "Rules: none",
         "Stage canary",
-        "No host is admitted: the rollout is paused by ann; continue with convoy.upgrade.resume",
+        "No host is admitted: the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume",
         "",
         "wave  hosts  who",
-        " now      0  none: the rollout is paused by ann; continue with convoy.upgrade.resume",
+        " now      0  none: the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume",
         "   2      1  c1",
     ]
 
 
 def test_after_an_abort_the_remaining_hosts_are_blocked() -> None:
-    reason = "the rollout was aborted by ann; begin another one, or roll back with convoy.upgrade.rollback"
+    reason = (
+        "the rollout was aborted by ann; begin another one, or roll back with ansible-playbook convoy.upgrade.rollback"
+    )
     hosts = {"c1": view("upgrading", "open"), "c2": view("pending", reason)}
     stopped = {"blocker": {"code": "aborted", "reason": reason, "until": 0}, "stage": "", "needs_approval": False}
     assert plan_lines(result(hosts, [], **stopped)) == [

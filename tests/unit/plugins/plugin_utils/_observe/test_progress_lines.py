@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot, find_members
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassResult
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import (
@@ -33,7 +34,7 @@ def result(**hosts: str) -> FleetStates:
 
 def test_explained_hosts_have_the_same_states() -> None:
     found = states_of_views("2.0", {"web1": HostView("web", None, "upgrading", "1", "because")})
-    assert PassProgress().lines(found) == ["web1 is upgrading: because", "-- 2.0: web 0/1; 1 upgrading, 0 waiting"]
+    assert PassProgress().lines(found) == ["web1 upgrading: because", "-- 2.0: web 0/1; 1 upgrading, 0 waiting"]
 
 
 def test_hosts_that_a_job_is_not_for_are_not_counted() -> None:
@@ -43,9 +44,31 @@ def test_hosts_that_a_job_is_not_for_are_not_counted() -> None:
 
 def test_a_pass_has_the_states_after_its_admissions() -> None:
     plan = fleet(web=2).plan({"rolling_rules": {"global": 1}})
-    found = states_of_pass(PassResult(plan, admissions=list(plan.admissions)))
+    outcome = PassResult(
+        plan,
+        admissions=list(plan.admissions),
+        membership=find_members({"web1": "web", "web2": "web"}, Snapshot(), None),
+    )
+    found = states_of_pass(outcome)
     assert found.states == {"web1": "upgrading", "web2": "pending"}
     assert found.reason("web1").startswith("admitted, because rolling_rules.global admits 1 of role web at once")
+    progress = PassProgress({"web1": "pending", "web2": "pending"})
+    assert progress.lines(found) == ["web1 admitted (slot 1 of 1)", "-- 2.0: web 0/2; 1 upgrading, 1 waiting"]
+    # A failed host that goes on in its slot was admitted earlier.
+    assert PassProgress({"web1": "failed"}).lines(found)[0].startswith("web1 admitted, because rolling_rules.global")
+
+
+def test_a_reason_that_names_the_state_is_not_preceded_by_it() -> None:
+    reasons = {"web1": "started, service app, step stop", "web2": "failed: disk full", "web3": "silent for 900 s"}
+    states = {"web1": "upgrading", "web2": "failed", "web3": "lost"}
+    found = FleetStates("2.0", dict.fromkeys(states, "web"), states, lambda host: reasons[host])
+    assert PassProgress({"web1": "pending"}).lines(found)[0] == "web1 admitted"
+    assert PassProgress().lines(found) == [
+        "web1 started, service app, step stop",
+        "web2 failed: disk full",
+        "web3 lost: silent for 900 s",
+        "-- 2.0: web 0/3; 1 upgrading, 0 waiting, 1 failed, 1 lost",
+    ]
 
 
 def test_what_was_shown_already_is_no_change() -> None:
@@ -63,8 +86,8 @@ def test_the_first_lines_are_of_upgrading_and_failed_hosts() -> None:
     )
 
     assert lines == [
-        "compute2 is upgrading: because",
-        "compute3 is failed: because",
+        "compute2 upgrading: because",
+        "compute3 failed: because",
         "-- 2.0: compute 1/4; 1 upgrading, 1 waiting, 1 failed",
     ]
 
@@ -74,8 +97,8 @@ def test_later_lines_are_changes_only() -> None:
     progress.lines(result(compute1="pending", compute2="upgrading", compute3="pending"))
 
     assert progress.lines(result(compute1="upgrading", compute2="upgraded", compute3="pending")) == [
-        "compute2 upgrading -> upgraded",
-        "compute1 pending -> upgrading: because",
+        "compute2 upgraded",
+        "compute1 upgrading: because",
         "-- 2.0: compute 1/3; 1 upgrading, 1 waiting",
     ]
 
@@ -84,7 +107,7 @@ def test_a_host_that_waits_again_has_a_line() -> None:
     progress = PassProgress()
     progress.lines(result(compute1="upgrading"))
 
-    assert progress.lines(result(compute1="held"))[0] == "compute1 upgrading -> held: because"
+    assert progress.lines(result(compute1="held"))[0] == "compute1 held: because"
 
 
 def test_without_a_change_there_is_no_line() -> None:
@@ -99,13 +122,13 @@ def test_a_host_that_was_removed_and_returns_is_new() -> None:
     progress.lines(result(compute1="upgrading"))
     assert progress.lines(result()) == []
 
-    assert progress.lines(result(compute1="upgrading"))[0] == "compute1 is upgrading: because"
+    assert progress.lines(result(compute1="upgrading"))[0] == "compute1 upgrading: because"
 
 
-def test_the_count_is_by_role_and_counts_lost_hosts_as_failed() -> None:
+def test_the_count_is_by_role_and_by_state() -> None:
     found = result(controller1="upgraded", controller2="lost", compute1="held", compute2="failed", compute3="pending")
 
-    assert running_count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 2 failed"
+    assert running_count(found) == "-- 2.0: controller 1/2, compute 0/3; 0 upgrading, 2 waiting, 1 failed, 1 lost"
 
 
 def test_the_count_of_an_empty_fleet() -> None:

@@ -27,7 +27,11 @@ def result(hosts: dict[str, HostView], **more: Any) -> dict[str, Any]:
     return {"version": "v2", "previous_version": "v1", **fleet_summary(hosts), "instructions": {}, **more}
 
 
-PAUSED = {"code": "paused", "reason": "the rollout is paused by ann; continue with convoy.upgrade.resume", "until": 0}
+PAUSED = {
+    "code": "paused",
+    "reason": "the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume",
+    "until": 0,
+}
 
 
 def test_columns_are_aligned() -> None:
@@ -149,10 +153,10 @@ def test_the_history_of_a_host_is_ordered_by_time_then_by_cause(group: str | Non
     assert status_text.host_lines(host, of_job=True)[0] == f"c1 {shown}: done"
     assert [line.split("  ")[2] for line in lines[4:]] == [
         "begin v2: ann asked for v2 (epoch 1)",
-        "open v2: a slot was free (epoch 2)",
+        "admitted to v2: a slot was free (epoch 2)",
         "reported: started v2",
         "reported: upgraded v2",
-        "converge v2: all done (epoch 3)",
+        "gates opened after v2: all done (epoch 3)",
     ]
 
 
@@ -172,7 +176,7 @@ def test_a_host_admitted_with_its_role_has_the_reason_of_the_role() -> None:
             }
         ],
     }
-    assert status_text.host_lines(host)[-1].endswith("open v2: no cap (epoch 1)")
+    assert status_text.host_lines(host)[-1].endswith("admitted to v2: no cap (epoch 1)")
 
 
 def test_a_composition_is_shown_step_by_step() -> None:
@@ -226,13 +230,13 @@ def test_a_composition_is_shown_step_by_step() -> None:
         ({"stage": "canary", "needs_approval": True, "blocker": {}}, ["Stage canary; it waits for approval"]),
         (
             {"stage": "", "needs_approval": False, "blocker": PAUSED},
-            ["No host is admitted: the rollout is paused by ann; continue with convoy.upgrade.resume"],
+            ["No host is admitted: the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume"],
         ),
         (
             {"stage": "canary", "needs_approval": True, "blocker": PAUSED},
             [
                 "Stage canary; it waits for approval",
-                "No host is admitted: the rollout is paused by ann; continue with convoy.upgrade.resume",
+                "No host is admitted: the rollout is paused by ann; continue with ansible-playbook convoy.upgrade.resume",
             ],
         ),
     ],
@@ -306,7 +310,7 @@ def test_commands_of_the_same_second_are_ordered_by_cause() -> None:
     words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
     told = history_lines([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
     assert [line.partition(" ")[0] for line in told] == [
-        *("begin", "rules", "resume", "approve", "stage", "open", "publish", "health", "hold", "unhold", "pause"),
+        *("begin", "rules", "resume", "approve", "stage", "admitted", "publish", "health", "hold", "unhold", "pause"),
         *("abort", "complete"),
     ]
 
@@ -323,7 +327,7 @@ def test_a_retry_is_shown_as_an_operators_command() -> None:
         "reported: failed v2",
         "retry v2 by ann: failed: no disk (epoch 2)",
         "by an operator: retried v2",
-        "open v2: a slot was free (epoch 1)",
+        "admitted to v2: a slot was free (epoch 1)",
     ]
 
 

@@ -91,10 +91,10 @@ def test_lines_are_followed_by_the_count_and_the_remaining_time(
     view: RunView, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send = sender_to(view)
-    assert send(update("web1 upgrading -> upgraded"))
+    assert send(update("web1 upgraded"))
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "web1 upgrading -> upgraded",
+        "web1 upgraded",
         "-- 2: web 1/2; 1 upgrading, 0 waiting; about 5 min left",
     ]
     assert view.hint == ""
@@ -229,7 +229,7 @@ def test_with_step_the_view_prints_lines() -> None:
     view = RunView(Display(), screen)
     view.draw_nothing()
     send = sender_to(view)
-    assert send(update("web1 upgrading -> upgraded"))
+    assert send(update("web1 upgraded"))
     assert "█" not in screen.getvalue()
     view.close()
 
@@ -242,8 +242,8 @@ def test_if_drawing_fails_the_view_prints_lines(capsys: pytest.CaptureFixture[st
     assert send(update())
     screen.breaks = True
     assert send(update())
-    assert send(update("web1 upgrading -> upgraded"))
+    assert send(update("web1 upgraded"))
     shown = capsys.readouterr()
     assert "the line was cut" in shown.err
-    assert "web1 upgrading -> upgraded" in shown.out
+    assert "web1 upgraded" in shown.out
     view.close()

@@ -37,10 +37,10 @@ def test_changes_are_lines_and_the_count_is_separate() -> None:
     first = shown.update(updates(web1="upgrading", web2="pending"))
     second = shown.update(updates(web1="upgraded", web2="upgrading"))
 
-    assert first.lines == ("web1 is upgrading: because",)
+    assert first.lines == ("web1 upgrading: because",)
     assert second.lines == (
-        "web1 upgrading -> upgraded",
-        "web2 pending -> upgrading: because",
+        "web1 upgraded",
+        "web2 upgrading: because",
     )
     assert second.count == shown.count == "-- 2: web 1/2; 1 upgrading, 0 waiting"
     assert second.index == 7
@@ -48,11 +48,11 @@ def test_changes_are_lines_and_the_count_is_separate() -> None:
 
 
 def test_a_pass_before_the_first_read_is_shown_with_it() -> None:
-    shown = ViewUpdates(["web1 is upgrading: admitted"], {"web1": "upgrading"})
+    shown = ViewUpdates(["web1 upgrading: admitted"], {"web1": "upgrading"})
 
     assert shown.update(updates(web1="upgraded")).lines == (
-        "web1 is upgrading: admitted",
-        "web1 upgrading -> upgraded",
+        "web1 upgrading: admitted",
+        "web1 upgraded",
     )
 
 

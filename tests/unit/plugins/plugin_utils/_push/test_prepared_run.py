@@ -37,7 +37,7 @@ def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_serv
         )
     assert caught.value.message == (
         "Nothing was touched: 3 pull hosts have no tasks of services, or other ones than upgrade_roles has now: cache1, cache3, cache4. Deliver "
-        "them: convoy.upgrade.enroll --limit cache1,cache3. cache4 never reported; give the version that it runs: convoy.upgrade.enroll --limit cache4 "
-        "-e puppet_gate_version=VERSION."
+        "them: ansible-playbook convoy.upgrade.enroll --limit cache1,cache3. cache4 never reported; give the version that it runs: "
+        "ansible-playbook convoy.upgrade.enroll --limit cache4 -e puppet_gate_version=VERSION."
     )
     assert caught.value.details == {"hosts": ["cache1", "cache3", "cache4"]}

@@ -109,12 +109,12 @@ def test_it_ends_with_the_last_pass_and_all_that_the_passes_have_done(clock: Clo
         "warnings": ["careful"],
     }
     assert shown == [
-        "web1 is upgrading: why web1",
+        "web1 upgrading: why web1",
         "-- 2: web 0/1; 1 upgrading, 0 waiting",
-        "web1 upgrading -> upgraded",
+        "web1 upgraded",
         "-- 2: web 1/1; 0 upgrading, 0 waiting",
     ]
-    assert shown.followed == [["web1 is upgrading: why web1"]]
+    assert shown.followed == [["web1 upgrading: why web1"]]
 
 
 def test_a_fleet_that_is_upgraded_already_is_not_followed(clock: Clock) -> None:

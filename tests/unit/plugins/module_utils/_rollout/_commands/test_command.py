@@ -37,15 +37,15 @@ def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one()
     [
         (
             COMPLETE,
-            "It is over; convoy.upgrade.upgrade -e version=X begins another one.",
+            "It is over; ansible-playbook convoy.upgrade.upgrade -e version=X begins another one.",
         ),
         (
             ABORTED,
-            "It is over. convoy.upgrade.upgrade -e version=2.0 -e restart=true begins it again, and convoy.upgrade.upgrade -e version=X begins "
-            "another one.",
+            "It is over. ansible-playbook convoy.upgrade.upgrade -e version=2.0 -e restart=true begins it again, and "
+            "ansible-playbook convoy.upgrade.upgrade -e version=X begins another one.",
         ),
-        (PAUSED, "Look at it with convoy.upgrade.status."),
-        (RUNNING, "Look at it with convoy.upgrade.status."),
+        (PAUSED, "Look at it with ansible-playbook convoy.upgrade.status."),
+        (RUNNING, "Look at it with ansible-playbook convoy.upgrade.status."),
     ],
 )
 def test_a_command_that_comes_too_late_is_refused_with_what_to_do_instead(state: str, hint: str) -> None:
@@ -59,4 +59,7 @@ def test_a_command_that_comes_too_late_is_refused_with_what_to_do_instead(state:
 def test_an_aborted_rollback_is_begun_again_by_rollback() -> None:
     with pytest.raises(UpgradeError) as caught:
         command.refuse_unless(Ledger(1, "2.0", state=ABORTED, rollback=True), (), "resumed")
-    assert "It is over. convoy.upgrade.rollback -e version=2.0 begins it again, and " in caught.value.message
+    assert (
+        "It is over. ansible-playbook convoy.upgrade.rollback -e version=2.0 begins it again, and "
+        in caught.value.message
+    )
