@@ -171,8 +171,18 @@ def environment(release: Release, settings: NodeSettings, environ: Mapping[str, 
     # Beside the lock file, by default in /run and so in memory. Otherwise Ansible could not report a full disk.
     memory = str(lock_file(settings).with_name("tmp"))
     kept = {name: value for name, value in environ.items() if not name.startswith(("ANSIBLE_", "CONSUL_", "PYTHON"))}
+    # The agent reads its gate without a proxy, and a proxy would see the token.
+    direct = {
+        name: ",".join(filter(None, (kept.get(name), settings.connection.host, settings.consul_agent.host)))
+        for name in ("no_proxy", "NO_PROXY")
+    }
     return {
         **kept,
+        **direct,
+        # systemd sets none.
+        "HOME": kept.get("HOME") or str(Path.home()),
+        # An empty file: the host may have a configuration for other playbooks, with plugins that are not in the release.
+        "ANSIBLE_CONFIG": str(Path(memory, "ansible.cfg")),
         # Those of cron lack the folders of package and service commands.
         "PATH": _FOLDERS,
         "LC_ALL": "C.UTF-8",
@@ -227,6 +237,7 @@ def start(release: Release, settings: NodeSettings, path: str, more: Sequence[st
     memory = Path(environ["ANSIBLE_LOCAL_TEMP"]).absolute()
     for folder in (memory.parent, memory):
         os.close(open_lock_folder(folder))
+    Path(environ["ANSIBLE_CONFIG"]).touch(0o600)
     _note(settings, _BEGUN)
     with contextlib.ExitStack() as opened:
         kept = []

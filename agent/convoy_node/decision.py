@@ -17,7 +17,7 @@ from .node.settings import NodeSettings
 
 # Why an agent run is started.
 UPGRADE, POST_UPGRADE, PUPPET, DOUBT, JOB = "upgrade", "post-upgrade", "puppet", "doubt", "job"
-# The report that an upgrade has ended, which was lost.
+# The report of the version, which was lost.
 REPORT = "report"
 # The report that a hold began, and the report that it ended. They are two actions, so that the pause after one does not delay the other.
 HOLD, UNHOLD = "hold", "unhold"
@@ -105,6 +105,9 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
 
 def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:
     """Return what to do without jobs, given gates that can be read."""
+    if _lacks_report(settings, answer, facts):
+        reason = "the node has the version, and its record does not say so"
+        return _run(settings, facts, f"{REPORT} of {facts.version}", reason)
     if not answer.is_open:
         if settings.puppet_pending and answer.is_pending and facts.version:
             return _puppet(
@@ -113,9 +116,6 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
         return NextAction(None, answer.reason, settings.interval)
     if answer.version is not None and answer.version != facts.version and not settings.noop:
         return _run(settings, facts, f"{UPGRADE} to {answer.version}", answer.reason)
-    if answer.version is not None and answer.started == answer.version and not settings.noop:
-        reason = "the node has the version, and its report was lost"
-        return _run(settings, facts, f"{REPORT} of {answer.version}", reason)
     if settings.services and answer.version and answer.post_upgrade == answer.version and not settings.noop:
         return _run(
             settings,
@@ -124,6 +124,22 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
             "the node is admitted to post-upgrade tasks",
         )
     return _puppet(settings, facts, answer.reason)
+
+
+def _lacks_report(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> bool:
+    """Return whether the host's record, if it was read, does not say that the node has its version.
+
+    The report may be lost in an outage, by a kill right before it, or with a Consul that was restored, and ``retry`` removes a failure.
+    """
+    if settings.noop or not facts.version or answer.report in (None, ("upgraded", facts.version)):
+        return False
+    if answer.report == ("started", facts.version):
+        # All steps are done. Only the report is missing, which no gate forbids.
+        return True
+    if not answer.is_open or answer.version != facts.version:
+        return False
+    # The next ordinary run of Puppet, which has an interval of its own, makes up for a failure.
+    return answer.report != ("failed", facts.version) or settings.puppet_interval is None
 
 
 def unreachable(settings: NodeSettings, reason: str, facts: NodeFacts, failures: int) -> NextAction:

@@ -169,8 +169,8 @@ class GateReading:
             # What failed lately may be tried again.
             self._facts = replace(self._facts, not_before=0.0, job_not_before=0.0)
             self._job_pause = self._locked_pause = 0.0
-            # Planners admit a host to post-upgrade tasks in its record.
-            self._has_record = self._has_record and not self.settings.services
+            # Planners admit a host to post-upgrade tasks in its record, and an operator may have retried it.
+            self._has_record = False
         self._wakes = wakes
         return self._facts
 
@@ -233,12 +233,14 @@ class GateReading:
         The host itself sets a hold there, while its Puppet is disabled. Planners admit it there to post-upgrade tasks, and wake it.
         """
         last = self.answer
-        has_changed = last is None or any(one is not None for one in (last.held, last.post_upgrade, last.started))
+        has_changed = last is None or last.held is not None or last.post_upgrade is not None
+        if last is not None and last.report is not None:
+            has_changed = has_changed or last.report[0] != "upgraded"
         if self._has_record and not has_changed and facts.disabled is None:
             return {}
         entry = self.consul.get(self.keys.record)
         self._has_record = True
-        return {self.keys.record: entry} if entry is not None else {}
+        return {self.keys.record: entry or ConsulKey(b"", 0, 0)}
 
     def _read_node(self) -> NodeFacts:
         return replace(

@@ -87,7 +87,7 @@ _raw:
       V(global). It is V(default) if nothing is set, and V(unreachable) if Consul is unreachable.
     - C(key) is the key that applies, C(hold) whether it is a hold, and C(version) the value of C(current_version).
       C(held) is the reason of the hold in the record of the host, or null. C(pending) is whether the gate is closed only because a rollout has not
-      admitted the host yet.
+      admitted the host yet. C(started) is the version of an upgrade that the host has started and not ended, or null.
   type: list
   elements: raw
 """

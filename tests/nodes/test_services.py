@@ -18,6 +18,7 @@ pytestmark = pytest.mark.thorough
 ROLES = {"controller1": "controller", "compute1": "compute", "compute2": "compute"}
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "compute": 1}}}
 LOG = "/var/log/shop"
+SETTINGS = "/etc/convoy/node.json"
 
 _NOTE = """\
 - name: {name}
@@ -51,9 +52,9 @@ def _write_roles(folder: Path) -> None:
         + note("stop")
         + "- name: Fail while the disk is broken\n"
         "  ansible.builtin.command: {argv: [test, '!', -e, /root/broken]}\n  changed_when: false\n  tags: [upgrade]\n\n"
-        + note("upgrade")
-        + note("start")
-        + note("verify")
+        "- name: Hang while the database does\n"
+        "  ansible.builtin.command: {argv: [sh, -c, 'while [ -e /root/hangs ]; do sleep 1; done']}\n"
+        "  changed_when: false\n  tags: [upgrade]\n\n" + note("upgrade") + note("start") + note("verify")
     )
     (shop / "tasks/post_upgrade_tasks.yml").write_text(note("unpin").replace("  tags: [unpin]\n", ""))
     (schema / "meta/upgrade.yml").write_text("allow_downgrade: true\n")
@@ -118,6 +119,24 @@ def test_a_task_that_fails_is_named_and_the_next_try_goes_on_from_there(fleet: F
     log = (nodes["compute1"].read(LOG) or "").splitlines()
     assert [line.split()[0] for line in log[:before]] == ["validate", "prepare", "stop"]
     assert [line.split()[0] for line in log[before:]] == ["upgrade", "start", "verify", "unpin"]
+
+
+def test_a_task_that_hangs_is_ended_and_the_host_fails(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute1"]
+    node.write("/root/hangs", "")
+    # The agent tries again in the test's own time.
+    settings = json.loads(node.read(SETTINGS) or "")
+    node.write(SETTINGS, json.dumps({**settings, "puppet_gate_services_timeout": 10}))
+    upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
+    wait_for(lambda: fleet.record("compute1").get("state") == "failed", "compute1 has failed")
+    record = fleet.record("compute1")
+    assert (record["service"], record["step"]) == ("shop", "upgrade")
+    assert "10" in record["error"] and "imed out" in record["error"], record
+    node.run("rm", "/root/hangs")
+    node.write(SETTINGS, json.dumps(settings))
+    assert upgrade.end(900).code == 2
+    assert fleet.agent_run("compute1").returncode == 0
+    fleet.play("upgrade", version="v2", instructions=RULES)
 
 
 def test_tasks_that_others_could_change_do_not_run(fleet: Fleet) -> None:

@@ -129,7 +129,7 @@ class Answer:
     :param is_pending: whether it is closed only because a rollout has not admitted it yet.
     :param held: the host's own hold in its record; None if there is none.
     :param post_upgrade: the version after whose upgrade the host may run the tasks of its services; None for none.
-    :param started: the version of an upgrade that has not ended, as its record says; None for none.
+    :param report: the state and the version in the host's record, empty if it has none; None if the record was not read.
     """
 
     is_open: Optional[bool]
@@ -138,7 +138,7 @@ class Answer:
     is_pending: bool = False
     held: Optional[str] = None
     post_upgrade: Optional[str] = None
-    started: Optional[str] = None
+    report: Optional[tuple[str, str]] = None
 
 
 def is_job_id(text: str) -> bool:
@@ -181,14 +181,16 @@ def read_keys(consul: Consul, keys: NodeKeys, has_token: bool) -> dict[str, Cons
 def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:
     """Return the answer for a host.
 
-    :param entries: what one consistent read of ``keys.all`` returned, and the host's record if it was read.
+    :param entries: what one consistent read of ``keys.all`` returned, and the host's record if it was read, which is empty if it is missing.
     :param default: the answer if no gate is set.
     """
     version, problem = _version(keys, entries)
     problem = problem or _newer_schema(keys, entries)
     record = _record(entries.get(keys.record))
-    held, started = _text(record, "held"), _text(record, "version") if record.get("state") == "started" else None
-    facts = Answer(None, problem, version, held=held, post_upgrade=_post_upgrade(record), started=started)
+    report = (_text(record, "state") or "", _text(record, "version") or "") if keys.record in entries else None
+    facts = Answer(
+        None, problem, version, held=_text(record, "held"), post_upgrade=_post_upgrade(record), report=report
+    )
     if problem:
         return facts
     for key in keys.holds:

@@ -47,6 +47,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_sources": _TEXT,
     "puppet_gate_upgrade_packages": _FLAG,
     "puppet_gate_services": _TEXT,
+    "puppet_gate_services_timeout": _WHOLE,
     "puppet_gate_packages": _TEXTS,
     "puppet_gate_package_timeout": _SECONDS,
     "puppet_gate_package_lock_timeout": _WHOLE,

@@ -9,6 +9,7 @@ puts the token into the URL, and so into logs; that of python-consul also prefer
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 import sys
@@ -38,13 +39,17 @@ else:
     class _WithDeadline(HTTPAdapter):
         """Sets a timeout on every request, because python-consul has none and would wait forever.
 
-        It does not follow redirects: requests does not know that the header holds a token, and would send it to the new server.
+        It does not follow redirects: requests does not know that the header holds a token, and would send it to the new server. An agent on this
+        machine is asked without a proxy, as the ``consul`` command does.
         """
 
         seconds: float = 0
+        is_local = False
 
         def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["timeout"] = self.seconds
+            if self.is_local:
+                kwargs["proxies"] = {}
             response = super().send(request, *args, **kwargs)
             if response.is_redirect:
                 response.close()
@@ -84,6 +89,7 @@ class Transport:
         self.requests = 0
         self._http = HTTPClient(settings.host, settings.port, settings.scheme, _trusted(settings), settings.cert)
         self._deadline = _WithDeadline()
+        self._deadline.is_local = _is_loopback(settings.host)
         self._http.session.mount(f"{settings.scheme}://", self._deadline)
         if settings.token:
             self._http.session.headers["X-Consul-Token"] = settings.token
@@ -164,6 +170,14 @@ def _trusted(settings: Settings) -> bool | str:
         return settings.verify
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath or True
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a host name or address is that of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_files(settings: Settings) -> None:

@@ -59,6 +59,7 @@ class Ledger:
     :param members: role -> number of hosts, by the last planner that was given a fleet.
     :param begun_index: Consul's index when the rollout began, None if it was not stored. A host's report with a lower index is
         older than the rollout.
+    :param all_soak: whether hosts with such a report soak too, because another rollout was cut short after an earlier one to this version.
     :param post_upgrade: roles whose post-upgrade tasks are part of the rollout, until the gates of all are opened.
     :param services: role -> the ID of the tasks of services that its hosts must have to be admitted, because they run these themselves.
     :param rollouts: the epochs at which the rollouts began that the history keeps, in ascending order; the last one is the current
@@ -87,6 +88,7 @@ class Ledger:
     broken: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     begun_index: int | None = None
+    all_soak: bool = False
     admitted: Mapping[str, int] = field(default_factory=dict)
     post_upgrade: tuple[str, ...] = ()
     services: Mapping[str, str] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Ledger:
             "commit": isinstance(self.commit, str),
             "since": is_time(self.since),
             "begun_index": self.begun_index is None or is_count(self.begun_index),
+            "all_soak": isinstance(self.all_soak, bool),
             "command": isinstance(self.command, Mapping) and is_time(self.command.get("at", 0)),
             "rollback": isinstance(self.rollback, bool),
             "broken": _are_texts(self.broken),

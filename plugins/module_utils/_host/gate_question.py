@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name
 from .._consul.client import MOST_OPERATIONS
 from .._consul.errors import Unreachable
-from .._fleet.fleet import Snapshot, compile_role_pattern, role_by_name
+from .._fleet.fleet import STARTED, Snapshot, compile_role_pattern, role_by_name
 from .._state.keys import Keys
 from .._state.layout import refuse_newer
 from .._state.legacy_keys import LegacyKeys
@@ -33,6 +33,7 @@ class Permission:
     :param version: the version that the fleet should run, from the same read; None if it is not known.
     :param held: the host's own hold in its record. It does not decide here: the host checks its Puppet itself before a run.
     :param pending: whether it is closed only because a rollout has not admitted the host yet.
+    :param started: the version of an upgrade that has not ended, as the host's record says; None for none.
     """
 
     value: bool
@@ -43,6 +44,7 @@ class Permission:
     version: str | None = None
     held: str | None = None
     pending: bool = False
+    started: str | None = None
 
 
 def role_by_host_name(host: str, role_pattern: str) -> str:
@@ -110,9 +112,14 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     :param current: the version that gates with a version are compared with.
     :raises UpgradeError: ``unreadable_gate``.
     """
-    version = snapshot.current_version
     record = snapshot.records.get(host)
     held = record.held if record is not None else None
+    started = record.version if record is not None and record.state == STARTED else None
+    found = replace(_permission(snapshot, host, role, default, current), version=snapshot.current_version)
+    return replace(found, held=held, started=started)
+
+
+def _permission(snapshot: Snapshot, host: str, role: str, default: bool, current: str | None) -> Permission:
     hold = snapshot.holds.set_for(host, role)
     if hold is not None:
         scope = next(
@@ -120,16 +127,16 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
             for scope, name in (("host", host), ("role", role), ("global", None))
             if snapshot.holds.at(scope, name) is hold
         )
-        return Permission(False, scope, hold.key, True, f"closed: {hold.text()}", version, held)
+        return Permission(False, scope, hold.key, True, f"closed: {hold.text()}")
     gate = snapshot.gates.answer(host, role, current)
     if gate.is_open is None:
         state = "open" if default else "closed"
-        return Permission(default, "default", None, False, f"{state}: no gate is set for {host}", version, held)
+        return Permission(default, "default", None, False, f"{state}: no gate is set for {host}")
     state = "open" if gate.is_open else "closed"
     reason = f"{state}: {gate.key} is {gate.value}"
     # A planner that begins a rollout leaves the time in the global gate. An operator who closes all gates leaves none.
     pending = not gate.is_open and gate.scope == "global" and gate.at != 0
-    return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, version, held, pending)
+    return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, pending=pending)
 
 
 def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:

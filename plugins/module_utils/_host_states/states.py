@@ -91,7 +91,10 @@ def read_states(
             was_admitted=is_listed(snapshot, host),
             is_busy=other is not None,
             is_target=is_target,
-            is_down=found.is_down or _failed_before_job(snapshot, host),
+            # A host may be rebooting in its post-upgrade tasks while the rollout begins again, or goes on for hosts that have joined.
+            is_down=found.is_down
+            or _failed_before_job(snapshot, host)
+            or (found.state == UPGRADED and _is_in_post_upgrade(snapshot, one)),
             is_in_post_upgrade=_is_in_post_upgrade(snapshot, one),
         )
     return states
@@ -180,7 +183,15 @@ def _is_same_frame(old: Snapshot, new: Snapshot) -> bool:
     def frame(snapshot: Snapshot) -> tuple[Any, ...]:
         ledger = snapshot.ledger
         of_ledger = (
-            (ledger.version, ledger.rollback, ledger.broken, ledger.admitted, ledger.begun_index, ledger.targets)
+            (
+                ledger.version,
+                ledger.rollback,
+                ledger.broken,
+                ledger.admitted,
+                ledger.begun_index,
+                ledger.all_soak,
+                ledger.targets,
+            )
             if ledger
             else ()
         )
@@ -305,8 +316,10 @@ def _was_there(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a host reported the version before the rollout began, and nothing since then."""
     report = snapshot.reports.get(one.host)
     newest = max(report.index if report is not None else 0, one.record.index if one.record is not None else 0)
-    begun = snapshot.ledger.begun_index if snapshot.ledger is not None else None
-    return begun is not None and newest <= begun
+    ledger = snapshot.ledger
+    if ledger is None or ledger.begun_index is None or ledger.all_soak:
+        return False
+    return newest <= ledger.begun_index
 
 
 def _reported_at(record: HostRecord | None, version: str) -> int | None:

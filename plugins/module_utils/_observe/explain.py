@@ -212,6 +212,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (state_names.FAILED, state_names.LOST):
         if snapshot.ledger is None or not snapshot.ledger.is_under_way:
             return "To change this: fix the host. The next run that succeeds there ends this."
+        if snapshot.is_job:
+            return f"To change this: fix the host, then run ansible-playbook convoy.upgrade.retry -e host={host}."
         if view.release is not None:
             text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
         else:
@@ -263,7 +265,7 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
         why = (
             "until the run that works on it ends"
             if is_at_work
-            else "because it failed in an earlier upgrade, until it is retried"
+            else f"because it failed in an earlier upgrade, until it is {'upgraded' if job else 'retried'}"
         )
         return f"Until then it keeps its slot, {why}."
     if view.state == state_names.HELD:

@@ -218,9 +218,18 @@ def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
     takes = "host takes a slot" if len(names) == 1 else "hosts take slots"
     text = (
         f"{len(names)} {takes} of the job without working: {listing(names, _MOST_IN_TEXT)}. The gate for the upgrade to {idle[0].record.version} is "
-        "open there, so it may start at any time. Hold the hosts that are away, and forget those that are gone."
+        "open there, so it may start at any time. "
     )
-    variables = {"host": ",".join(names[:_MOST_NAMED]), "reason": "away during a job"}
+    # A hold does not free the slot of a host that has failed, and may be down.
+    away = [one.host for one in idle if not one.is_down]
+    if not away:
+        return (
+            OperatorNeed(
+                MAY_START, f"{text}It failed before. Wait until it is upgraded, or abort the job.", "abort", {}
+            ),
+        )
+    text += "Hold the hosts that are away, and forget those that are gone."
+    variables = {"host": ",".join(away[:_MOST_NAMED]), "reason": "away during a job"}
     return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)
 
 
@@ -306,7 +315,8 @@ def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
 
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
     down = [one.host for one in hosts.values() if one.is_down and one.host not in snapshot.leases]
-    if down and any(hosts[host].state == PENDING and not hosts[host].is_down for host in plan.unfinished):
+    waiting = [host for host in plan.unfinished if hosts[host].state == PENDING]
+    if down and any(snapshot.is_job or not hosts[host].is_down for host in waiting):
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
         if snapshot.is_job:
             text = (
@@ -320,7 +330,6 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
         )
         return OperatorNeed(STUCK, text, "retry", {"host": ",".join(down[:_MOST_NAMED])})
     held = [host for host in plan.unfinished if hosts[host].state == HELD]
-    waiting = [host for host in plan.unfinished if hosts[host].state == PENDING]
     first = (waiting or list(plan.unfinished))[0]
     if waiting or not held:
         return OperatorNeed(STUCK, f"No host can be admitted. See what {first} waits for.", "status", {"host": first})

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from .._consul.operations import Change, put, remove
+from .._consul.operations import Change, compare, compare_and_put, put, remove
 from .._fleet.fleet import Snapshot
-from .._fleet.gates import CLOSED, OPEN, GateValue
+from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import Ledger
 from .._host_states import admitted, state_names, states
 from .._state.keys import Keys
@@ -19,12 +19,14 @@ from .._state.ledger_writer import MOST_GATES, LedgerWriter
 
 def close_role_gates(
     writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger, members: Mapping[str, str], roles: Collection[str]
-) -> None:
-    """Close the gates of roles in a rollout that goes on, after hosts that have begun under them got gates of their own.
+) -> Snapshot:
+    """Close the gates of roles in a rollout that goes on, after hosts that have begun under them got gates of their own; return the snapshot then.
 
-    A host that has not begun waits to be admitted. If it begins in the same moment, it still counts as admitted.
+    A host that has not begun waits to be admitted. If it begins in the same moment, it still counts as admitted. A gate that an operator has closed
+    since the read stays closed.
 
     :param members: host -> role.
+    :raises Conflict: if the ledger or one of the gates was written since the read.
     """
     keys, gates = writer.store.keys, snapshot.gates
     under = {host: role for host, role in members.items() if role in roles}
@@ -36,13 +38,30 @@ def close_role_gates(
         Change(keys.gate("role", role), gates.roles[role].text, None if is_closed else CLOSED) for role in roles
     ]
     ledger = replace(ledger, admitted={**ledger.admitted, **admitted.still_admitted(snapshot, under)})
+    hosts = {**gates.hosts}
+    prefix = keys.gate("host", "")
     for piece in in_pieces(keys, changes, writer.places):
-        operations = [
-            remove(one.key) if one.after is None else put(one.key, one.after, opened_at(keys, snapshot, members, one))
-            for one in piece
-        ]
+        operations = []
+        for one in piece:
+            if one.key.startswith(prefix):
+                host, at = one.key[len(prefix) :], opened_at(keys, snapshot, members, one)
+                operations.append(compare_and_put(one.key, OPEN, 0, at))
+                hosts[host] = GateValue(one.key, OPEN, at)
+            else:
+                operations.append(remove(one.key) if one.after is None else put(one.key, one.after))
+        concerned = dict.fromkeys(role for role in roles for one in piece if _concerns(keys, one, role, under))
+        checks = [compare(keys.gate("role", role), gates.roles[role].index) for role in concerned]
         event = closed_event(keys, piece, "the gate of the role no longer admits all of its hosts")
-        writer.write(ledger, {"what": "close", **event}, operations, piece)
+        writer.write(ledger, {"what": "close", **event}, [*checks, *operations], piece)
+    left = {role: gate for role, gate in gates.roles.items() if role not in roles}
+    closed = {} if is_closed else {role: GateValue(keys.gate("role", role), CLOSED) for role in roles}
+    return replace(snapshot, ledger=ledger, gates=Gates(everywhere, {**left, **closed}, hosts))
+
+
+def _concerns(keys: Keys, gate: Change, role: str, members: Mapping[str, str]) -> bool:
+    """Return whether a gate is that of a role, or of one of its hosts."""
+    own = keys.gate("host", "")
+    return members[gate.key[len(own) :]] == role if gate.key.startswith(own) else gate.key == keys.gate("role", role)
 
 
 def own_gates(keys: Keys, snapshot: Snapshot, members: Mapping[str, str]) -> list[Change]:

@@ -223,9 +223,11 @@ def _try_once(
         outcome.plan = replace(plan, wake_at=due if plan.wake_at is None else min(due, plan.wake_at))
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     if plan.role_gates_to_close:
-        close_role_gates(writer, snapshot, ledger, desired.members, plan.role_gates_to_close)
+        snapshot = close_role_gates(writer, snapshot, ledger, desired.members, plan.role_gates_to_close)
         if not writer.dry:
             raise Conflict("conflict", "Gates of roles were closed. The keys are read again before a host is admitted.")
+        outcome.plan = plan = make_plan(snapshot, desired.members, desired.rules, request.limit)
+        outcome.snapshot = snapshot
     running = replace(ledger, state=RUNNING)
     admit_hosts(writer, plan, snapshot, running, desired.rules, outcome.admissions, read_at=read_at)
     end = (
@@ -240,13 +242,13 @@ def _try_once(
 
 
 def _end_admissions(writer: LedgerWriter, ledger: Ledger) -> None:
-    """Write that the hosts which were admitted to the rollout before and have not started are not admitted any more.
+    """Write that hosts which were admitted, and have not started, are not admitted any more: to the rollout before, or by the gate of their role.
 
     Until then, a host that reports a start would get its gate again. Whatever a pass writes has this too.
     """
     before = writer.ledger.admitted if writer.ledger is not None else {}
     if ended := [host for host in before if host not in ledger.admitted]:
-        reason = f"{listing(ended, 5)} had not started, so the admission to the rollout before has ended"
+        reason = f"{listing(ended, 5)} had not started, so {'its' if len(ended) == 1 else 'their'} admission has ended"
         writer.write(ledger, {"what": "close", "reason": reason})
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import listing
-from .._host_states.state_names import HELD, PENDING
+from .._host_states.host_state import HostState
+from .._host_states.state_names import HELD, PENDING, UPGRADED
 from .._rules.instructions import Instructions
 from .._rules.role_order import RoleOrder
 from .fleet_state import FleetState
@@ -39,9 +40,9 @@ class Slots:
     :param limits: role -> the limits on it.
     :param complete_sets: whether hosts get slots only while no host has one.
     :param taken: ``what`` of a limit -> number of its slots that are taken. It can exceed the limit, such as after the cap was lowered.
-    :param busy: number of hosts that take a slot, including hosts of roles without a limit.
-    :param resting: ``what`` of a limit -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and wait to begin again. So many
-        more may begin as keep the hosts at work within the limit, and no other host takes their slots.
+    :param busy: number of hosts at work, including hosts of roles without a limit.
+    :param resting: ``what`` of a limit -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and are not at work. So many
+        of them may begin as keep the hosts at work within the limit, and no other host takes their slots.
     """
 
     limits: Mapping[str, tuple[Limit, ...]]
@@ -97,7 +98,7 @@ class Slots:
             count = 0 if is_set_busy else max(0, free)
             if has + count:
                 given[role] = has + count
-                more += count
+                more += has + count
                 for limit in limits:
                     taken[limit.what] = taken.get(limit.what, 0) + count
         return given, replace(self, taken=taken, busy=self.busy + more, resting=resting)
@@ -107,11 +108,11 @@ class Slots:
         return replace(self, taken=self._sums(self.taken, hosts, sign), busy=busy)
 
     def rest(self, hosts: Mapping[str, int]) -> Slots:
-        """Return the slots when so many of those that are taken belong to hosts that wait to begin again.
+        """Return the slots when so many of those that are taken belong to hosts that are not at work.
 
         :param hosts: role -> number of hosts.
         """
-        return replace(self, resting=self._sums(self.resting, hosts, 1))
+        return replace(self, resting=self._sums(self.resting, hosts, 1), busy=self.busy - sum(hosts.values()))
 
     def _sums(self, before: Mapping[str, int], hosts: Mapping[str, int], sign: int) -> dict[str, int]:
         found = dict(before)
@@ -125,11 +126,13 @@ def fleet_slots(fleet: FleetState) -> Slots:
     """Return the slots of a fleet before a pass admits any host. Hosts that may be down take one each, also out of scope."""
     limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
     taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
-    waiting = {
-        role: sum(1 for one in hosts if one.is_down and one.state in (PENDING, HELD) and not one.is_in_post_upgrade)
-        for role, hosts in fleet.by_role.items()
-    }
-    return Slots(limits, fleet.rules.complete_sets).take(taken).rest(waiting)
+    resting = {role: sum(map(_rests, hosts)) for role, hosts in fleet.by_role.items()}
+    return Slots(limits, fleet.rules.complete_sets).take(taken).rest(resting)
+
+
+def _rests(one: HostState) -> bool:
+    """Return whether a host takes a slot because it failed in an upgrade, and nothing works on it. In a job, it may have run that, or not be for it."""
+    return one.is_down and one.state in (PENDING, HELD, UPGRADED) and not one.is_in_post_upgrade
 
 
 def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:

@@ -144,6 +144,7 @@ def desired_ledger(
         rollback=same.rollback if same else request.rolls_back is not None,
         stage=_stage(same, rules) if same else {},
         begun_index=same.begun_index if same else _begun_index(snapshot, version),
+        all_soak=same.all_soak if same else _all_soak(snapshot, version),
         admitted=_admitted(snapshot, same, members),
         broken=same.broken if same else (),
         stopped=same.stopped if same else (),
@@ -176,15 +177,25 @@ def _admitted(snapshot: Snapshot, same: Ledger | None, members: Mapping[str, str
 
 
 def _begun_index(snapshot: Snapshot, version: str) -> int | None:
-    """Return Consul's index at the beginning of a rollout, from which on reports have to soak; None if all have to.
+    """Return Consul's index at the beginning of a rollout, from which on reports have to soak.
 
-    One to the same version that begins again, as after an abort, has that of the first beginning: the soaks of its hosts are not over. Nor are they
-    if another rollout came in between and was cut short, unless the version was the one before that.
+    One to the same version that begins again, as after an abort, has that of the first beginning: the soaks of its hosts are not over.
+    """
+    old = snapshot.ledger
+    goes_on = old is not None and not (old.is_job or old.was_complete) and old.version == version
+    return old.begun_index if goes_on and old is not None else snapshot.index
+
+
+def _all_soak(snapshot: Snapshot, version: str) -> bool:
+    """Return whether hosts soak that reported the version before the rollout begins.
+
+    Another rollout was cut short, and an earlier one to this version may have been too. It is known only of the version before that one that the
+    fleet ran it.
     """
     old = snapshot.ledger
     if old is None or old.is_job or old.was_complete or version == old.previous_version:
-        return snapshot.index
-    return old.begun_index if old.version == version else None
+        return False
+    return old.all_soak if old.version == version else True
 
 
 def _refuse_during_job(snapshot: Snapshot) -> None:
@@ -300,7 +311,9 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     }.get(old.state, last)
     commands = [(playbook, variables), *([last] if playbook != last[0] else [])]
     run = ", then ".join(
-        " ".join((f"convoy.upgrade.{name}", *(f"-e {option}={value}" for option, value in given.items())))
+        " ".join(
+            (f"ansible-playbook convoy.upgrade.{name}", *(f"-e {option}={value}" for option, value in given.items()))
+        )
         for name, given in commands
     )
     without = "" if is_job(version) else " To begin without them, give -e restart=true."
@@ -350,7 +363,8 @@ def _begins(request: PassRequest, snapshot: Snapshot, version: str, *, begun: bo
     begins = snapshot.current_version != version or over
     if not begins and request.restart and request.since is None and not begun:
         everywhere = snapshot.gates.everywhere
-        is_open = everywhere is not None and gate_is_open(everywhere, version)
+        # Without any gate, every host is admitted too.
+        is_open = everywhere is None or gate_is_open(everywhere, version)
         may_begin = old is not None and (old.state == COMPLETE or (old.state == RUNNING and is_open))
         begins = may_begin and _has_others(request, snapshot, version)
     if begins and (request.since is not None or begun):

@@ -86,7 +86,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
 
 def _begins_again(old: Ledger | None, ledger: Ledger) -> bool:
     """Return whether a rollout to a version begins again, and its hosts have to soak from its first beginning on."""
-    if old is None or old.is_job or ledger.is_job or old.begun_index is None:
+    if old is None or old.is_job or ledger.is_job:
         return False
     return (old.version, old.begun_index) == (ledger.version, ledger.begun_index)
 

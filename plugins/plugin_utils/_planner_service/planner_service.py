@@ -202,7 +202,7 @@ class PlannerService:
         again = (
             f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job
-            else f"convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} -e version={ledger.version}"
+            else f"ansible-playbook convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} -e version={ledger.version}"
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:

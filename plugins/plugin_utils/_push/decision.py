@@ -106,12 +106,15 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
         if blocker is not None and not view.started:
             # Nothing has begun on it, so it begins no sooner than other hosts do.
             return None if blocker.is_temporary else Decision(admitted=False, state=view.state, reason=blocker.reason)
+        budget = latest.outcome.plan.exhausted.get(view.role)
+        if budget is not None and not view.started:
+            return Decision(admitted=False, state=view.state, reason=budget.reason())
         if _waits_for_gate(run, latest, host):
             return None
         if not view.started and _joined_later(run, latest, host):
             reason = (
-                "the rollout was complete before it joined or fell back, so no rule limits it; to upgrade it under the rules, begin the rollout "
-                "again with -e restart=true"
+                "no planner admitted it, only the open gate of the whole fleet, as for a host that joins after the rollout; to upgrade it under the "
+                "rules, begin the rollout again with -e restart=true"
             )
             return Decision(admitted=False, state=view.state, reason=reason)
         return Decision(admitted=True, state=view.state, reason=view.reason)
@@ -172,9 +175,9 @@ def chosen_to_retry(latest: PassView, broken: Sequence[str], waiting: Collection
 
 
 def _joined_later(run: PushRun, latest: PassView, host: str) -> bool:
-    """Return whether only the global gate admits a host, which planners open when a rollout is complete."""
+    """Return whether only the global gate admits a host, which planners open when a rollout is complete, or no gate at all."""
     one = _state_of(run, latest, host)
-    return one is not None and bool(one.gate.is_open) and one.gate.scope == "global"
+    return one is not None and bool(one.gate.is_open) and one.gate.scope not in ("host", "role")
 
 
 def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:

@@ -280,17 +280,20 @@ class HostRuns:
     def _read_again(self, store: Store, host_run: HostRun) -> None:
         """Read the record of a host that another process may have written.
 
-        :raises UpgradeError: ``leased`` if it is not as this run could have left it: another run has worked on the host since.
+        :raises UpgradeError: ``leased`` if another run may have worked on the host since: the lease was lost meanwhile and the record written, or it is
+            not as this run could have left it.
         """
         key, run = store.keys.record(host_run.host), self._run
         entry = store.client.get(key)
         decode = decode_job_record if run.is_job else decode_record
         record = decode(key, entry.value) if entry is not None else None
         expected = UPGRADED if run.phase == AFTER else STARTED
-        if record is None or (record.version, record.state) != (run.version, expected):
+        index = entry.modify_index if entry is not None else 0
+        is_other = host_run.host in self._session.regained and index != host_run.index
+        if is_other or record is None or (record.version, record.state) != (run.version, expected):
             self._session.lost.setdefault(host_run.host, "another run, which has worked on it since")
             self._session.check(host_run.host)
-        host_run.record, host_run.index = record, entry.modify_index if entry is not None else 0
+        host_run.record, host_run.index = record, index
 
     def _write_failed(self, host_run: HostRun, error: str) -> None:
         try:
@@ -404,6 +407,7 @@ class HostRuns:
                 # Another process wrote the record, the lease was lost, or the response was lost.
                 self._session.confirm(host_run.host)
                 self._read_again(store, host_run)
+                self._session.regained.discard(host_run.host)
             is_first_try = False
             record = change(host_run.record)
             lease = store.keys.lease(host_run.host)

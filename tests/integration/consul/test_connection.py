@@ -47,6 +47,13 @@ def speaking(handler: Any) -> Iterator[int]:
             server.shutdown()
 
 
+def test_an_agent_on_this_machine_is_asked_without_a_proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert not read_fleet(Store(store.settings)).members
+
+
 def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:

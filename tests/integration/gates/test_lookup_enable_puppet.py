@@ -54,6 +54,7 @@ def test_host_then_role_then_global_decides_and_a_hold_closes(run: Runner, consu
     assert details[0] == {
         "value": True, "scope": "host", "key": f"{GATES}/host/compute1", "hold": False,
         "reason": f"open: {GATES}/host/compute1 is True", "version": "2.10", "held": None, "pending": False,
+        "started": None,
     }  # fmt: skip
     assert [(each["value"], each["scope"], each["hold"]) for each in details] == [
         (True, "host", False), (True, "role", False), (True, "role", False), (False, "host", True), (False, "role", True),
@@ -81,6 +82,7 @@ def test_where_nothing_is_set_the_caller_says_what_it_is(run: Runner, consul: Ra
             "version": None,
             "held": None,
             "pending": False,
+            "started": None,
         }
     ]
 
@@ -248,6 +250,7 @@ def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(r
         "version": None,
         "held": None,
         "pending": False,
+        "started": None,
     }
     assert played[2]["msg"] == [False]
     assert played[3]["failed"]

@@ -51,7 +51,8 @@ def test_hooks_run_in_order_and_an_upgrade_goes_on_after_a_reboot(fleet: Fleet, 
         node.run("systemctl", "start", "convoy-node.service")
         wait_for(lambda: node.is_up and node.first_process != first, "it reboots")
         assert fleet.record(NODE)["state"] == "started"
-        wait_for(lambda: fleet.version_of(NODE) == "v2", "it carries on after the boot")
+        wait_for(lambda: fleet.record(NODE)["state"] == "upgraded", "it carries on after the boot")
+        assert fleet.version_of(NODE) == "v2"
         once = [f"{name} {NODE} v2" for name in ("drain", "before", "after")]
         assert (node.read("/root/hooks") or "").splitlines() == [*once, *once, f"undrain {NODE} v2"]
         record = fleet.record(NODE)
@@ -170,23 +171,33 @@ def test_a_run_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -
     assert fleet.record(NODE)["state"] == "upgraded"
 
 
-def test_a_run_that_was_killed_before_its_last_report_is_reported_and_no_upgrade_is_repeated(
-    fleet: Fleet, node: Node
+@pytest.mark.parametrize(
+    ("state", "gate", "schedule"),
+    [("started", "True", "agent"), ("started", "False", "agent"), ("failed", "True", "external")],
+    ids=["killed", "killed-and-closed", "failed-and-external"],
+)
+def test_a_node_whose_record_does_not_say_that_it_is_well_reports_and_repeats_no_upgrade(
+    state: str, gate: str, schedule: str, fleet: Fleet, node: Node
 ) -> None:
     bring_to(fleet, "v1")
     bring_to(fleet, "v2")
-    ended = fleet.record(NODE)
+    ended, good = fleet.record(NODE), node.read(SETTINGS) or ""
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_puppet_schedule": schedule}))
+    fleet.consul.put(GATE, gate)
+    facts = node.run("stat", "-c", "%Y", FACTS).stdout
     for name in HOOKS:
         node.write(f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name, 0o755)
     try:
-        # As the record is between the version file and the report.
-        fleet.consul.put(f"upgrade/hosts/{NODE}", json.dumps({**ended, "state": "started"}))
+        # As after the version file and before the report, or after a run of Puppet that failed later.
+        fleet.consul.put(f"upgrade/hosts/{NODE}", json.dumps({**ended, "state": state}))
         node.run("systemctl", "start", "convoy-node.service")
         wait_for(lambda: fleet.record(NODE)["state"] == "upgraded", "it reports")
         assert fleet.record(NODE)["attempt"] == ended["attempt"]
         assert (fleet.version_of(NODE), node.read("/root/hooks")) == ("v2", None)
+        assert node.run("stat", "-c", "%Y", FACTS).stdout == facts
     finally:
         stop_agent(node)
+        node.write(SETTINGS, good)
         node.run("rm", "-rf", "/root/hooks", *(f"/etc/convoy/hooks/{name}.d/10-note" for name in HOOKS))
 
 

@@ -47,15 +47,35 @@ def test_an_open_gate_starts_an_upgrade_if_the_node_has_another_version() -> Non
 
 
 def test_a_node_whose_report_of_the_end_of_its_upgrade_was_lost_reports_again() -> None:
-    lost = replace(OPEN, started="v2")
+    lost = replace(OPEN, report=("started", "v2"))
     assert run(lost) == "report of v2"
     assert run(lost, replace(FACTS, tried="report of v2", not_before=2010.0)) is None
-    # Not one that is still in its upgrade, or in one to another version, or must not report.
+    # It reports that also with a closed gate, which keeps Puppet from running.
+    for answer in (replace(CLOSED, report=("started", "v1")), replace(PENDING, report=("started", "v1"))):
+        assert run(answer, replace(FACTS, version="v1")) == "report of v1"
+    # Not one that is still in its upgrade, or must not report.
     assert run(lost, replace(FACTS, version="")) == "upgrade to v2"
-    assert run(replace(OPEN, started="v1")) is None
     assert run(lost, noop=True) is None
-    for answer in (replace(CLOSED, started="v2"), replace(PENDING, started="v2")):
-        assert run(answer) is None
+
+
+@pytest.mark.parametrize(
+    "report", [("", ""), ("retried", "v2"), ("upgraded", "v1"), ("failed", "v1"), ("started", "v3")]
+)
+def test_a_node_whose_record_does_not_have_its_version_reports_it_while_its_gate_is_open(
+    report: tuple[str, str],
+) -> None:
+    assert run(replace(OPEN, report=report)) == "report of v2"
+    assert run(replace(CLOSED, report=report)) is None
+    assert run(replace(OPEN, report=report), replace(FACTS, version="v1")) == "upgrade to v2"
+
+
+def test_a_failed_run_of_puppet_is_repeated_by_what_runs_puppet_next() -> None:
+    failed = replace(OPEN, report=("failed", "v2"))
+    assert run(failed) is None
+    # With external, nothing else would report that the node is well again.
+    assert run(failed, puppet_interval=None) == "report of v2"
+    for known in (None, ("upgraded", "v2")):
+        assert run(replace(OPEN, report=known), puppet_interval=None) is None
 
 
 def test_a_node_with_services_runs_its_post_upgrade_tasks_once_it_is_admitted() -> None:

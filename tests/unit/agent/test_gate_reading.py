@@ -27,7 +27,11 @@ class Answers:
     """Consul, as far as a reading asks it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, bytes] = {"current_version": b"v2", "config_state/enable_puppet/global": b"True"}
+        self.found: dict[str, bytes] = {
+            "current_version": b"v2",
+            "config_state/enable_puppet/global": b"True",
+            RECORD: b'{"version": "v2", "state": "upgraded"}',
+        }
         self.indexes: dict[str, int] = {}
         self.error: ConsulError | None = None
         self.created: list[str] = []
@@ -179,17 +183,17 @@ def test_the_record_is_read_only_when_it_matters(
     disabled[0] = "its disk"
     assert found.read().run == HOLD
     # The agent run has reported it.
-    answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
+    answers.found["upgrade/hosts/compute7"] = b'{"version": "v2", "state": "upgraded", "held": "its disk"}'
     assert found.read().run is None
     disabled[0] = None
     assert found.read().run == UNHOLD
-    answers.found["upgrade/hosts/compute7"] = b"{}"
+    answers.found["upgrade/hosts/compute7"] = b'{"version": "v2", "state": "upgraded"}'
     found.read()
     before = answers.records
     found.read()
     assert answers.records == before
     # A new agent finds a hold that has ended meanwhile.
-    answers.found["upgrade/hosts/compute7"] = b'{"held": "its disk"}'
+    answers.found["upgrade/hosts/compute7"] = b'{"version": "v2", "state": "upgraded", "held": "its disk"}'
     assert gate_reading(tmp_path, answers).read().run == UNHOLD
 
 
@@ -201,11 +205,11 @@ def test_a_hold_that_ends_before_the_next_read_is_found(
     found = gate_reading(tmp_path, answers)
     assert found.read().run == HOLD
     # The agent run reports it, and then the operator enables Puppet.
-    answers.found[RECORD] = b'{"held": "its disk"}'
+    answers.found[RECORD] = b'{"version": "v2", "state": "upgraded", "held": "its disk"}'
     disabled[0] = None
     found.ended(HOLD)
     assert found.read().run == UNHOLD
-    answers.found[RECORD] = b"{}"
+    answers.found[RECORD] = b'{"version": "v2", "state": "upgraded"}'
     found.ended(UNHOLD)
     assert found.read().run is None
 
@@ -217,12 +221,12 @@ def test_an_admission_to_post_upgrade_tasks_that_comes_in_an_agent_run_is_found_
     found = gate_reading(tmp_path, answers, services="/etc/convoy/services", splay=0)
     assert found.read().run == PUPPET
     # A planner writes both in one transaction. No query waits during the run.
-    answers.put(RECORD, b'{"version": "v2", "post": "open"}')
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded", "post": "open"}')
     answers.put(WAKE, b"1700000100")
     found.ended(PUPPET)
     assert found.read().run == "post-upgrade of v2"
     found.ended("post-upgrade of v2")
-    answers.put(RECORD, b'{"version": "v2", "post": "done"}')
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded", "post": "done"}')
     assert found.read().run is None
     found.read()
     before = answers.records
@@ -252,7 +256,7 @@ def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_pat
     answers = Half()
     found = gate_reading(tmp_path, answers, services="/etc/convoy/services", splay=0)
     found.read()
-    answers.put(RECORD, b'{"version": "v2", "post": "open"}')
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded", "post": "open"}')
     answers.put(WAKE, b"1700000100")
     answers.is_half = True
     assert found.read().run is None

@@ -137,7 +137,9 @@ def _what_next(ledger: Ledger) -> str:
     if ledger.state != ABORTED:
         return "Look at it with ansible-playbook convoy.upgrade.status."
     playbook, variables = ledger.again()
-    again = " ".join((f"convoy.upgrade.{playbook}", *(f"-e {name}={value}" for name, value in variables.items())))
+    again = " ".join(
+        (f"ansible-playbook convoy.upgrade.{playbook}", *(f"-e {name}={value}" for name, value in variables.items()))
+    )
     return f"It is over. {again} begins it again, and {other}."
 
 

@@ -111,7 +111,8 @@ def test_the_record_admits_the_host_to_the_post_upgrade_tasks(post: str | None, 
     assert answer(NODE, {NODE.record: ConsulKey(b"[1]", 5, 0)}, True).post_upgrade is None
 
 
-@pytest.mark.parametrize(("state", "version"), [("started", "v2"), ("upgraded", None), ("failed", None), (None, None)])
-def test_the_record_tells_of_an_upgrade_that_has_not_ended(state: str | None, version: str | None) -> None:
-    record = json.dumps({"version": "v2", "state": state}).encode()
-    assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).started == version
+def test_the_record_has_the_last_report_and_a_missing_one_none() -> None:
+    record = json.dumps({"version": "v2", "state": "started"}).encode()
+    assert answer(NODE, {NODE.record: ConsulKey(record, 5, 0)}, True).report == ("started", "v2")
+    assert answer(NODE, {NODE.record: ConsulKey(b"", 0, 0)}, True).report == ("", "")
+    assert answer(NODE, {}, True).report is None

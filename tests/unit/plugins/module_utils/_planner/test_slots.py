@@ -163,11 +163,12 @@ def test_hosts_that_have_slots_need_no_free_ones() -> None:
     given, after = full.fill({"web": 4}, {"web": 3})
     assert (given, after.taken, after.resting) == ({"web": 1}, {"role web": 5}, {"role web": 3})
     assert after.fill({"web": 3}, {"web": 3})[0] == {}
-    # A cap of 0 admits none of them, and of a set only these go on.
+    # A cap of 0 admits none of them. A set may have them and others.
     none = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1}).rest({"web": 1})
     assert none.fill({"web": 1}, {"web": 1}) == ({}, none)
-    whole = replace(one, complete_sets=True)
-    assert whole.fill({"web": 3}, {"web": 1})[0] == {"web": 1}
+    given, after = replace(one, complete_sets=True).fill({"web": 3}, {"web": 1})
+    assert (given, after.busy) == ({"web": 2}, 2)
+    assert after.fill({"web": 1})[0] == {}
 
 
 def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:

@@ -47,7 +47,7 @@ def explanation(store: Store, host: str) -> str:
 def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
     assert "Next, it starts, runs the command and reports." in explanation(store, "web1")
-    assert "if all commands succeed, it is admitted in wave" in explanation(store, "web3")
+    assert "If all commands succeed, it is admitted in wave" in explanation(store, "web3")
     reports(consul, "web1", "started")
     assert "It has been running since" in explanation(store, "web1")
     assert "Next, it reports the end of the command." in explanation(store, "web1")

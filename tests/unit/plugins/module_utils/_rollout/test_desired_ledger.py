@@ -256,18 +256,21 @@ def test_the_version_before_is_that_of_a_rollout_which_every_host_has_ended(
 @pytest.mark.parametrize(
     ("ledger", "expected"),
     [
-        (replace(LEDGER, state=COMPLETE, begun_index=50), 0),
-        (replace(LEDGER, version=NEXT, previous_version=NEW, state=ABORTED, begun_index=50), 0),
-        (replace(LEDGER, version=NEXT, previous_version=OLD, state=ABORTED, begun_index=50), None),
-        (replace(LEDGER, state=ABORTED, begun_index=50), 50),
+        (replace(LEDGER, state=COMPLETE, begun_index=50), (0, False)),
+        (replace(LEDGER, version=NEXT, previous_version=NEW, state=ABORTED, begun_index=50), (0, False)),
+        (replace(LEDGER, version=NEXT, previous_version=OLD, state=ABORTED, begun_index=50), (0, True)),
+        (replace(LEDGER, state=ABORTED, begun_index=50), (50, False)),
+        (replace(LEDGER, state=ABORTED, begun_index=50, all_soak=True), (50, True)),
     ],
 )
-def test_a_rollout_that_begins_again_does_not_end_the_soaks_of_its_hosts(ledger: Ledger, expected: int | None) -> None:
+def test_a_rollout_that_begins_again_does_not_end_the_soaks_of_its_hosts(
+    ledger: Ledger, expected: tuple[int, bool]
+) -> None:
     there = fleet(ledger, ledger.version)
     again = wanted(there, NEW, restart=True)
     if ledger.state == COMPLETE:
         again = wanted(there, NEXT)
-    assert again.begins and again.ledger.begun_index == expected
+    assert again.begins and (again.ledger.begun_index, again.ledger.all_soak) == expected
 
 
 def test_a_complete_rollout_begins_again_on_request_if_hosts_are_not_part_of_it() -> None:
