@@ -78,7 +78,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     early = run([control("approve", stage="canary")])[0]
     assert early["failure"]["message"] == (
         "stage canary can't be approved: the rollout is in stage canary; nothing waits for approval now. Look at it with "
-        "convoy.upgrade.status, and approve once its hosts are upgraded."
+        "ansible-playbook convoy.upgrade.status, and approve once its hosts are upgraded."
     )
     upgrade(store, "compute1")
     assert make_pass(store, PassRequest()).admissions == []

@@ -60,7 +60,7 @@ def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, 
     assert unaware["failure"]["code"] == "aborted"
     assert re.fullmatch(
         r"The rollout to 2 was aborted by \S+ at .*: enough\. No host is admitted\. Begin it again with restart: true "
-        r"\(-e restart=true\), or go back with convoy\.upgrade\.rollback\.",
+        r"\(-e restart=true\), or go back with ansible-playbook convoy\.upgrade\.rollback\.",
         unaware["failure"]["message"],
     )
     assert consul.texts() == before

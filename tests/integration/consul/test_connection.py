@@ -51,7 +51,7 @@ def test_an_agent_on_this_machine_is_asked_without_a_proxy(store: Store, monkeyp
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert not read_fleet(Store(store.settings)).members
+    assert read_fleet(Store(store.settings)).snapshot.current_version is None
 
 
 def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler]:

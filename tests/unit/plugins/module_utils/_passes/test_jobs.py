@@ -479,7 +479,7 @@ def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after
     store: Store, consul: FlaggedConsul
 ) -> None:
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
-    run = "convoy.upgrade.post_upgrade -e version=2.0"
+    run = "ansible-playbook convoy.upgrade.post_upgrade -e version=2.0"
     commands = {
         control.pause: ("resume", {}, "convoy.upgrade.resume"),
         control.abort: ("upgrade", {"version": "2.0", "restart": "true"}, "upgrade -e version=2.0 -e restart=true"),
