@@ -148,7 +148,7 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
 
 
 @pytest.mark.parametrize("act", ["end", "step", "fail"])
-@pytest.mark.parametrize("since", [("1", "upgraded"), ("2", "upgraded"), ("2", "retried"), None])
+@pytest.mark.parametrize("since", [("1", "upgraded"), ("2", "upgraded"), ("2", "retried"), ("2", "started"), None])
 def test_a_run_that_lost_its_session_leaves_hosts_alone_on_which_another_one_has_worked(
     since: tuple[str, str] | None, act: str, services: PushServices, consul: RawKV
 ) -> None:

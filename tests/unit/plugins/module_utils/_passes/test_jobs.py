@@ -351,6 +351,34 @@ def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_i
     assert [one.host for one in go_on(store).admissions if one.host != "db1"] == []
 
 
+@pytest.mark.parametrize("complete_sets", [False, True])
+def test_a_job_goes_through_all_hosts_that_failed_in_an_upgrade(
+    complete_sets: bool, store: Store, consul: FlaggedConsul
+) -> None:
+    consul.write("config_state/enable_puppet/global", "False")
+    broken = ("web1", "web2", "web3")
+    for host in broken:
+        consul.write(f"upgrade/hosts/{host}", {"version": "2.0", "state": "failed"})
+    begin(store, job(hosts=broken[:2]), rules={"rolling_rules": {"global": 1, "complete_sets": complete_sets}})
+    for host in broken[:2]:
+        assert states(store)[host] == "upgrading"
+        reports(consul, host, "started")
+        assert go_on(store).admissions == []
+        reports(consul, host, "done")
+        last = go_on(store)
+    assert last.plan.complete
+
+
+def test_a_job_does_not_promise_that_a_failed_host_tries_again(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    reports(consul, "web1", "started")
+    reports(consul, "web1", "failed", error="disk full")
+    view = read_fleet(store, fleet=FLEET)
+    assert "To change this: fix the host, then run ansible-playbook convoy.upgrade.retry -e host=web1." in explain(
+        "web1", view.plan, view.snapshot
+    )
+
+
 def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: Store, consul: FlaggedConsul) -> None:
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
     for host in FLEET:

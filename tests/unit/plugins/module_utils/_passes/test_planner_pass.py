@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from fleets import UNLIMITED
 from job_fleet import FlaggedConsul
 
@@ -28,6 +32,9 @@ def test_the_open_gate_of_a_role_is_closed_when_it_no_longer_admits_every_host(h
             control.pause(store, control.Command("logins fail", fleet=fleet))
         given = {"rolling_rules": {"global": 1}} if how == "rules" else None
         joined = {**fleet, "web5": "web"}
+        before = dict(consul.keys)
+        foreseen = make_pass(store, PassRequest("2", given, fleet=joined), dry=True)
+        assert consul.keys == before
         found = make_pass(store, PassRequest("2", given, fleet=joined))
         gates = {key.rpartition("/")[2]: text for key, text in consul.keys.items() if key.startswith("config_state/")}
         assert gates == {"global": b"False", "web1": b"True", "web2": b"True", "web3": b"True"}
@@ -40,7 +47,32 @@ def test_the_open_gate_of_a_role_is_closed_when_it_no_longer_admits_every_host(h
             "web4": "pending",
             "web5": "pending",
         }
+        assert {host: view.state for host, view in foreseen.hosts().items()} == states
         # Nothing is written again.
         epoch = consul.data("upgrade/ledger")["epoch"]
         assert not make_pass(store, PassRequest(fleet=joined)).changes
         assert consul.data("upgrade/ledger")["epoch"] == epoch
+
+
+def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = {"web1": "web", "web2": "web"}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
+        write_report(store, HostReport("web1", "2", "started"))
+        control.pause(store, control.Command("logins fail", fleet=fleet))
+        original, is_first = closed_gates.own_gates, True
+
+        def late(*given: Any) -> Any:
+            nonlocal is_first
+            found = original(*given)
+            if is_first:
+                is_first = False
+                reset_gates(store)
+            return found
+
+        monkeypatch.setattr(closed_gates, "own_gates", late)
+        make_pass(store, PassRequest("2", fleet=fleet))
+        gates = {key.rpartition("/")[2]: text for key, text in consul.keys.items() if key.startswith("config_state/")}
+    assert not is_first
+    assert gates == {"global": b"False"}

@@ -310,6 +310,19 @@ def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_it
     assert opened(site.plan(rules)) == ["db1"]
 
 
+def test_a_host_in_its_post_upgrade_tasks_keeps_its_slot_in_a_rollout_to_the_same_version() -> None:
+    rules = {"rolling_rules": {"global": 1, "fleet": 1}}
+    # The rollout goes on for web2, which joined later. A run may be rebooting web1.
+    site = fleet(web=2).upgraded("web1")
+    site.ledger = Ledger(1, NEW, OLD)
+    site.records["web1"] = HostRecord(NEW, UPGRADED, post="started")
+    site.leases.add("web1")
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move, plan.hosts["web1"].state) == ((), True, "upgraded")
+    site.leases.clear()
+    assert opened(site.plan(rules)) == ["web2"]
+
+
 def test_a_host_that_failed_in_the_rollout_before_keeps_its_slot_while_it_has_to_wait() -> None:
     rules = {"rolling_rules": {"global": 1, "fleet": 1}, "role_order": {"web": "db"}}
     site = fleet(web=2, db=1)

@@ -67,3 +67,38 @@ def test_a_host_that_joins_after_a_rollout_is_admitted_only_once_it_begins_again
 
         assert decided(limit=["web2"]) == []
         assert decided(restart=True) == ["web2"]
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_host_that_was_admitted_does_not_begin_once_the_budget_of_its_role_is_exhausted(has_started: bool) -> None:
+    fleet = {"web1": "web", "web2": "web"}
+    rules = {"rolling_rules": {"global": 2}, "failure_rules": {"roles": {"web": 1}}}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        make_pass(store, PassRequest("2", rules, fleet=fleet))
+        # The run died after web1 had failed. web2 was admitted too.
+        consul.write("upgrade/hosts/web1", {"version": "2", "state": "failed", "error": "disk"})
+        if has_started:
+            consul.write("upgrade/hosts/web2", {"version": "2", "state": "started"})
+        found = make_pass(store, PassRequest(fleet=fleet, limit=["web2"]))
+        run = PushRun(store.settings, "2", UPGRADE, fleet, {}, tuple(fleet))
+        decision = decide_finally(run, PassView(found, found.hosts(), 0), "web2")
+    assert decision.admitted is has_started
+    assert has_started or "failure_rules.roles.web" in decision.reason
+
+
+def test_a_rollout_that_another_tool_began_without_a_gate_admits_no_host_beyond_the_rules() -> None:
+    fleet = {"web1": "web", "web2": "web"}
+    rules = {"rolling_rules": {"global": 1}}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        consul.write("current_version", "2")
+        run = PushRun(store.settings, "2", UPGRADE, fleet, {}, tuple(fleet))
+
+        def decided(**more: Any) -> list[str]:
+            found = make_pass(store, PassRequest("2", rules, fleet=fleet, limit=list(fleet), **more))
+            view = PassView(found, found.hosts(), 0)
+            return [host for host in fleet if decide_finally(run, view, host).admitted]
+
+        assert decided() == []
+        assert decided(restart=True) == ["web1"]
