@@ -50,8 +50,8 @@ options:
       - Events that check mode shows as expected from this run. The hook is called for all events in any case.
     type: list
     elements: str
-    choices: [begin, stage, pause, resume, failure, approval_wanted, approved, end]
-    default: [begin, stage, pause, resume, failure, approval_wanted, approved, end]
+    choices: [begin, stage, pause, resume, failure, approval_needed, approved, end]
+    default: [begin, stage, pause, resume, failure, approval_needed, approved, end]
   retry_failed:
     description:
       - Whether this run retries failed hosts. A host that fails again is then sent again.

@@ -124,19 +124,18 @@ def test_a_task_that_fails_is_named_and_the_next_try_goes_on_from_there(fleet: F
 def test_a_task_that_hangs_is_ended_and_the_host_fails(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute1"]
     node.write("/root/hangs", "")
-    # The agent tries again in the test's own time.
-    settings = json.loads(node.read(SETTINGS) or "")
-    node.write(SETTINGS, json.dumps({**settings, "puppet_gate_services_timeout": 10}))
+    settings = node.read(SETTINGS) or ""
+    node.write(SETTINGS, json.dumps({**json.loads(settings), "puppet_gate_services_timeout": 10}))
     upgrade = fleet.start("upgrade", version="v2", instructions=RULES)
     wait_for(lambda: fleet.record("compute1").get("state") == "failed", "compute1 has failed")
     record = fleet.record("compute1")
     assert (record["service"], record["step"]) == ("shop", "upgrade")
     assert "10" in record["error"] and "imed out" in record["error"], record
     node.run("rm", "/root/hangs")
-    node.write(SETTINGS, json.dumps(settings))
-    assert upgrade.end(900).code == 2
-    assert fleet.agent_run("compute1").returncode == 0
-    fleet.play("upgrade", version="v2", instructions=RULES)
+    # With other settings, the agent tries again at once. The run may have ended before that.
+    node.write(SETTINGS, settings)
+    upgrade.end(900)
+    assert "3 of 3 hosts upgraded" in fleet.play("upgrade", version="v2", instructions=RULES)
 
 
 def test_tasks_that_others_could_change_do_not_run(fleet: Fleet) -> None:

@@ -18,8 +18,8 @@ from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.plan import HostView, Plan
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
-FAILURE, WANTED, APPROVED, END = "failure", "approval_wanted", "approved", "end"
-EVENTS = (BEGIN, STAGE, PAUSE, RESUME, FAILURE, WANTED, APPROVED, END)
+FAILURE, APPROVAL_NEEDED, APPROVED, END = "failure", "approval_needed", "approved", "end"
+EVENTS = (BEGIN, STAGE, PAUSE, RESUME, FAILURE, APPROVAL_NEEDED, APPROVED, END)
 
 # How many failed hosts the payload has with their errors, and how many its sentence has. Other failed hosts are only counted.
 MOST_FAILURES = 50
@@ -104,7 +104,7 @@ def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView
     ledger = snapshot.ledger or snapshot.job
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
     return SentNotifications(
-        ledger.epoch if ledger is not None else 0, _broken(hosts), _wanted(plan), plan.stage or "", over
+        ledger.epoch if ledger is not None else 0, _broken(hosts), _stage_to_approve(plan), plan.stage or "", over
     )
 
 
@@ -159,11 +159,11 @@ def pending_notifications(
     updates = tuple(host for host in updates if not _is_before_job(snapshot, host))
     if updates:
         notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
-    wanted = _wanted(plan)
+    wanted = _stage_to_approve(plan)
     is_new = wanted not in ("", sent.approval)
     sent = replace(sent, approval=wanted)
     if is_new:
-        notifications.append(Notification(WANTED, at, version, sent, stage=wanted))
+        notifications.append(Notification(APPROVAL_NEEDED, at, version, sent, stage=wanted))
     return notifications, sent
 
 
@@ -218,7 +218,7 @@ def _broken(hosts: Mapping[str, HostView]) -> tuple[str, ...]:
     return tuple(host for host, view in hosts.items() if view.state in BROKEN)
 
 
-def _wanted(plan: Plan) -> str:
+def _stage_to_approve(plan: Plan) -> str:
     return str(plan.stage or "") if plan.needs_approval else ""
 
 
@@ -301,7 +301,7 @@ def _text(found: Mapping[str, Any]) -> str:
         count = len(found["failures"]) + found["more_failures"]
         rest = f"; and {count - _MOST_IN_TEXT} more" if count > _MOST_IN_TEXT else ""
         return f"{of}: {plural(count, 'host')} failed or lost: {first}{rest}."
-    if event == WANTED:
+    if event == APPROVAL_NEEDED:
         return f"{of}: stage {found['stage']} is done and needs an approval."
     if event == APPROVED:
         return f"{of}: stage {found['stage']} was approved{by}{why}."
@@ -323,7 +323,7 @@ def _next(found: Mapping[str, Any]) -> str:
             if found["cause"] == "command"
             else "Fix the hosts that failed and run ansible-playbook convoy.upgrade.retry, or give all rules again with a higher budget."
         )
-    if event == WANTED:
+    if event == APPROVAL_NEEDED:
         return (
             "Look at the hosts with ansible-playbook convoy.upgrade.status, then run ansible-playbook "
             f"convoy.upgrade.approve -e stage={found['stage']} or ansible-playbook convoy.upgrade.abort."

@@ -22,7 +22,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import rollout_title
 from ...module_utils._common.sanitize import sanitize, truncate_middle
-from ...module_utils._observe.notifications import END, EVENTS, FAILURE, WANTED
+from ...module_utils._observe.notifications import APPROVAL_NEEDED, END, EVENTS, FAILURE
 from .settings_file import refuse_unknown
 
 # Seconds to connect to a webhook, and to wait for its answer.
@@ -32,7 +32,7 @@ _LATE = 3.0
 # Further tries after a webhook could not be reached or had a passing problem, each after so many seconds.
 _PAUSES = (1.0, 3.0)
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
-_KINDS = {FAILURE: "failure", WANTED: "warning"}
+_KINDS = {FAILURE: "failure", APPROVAL_NEEDED: "warning"}
 # Parts of a URL that are so long may be secrets.
 _SECRET = re.compile(r"[^/:@?&=#\s]{6,}")
 # The file and the name of a target -> the thread that sends to it. One that hangs gets no further thread.

@@ -114,7 +114,7 @@ def test_each_event_is_sent_once_for_hosts_that_upgrade_themselves(
     control.retry(store, said, ["compute1"])
     # In this order, because the runs would end if only hosts that were not admitted were on their way.
     upgraded(store, "compute1", "controller1")
-    wanted = chat.wait_for("approval_wanted")
+    wanted = chat.wait_for("approval_needed")
     assert (wanted["stage"], wanted["upgraded"]) == ("canary", 2)
     assert "convoy.upgrade.approve -e stage=canary" in wanted["next"]
     control.approve(store, said)
@@ -126,7 +126,7 @@ def test_each_event_is_sent_once_for_hosts_that_upgrade_themselves(
     for process in runs:
         ended(process)
     # The second stage begins in the write after the approval.
-    order = ["begin", "stage", "failure", "pause", "resume", "approval_wanted", "approved", "stage", "end"]
+    order = ["begin", "stage", "failure", "pause", "resume", "approval_needed", "approved", "stage", "end"]
     assert chat.names == order
     assert [body["text"] for body in chat.posted] == [f"{one['text']} {one['next']}" for one in chat.events]
     assert len({(one["event"], one["epoch"], one["at"]) for one in chat.events}) == len(order)

@@ -33,7 +33,7 @@ EXAMPLES = r"""
   sources:
     - convoy.upgrade.rollout:
         host: consul.example.com
-        events: [failure, approval_wanted]
+        events: [failure, approval_needed]
   rules:
     - name: Collect logs of failed hosts
       condition: event.event == "failure"

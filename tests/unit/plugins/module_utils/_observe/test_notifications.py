@@ -164,10 +164,10 @@ def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhi
     snapshot, hosts = rollout(compute=1).snapshot(), {"compute1": HostView("compute", None, "upgraded", NEW, "")}
     wants = Plan(version=NEW, hosts=hosts, stage="canary", needs_approval=True)
     first, told = pending_notifications(snapshot, wants, hosts, [], SentNotifications(9, stage="canary"))
-    assert [(one.event, one.stage) for one in first] == [("approval_wanted", "canary")]
+    assert [(one.event, one.stage) for one in first] == [("approval_needed", "canary")]
     assert pending_notifications(snapshot, wants, hosts, [], told) == ([], told)
     _none, told = pending_notifications(snapshot, replace(wants, needs_approval=False), hosts, [], told)
-    assert [one.event for one in pending_notifications(snapshot, wants, hosts, [], told)[0]] == ["approval_wanted"]
+    assert [one.event for one in pending_notifications(snapshot, wants, hosts, [], told)[0]] == ["approval_needed"]
 
 
 def test_a_stage_without_hosts_is_not_notified() -> None:

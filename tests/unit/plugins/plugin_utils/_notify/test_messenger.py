@@ -209,7 +209,7 @@ def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> N
     assert found["type"] == "failure"
 
     for event, outcome, kind in (
-        ("approval_wanted", "", "warning"), ("end", "complete", "success"), ("end", "aborted", "info"), ("begin", "", "info"),
+        ("approval_needed", "", "warning"), ("end", "complete", "success"), ("end", "aborted", "info"), ("begin", "", "info"),
     ):  # fmt: skip
         sender({"url": f"json://{server.host}/path"}).call({**EVENT, "event": event, "outcome": outcome})
         assert json.loads(server.requests[-1][2])["type"] == kind
@@ -218,7 +218,7 @@ def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> N
 @pytest.mark.parametrize(
     ("target", "event", "title"),
     [
-        ("2.10", "approval_wanted", "Rollout to 2.10: approval wanted"),
+        ("2.10", "approval_needed", "Rollout to 2.10: approval wanted"),
         ("job/restart-1", "begin", "Job restart-1: begin"),
     ],
 )
@@ -380,7 +380,7 @@ def test_a_missing_library_is_named_before_anything_begins(monkeypatch: pytest.M
 
 def test_a_message_has_no_empty_lines() -> None:
     told: Callable[..., Any] = message
-    assert told({**EVENT, "event": "approval_wanted", "next": ""}) == (
+    assert told({**EVENT, "event": "approval_needed", "next": ""}) == (
         "Rollout to 2.10: approval wanted",
         EVENT["text"],
     )
