@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HELD, RELEASED
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -159,6 +160,11 @@ class ActionModule(ControllerAction):
             run = replace(run, post_upgrade=left, complete=False)
             for line in outside.lines():
                 self._display.display(line)
+        if run.outside_limit:
+            self._display.display(
+                f"upgrade_limit leaves out {listing(run.outside_limit, 5)}. The gates open when the post-upgrade tasks are done there too. "
+                f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={run.version}"
+            )
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, AFTER, run.hosts_of(POST_UPGRADE))

@@ -89,6 +89,7 @@ Code = Literal[
     "no_watch",
     "not_admitted",
     "not_complete",
+    "not_in_inventory",
     "not_on_host",
     "not_runnable",
     "not_running",

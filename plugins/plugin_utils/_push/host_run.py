@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...module_utils._fleet.checkpoints import is_checkpoint_group
-from ...module_utils._fleet.fleet import HostRecord
+from ...module_utils._fleet.fleet import FAILED, RETRIED, HostRecord
 from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._planner.plan import HostView
 from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
@@ -17,6 +17,7 @@ from .run import AFTER, PushRun
 # If an upgrade was interrupted in one of these steps and no service was stopped before, it is not known whether any is. A service without tasks of
 # the step stop runs until it is upgraded.
 _BEFORE_REPLACEMENT = (MAY_STOP, DRAIN, "stop", "upgrade")
+_BEFORE_STOP = frozenset(("prepare", MAY_STOP, DRAIN))
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     - Task groups of providers never count. The provider's own key has its progress, as its version may have changed since.
     - ``may_stop`` and ``drain`` don't count if the upgrade was interrupted before the first service was stopped or upgraded, as what they checked
       may have changed since.
+    - ``prepare`` does not count if the host failed before any of its services began to stop, as an operator may have corrected what it read.
     """
     if record is None or not record.readable:
         return {}
@@ -90,6 +92,9 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     step_of = {name: one.step for name, one in task_groups.items()}
     if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in record.done):
         done = {name: None for name in done if step_of.get(name) not in (MAY_STOP, DRAIN)}
+    begun = {step for step in (record.step, *(start.step for start in record.trail)) if step is not None}
+    if record.state in (FAILED, RETRIED) and begun and begun <= _BEFORE_STOP:
+        done = {name: None for name in done if step_of.get(name) not in _BEFORE_STOP}
     return done
 
 

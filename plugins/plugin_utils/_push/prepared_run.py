@@ -13,6 +13,7 @@ from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
+from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
@@ -63,6 +64,8 @@ class PreparedRun:
         Pull hosts are among them.
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
+    :param limit: host patterns of the hosts that the run may admit; empty for all.
+    :param outside_limit: the hosts that the limit leaves out, and that still have to run their post-upgrade tasks.
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     :param job: the job of which it is a run; None for an upgrade.
     """
@@ -78,6 +81,8 @@ class PreparedRun:
     post_upgrade: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
     task_timeout: int = 0
+    limit: tuple[str, ...] = ()
+    outside_limit: tuple[str, ...] = ()
     composition: Mapping[str, Any] = field(default_factory=dict)
     upgrade_roles: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = None
@@ -96,7 +101,7 @@ class PreparedRun:
 
         :param planner: the planner host.
         """
-        pushed_after = [host for host in self.post_upgrade if self.fleet[host] in self.task_groups]
+        pushed_after = [host for host in self.post_upgrade if self.fleet.get(host) in self.task_groups]
         # Also those that failed, and that only a run with retry_failed retries.
         members = (host for hosts in self.scope.plays.values() for host in hosts)
         pushed = (host for host in members if self.fleet.get(host) in self.task_groups)
@@ -218,10 +223,28 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
         )
 
 
+def _refuse_unknown_to_ansible(request: RunRequest, hosts: Iterable[str]) -> None:
+    """Refuse hosts that only Consul knows, such as one that was removed from the inventory and is not forgotten.
+
+    :raises UpgradeError: ``not_in_inventory``.
+    """
+    unknown = [host for host in hosts if host not in request.fleet]
+    if unknown:
+        names = ",".join(unknown[:20])
+        raise UpgradeError(
+            "not_in_inventory",
+            f"Nothing was touched: {listing(unknown, 20)} reported to Consul and {'is' if len(unknown) == 1 else 'are'} not in the inventory, so "
+            "Ansible can't work there. Add what is missing to the inventory. For hosts that no longer exist, run "
+            f"ansible-playbook convoy.upgrade.forget -e host={names}.",
+            hosts=unknown,
+        )
+
+
 def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     """Return the run.
 
-    :raises UpgradeError: ``forbidden_upgrade``, ``no_host_left``, ``agent_on_push_host``, and what :func:`run_scope` and :func:`routes_of` raise.
+    :raises UpgradeError: ``forbidden_upgrade``, ``no_host_left``, ``not_in_inventory``, ``agent_on_push_host``, and what :func:`run_scope` and
+        :func:`routes_of` raise.
     """
     reasons = dict(check_allowed(request).left_out)
     scope = _scope(request, reasons)
@@ -231,6 +254,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     if routes.left_out:
         reasons |= routes.left_out
         scope = _scope(request, reasons)
+    _refuse_unknown_to_ansible(request, scope.pushed_hosts)
     _refuse_agents(request, scope.pushed_hosts)
     left_out = tuple(f"{host} is left out: {reasons[host]}." for host in scope.left_out)
     if left_out and not any(scope.plays.values()):
@@ -249,6 +273,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         left_out,
         request.retry_failed,
         task_timeout=_task_timeout(request.plan),
+        limit=request.limit,
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
     )
@@ -284,8 +309,17 @@ def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
     """
     hosts = hosts_with_post_upgrade_tasks(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
-    reported = {host: str(plan["hosts"][host]["version"] or "") for host in hosts}
-    return replace(run, post_upgrade=reported, complete=bool(plan["complete"]))
+    views = plan["hosts"]
+    if run.limit:
+        members = {host: view["role"] for host, view in views.items()}
+        groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
+        limit = select_hosts(run.limit, members, groups)
+        outside = tuple(host for host in hosts if host not in limit and host in plan["post_upgrade"])
+        # Gates open only after all post-upgrade tasks.
+        run = replace(run, outside_limit=outside)
+        hosts = tuple(host for host in hosts if host in limit)
+    reported = {host: str(views[host]["version"] or "") for host in hosts}
+    return replace(run, post_upgrade=reported, complete=bool(plan["complete"]) and not run.outside_limit)
 
 
 def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:

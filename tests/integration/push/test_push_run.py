@@ -135,7 +135,7 @@ def test_the_post_upgrade_tasks_have_a_phase_of_their_own(run: Runner, roles: Ro
     roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
     played = play(
         run,
-        prepared(roles, FLEET, [HOST]),
+        prepared(roles, FLEET),
         {**plan(version="v2", fleet=FLEET, limit=[], since=0), "register": "passed"},
         push_run(state="finished", upgrade_roles={"web": {}}, wait_timeout=60),
         host_task("begun"),
@@ -148,6 +148,30 @@ def test_the_post_upgrade_tasks_have_a_phase_of_their_own(run: Runner, roles: Ro
     assert played[1]["go"]
     assert "rolling_rules.global admits 2 of role web at once" in played[1]["reason"]
     assert record(consul)["post"] == "done"
+
+
+def test_post_upgrade_tasks_run_only_on_hosts_in_the_limit(run: Runner, roles: Roles, consul: RawKV) -> None:
+    consul.load([(f"running/versions/v2/{host}", "1700000000") for host in FLEET])
+    consul.delete("running/versions/v1/", tree=True)
+    roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
+    rules = {"rolling_rules": {"global": 2}}
+    finished = push_run(state="finished", upgrade_roles={"web": {}}, wait_timeout=60)
+    begin = plan(version="v2", fleet=FLEET, instructions=rules, limit=[], roles_with_post_upgrade=["web"])
+    played = play(run, prepared(roles, FLEET, [HOST]), finished, begin=begin)
+    assert (played[-1]["complete"], played[-1]["post_upgrade"]) == (False, [HOST])
+    assert (
+        "upgrade_limit leaves out web2. The gates open when the post-upgrade tasks are done there too." in played.stdout
+    )
+    assert "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2" in played.stdout
+
+
+def test_a_host_that_is_not_in_the_inventory_any_more_is_refused_by_name(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    seed(consul, {"web3": "web"}, "v1")
+    refused = run(prepared(roles, FLEET, instructions={"rolling_rules": {"global": 2}}), environ=WATCHED)[-1]
+    assert (refused["failure"]["code"], refused["failure"]["details"]) == ("not_in_inventory", {"hosts": ["web3"]})
+    assert refused["msg"].endswith("run ansible-playbook convoy.upgrade.forget -e host=web3.")
 
 
 @pytest.mark.thorough

@@ -218,7 +218,7 @@ def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> N
 @pytest.mark.parametrize(
     ("target", "event", "title"),
     [
-        ("2.10", "approval_needed", "Rollout to 2.10: approval wanted"),
+        ("2.10", "approval_needed", "Rollout to 2.10: approval needed"),
         ("job/restart-1", "begin", "Job restart-1: begin"),
     ],
 )
@@ -381,6 +381,6 @@ def test_a_missing_library_is_named_before_anything_begins(monkeypatch: pytest.M
 def test_a_message_has_no_empty_lines() -> None:
     told: Callable[..., Any] = message
     assert told({**EVENT, "event": "approval_needed", "next": ""}) == (
-        "Rollout to 2.10: approval wanted",
+        "Rollout to 2.10: approval needed",
         EVENT["text"],
     )
