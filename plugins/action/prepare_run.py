@@ -32,6 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     check_allowed,
     check_services,
     prepare_run,
+    refuse_before_rollback,
     services_of,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import hosts_outside_tags
@@ -153,7 +154,9 @@ class ActionModule(ControllerAction):
         given = {"action": "rollback", **({"version": options["version"]} if options["version"] else {})}
         version = self._run_action("consul_upgrade_control", given, options, check=True)["version"]
         fleet = self._run_action("consul_upgrade_info", {"hosts": [ALL], "history": 0}, options, check=True)
-        check_allowed(replace(self._request(options, fleet, composition), version=version))
+        request = replace(self._request(options, fleet, composition), version=version)
+        refuse_before_rollback(request)
+        check_allowed(request)
         return {"pushes": True}
 
     def _compose(self, options: Mapping[str, Any], *, for_run: bool) -> dict[str, Any]:

@@ -146,6 +146,10 @@ def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well
     fleet.play("upgrade", version="v2", instructions=ONE, code=2)
     assert fleet.reported("v2") == {"web1", "web2"}
     broken.unlink()
+    # A mistake is refused before the rollout is turned round.
+    tree = fleet.consul.tree()
+    assert "'wbe1' fits no host" in fleet.play("rollback", upgrade_limit="wbe1", code=2)
+    assert fleet.consul.tree() == tree
     before = len(fleet.entries())
     with listening() as chat:
         hook = {"upgrade_notify": str(example(fleet.folder)), "chat_webhook": chat.url}

@@ -14,7 +14,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
-from ...module_utils._host_states.state_names import PENDING, UPGRADED
+from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
@@ -221,6 +221,30 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
             f"ansible-playbook convoy.upgrade.forget -e host={','.join(found[:20])}.",
             hosts=found,
         )
+
+
+def refuse_before_rollback(request: RunRequest) -> None:
+    """Refuse what would keep a run of the rollback from being prepared, before the rollback begins.
+
+    :param request: with a result of ``consul_upgrade_info`` as its plan.
+    :raises UpgradeError: ``unknown_limit``, ``not_in_inventory``.
+    """
+    views = request.plan["hosts"]
+    members = {host: view["role"] for host, view in views.items()}
+    groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
+    limit = select_hosts(request.limit, members, groups) if request.limit else members
+    is_pushed = request.composition["roles"]
+    _refuse_unknown_to_ansible(
+        request,
+        [
+            host
+            for host, view in views.items()
+            if host in limit
+            and view["role"] in is_pushed
+            and view["version"] != request.version
+            and view["state"] != HELD
+        ],
+    )
 
 
 def _refuse_unknown_to_ansible(request: RunRequest, hosts: Iterable[str]) -> None:
