@@ -237,7 +237,8 @@ def start(release: Release, settings: NodeSettings, path: str, more: Sequence[st
     memory = Path(environ["ANSIBLE_LOCAL_TEMP"]).absolute()
     for folder in (memory.parent, memory):
         os.close(open_lock_folder(folder))
-    Path(environ["ANSIBLE_CONFIG"]).touch(0o600)
+    with contextlib.suppress(OSError):
+        Path(environ["ANSIBLE_CONFIG"]).touch(0o600)
     _note(settings, _BEGUN)
     with contextlib.ExitStack() as opened:
         kept = []

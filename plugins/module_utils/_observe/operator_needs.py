@@ -223,11 +223,8 @@ def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
     # A hold does not free the slot of a host that has failed, and may be down.
     away = [one.host for one in idle if not one.is_down]
     if not away:
-        return (
-            OperatorNeed(
-                MAY_START, f"{text}It failed before. Wait until it is upgraded, or abort the job.", "abort", {}
-            ),
-        )
+        failed = "It failed before. Wait until it is" if len(idle) == 1 else "They failed before. Wait until they are"
+        return (OperatorNeed(MAY_START, f"{text}{failed} upgraded, or abort the job.", "abort", {}),)
     text += "Hold the hosts that are away, and forget those that are gone."
     variables = {"host": ",".join(away[:_MOST_NAMED]), "reason": "away during a job"}
     return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)

@@ -165,5 +165,5 @@ class Outputs:
 
 
 def _fault_text(fault: Exception) -> str:
-    """Return the type and the text of an error that nobody has foreseen."""
+    """Return the type and the text of an unexpected error."""
     return f"{type(fault).__name__}: {truncated_repr(str(fault))}"

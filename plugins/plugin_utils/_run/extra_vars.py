@@ -65,7 +65,7 @@ def as_option(values: Mapping[str, str]) -> str:
 def as_yaml(values: Mapping[str, str]) -> str:
     """Return variables as JSON, with the tag ``!unsafe`` of Ansible's YAML before values that it would take for templates.
 
-    A host's name comes from Consul. Whoever copies a command must not run a template that others wrote there.
+    A host's name comes from Consul, where others may have written a template. Pasting a command must not run it.
     """
     found = [
         f"{json.dumps(name)}: {'!unsafe ' if re.search('{[{%#]', value) else ''}{json.dumps(value, ensure_ascii=False)}"

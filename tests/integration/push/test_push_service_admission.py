@@ -208,7 +208,7 @@ def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and
     assert entry(consul, "upgrade/hosts/web1")["post"] == "started"
 
 
-def test_a_run_that_lost_its_session_goes_on_if_nobody_else_has_worked_there(
+def test_a_run_that_lost_its_session_goes_on_if_no_other_run_has_worked_there(
     services: PushServices, consul: RawKV
 ) -> None:
     service = services.begin(GROUPS, "2")

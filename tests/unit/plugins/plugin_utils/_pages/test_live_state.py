@@ -40,7 +40,7 @@ def test_a_shell_and_ansible_read_what_was_meant(variables: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("name", ["{{ lookup('pipe', 'id') }}", "{% set x = 1 %}", "{# x #}", 'a"b{{ 1 }}', "ü{{ 1 }}"])
-def test_the_name_of_a_host_is_no_template_for_whoever_copies_the_command(name: str) -> None:
+def test_the_name_of_a_host_is_no_template_in_a_command_that_is_pasted(name: str) -> None:
     dash, text = shlex.split(command("retry", {"host": name}))[4:]
     found = DataLoader().load(text)
     assert (dash, found) == ("-e", {"host": name})
