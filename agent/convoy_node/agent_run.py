@@ -172,8 +172,10 @@ def environment(release: Release, settings: NodeSettings, environ: Mapping[str, 
     memory = str(lock_file(settings).with_name("tmp"))
     kept = {name: value for name, value in environ.items() if not name.startswith(("ANSIBLE_", "CONSUL_", "PYTHON"))}
     # The agent reads its gate without a proxy, and a proxy would see the token.
+    hosts = settings.connection.host, settings.consul_agent.host
     direct = {
-        name: ",".join(filter(None, (kept.get(name), settings.connection.host, settings.consul_agent.host)))
+        # An asterisk stands for all hosts only if nothing else is named.
+        name: "*" if kept.get(name) == "*" else ",".join(filter(None, (kept.get(name), *hosts)))
         for name in ("no_proxy", "NO_PROXY")
     }
     return {

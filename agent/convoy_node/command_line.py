@@ -135,7 +135,8 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     is_trial = arguments[:1] == ["--trial"]
     if not arguments:
         releases.forget_trial(release)
-    code = agent_run.start(release, settings, path, arguments[1:] if is_trial else arguments).wait()
+    more = [*_AS_TRIAL, *arguments[1:]] if is_trial else arguments
+    code = agent_run.start(release, settings, path, more).wait()
     agent_run.note_end(settings)
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
@@ -177,6 +178,10 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     code = agent_run.start(release, settings, path, arguments).wait()
     agent_run.note_end(settings)
     return code or 1
+
+
+# The role reports first then, so that a release that can't report leaves the upgrade unfinished.
+_AS_TRIAL = ["-e", '{"puppet_gate_trial": true}']
 
 
 def _job(settings: NodeSettings) -> int:

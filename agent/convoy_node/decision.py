@@ -107,7 +107,9 @@ def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAc
     """Return what to do without jobs, given gates that can be read."""
     if _lacks_report(settings, answer, facts):
         reason = "the node has the version, and its record does not say so"
-        return _run(settings, facts, f"{REPORT} of {facts.version}", reason)
+        return replace(
+            _run(settings, facts, f"{REPORT} of {facts.version}", reason), keeps_puppet_out=not answer.is_open
+        )
     if not answer.is_open:
         if settings.puppet_pending and answer.is_pending and facts.version:
             return _puppet(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run
-from .decision import DOUBT, HOLD, JOB, PUPPET, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
+from .decision import DOUBT, HOLD, JOB, PUPPET, REPORT, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
 from .jobs.job_need import needs_run
 from .jobs.spool import Spool
 from .machine import puppet
@@ -26,6 +26,8 @@ from .node.state import PuppetRuns, node_version
 
 # A doubt that was reported is reported again after this time (seconds).
 _DOUBT_AGAIN = 1800.0
+# A report that is missing in the record is made up for again after this time (seconds), if something else runs Puppet.
+_REPORT_AGAIN = 1800.0
 # A job that could not begin or be reported is tried again after this time (seconds), then after twice of it, up to the interval.
 _JOB_AGAIN = 10.0
 # An agent run that could not be started, or found the lock of another run, is tried again after this time (seconds).
@@ -197,10 +199,15 @@ class GateReading:
             self._facts = replace(self._facts, tried=what, not_before=now + self._locked_pause)
             return
         self._locked_pause = 0.0
-        if what not in (HOLD, UNHOLD, DOUBT):
+        is_report = what.startswith(REPORT)
+        # Behind a closed gate, a lost report is all that is made up for.
+        is_closed = is_report and self.answer is not None and not self.answer.is_open
+        if what not in (HOLD, UNHOLD, DOUBT) and not is_closed:
             self._runs.note()
-        # Puppet has its own interval.
+        # Puppet has its own interval. Nor does it run more often because its report is refused each time.
         pause = {DOUBT: _DOUBT_AGAIN, PUPPET: 0.0}.get(what, self.settings.interval)
+        if is_report and self.answer is not None and self.answer.report != ("started", self._facts.version):
+            pause = max(pause, float(self.settings.puppet_interval or _REPORT_AGAIN))
         self._facts = replace(self._facts, tried=what, not_before=now + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:
@@ -235,7 +242,7 @@ class GateReading:
         last = self.answer
         has_changed = last is None or last.held is not None or last.post_upgrade is not None
         if last is not None and last.report is not None:
-            has_changed = has_changed or last.report[0] != "upgraded"
+            has_changed = has_changed or last.report != ("upgraded", facts.version)
         if self._has_record and not has_changed and facts.disabled is None:
             return {}
         entry = self.consul.get(self.keys.record)

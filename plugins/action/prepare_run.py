@@ -84,7 +84,7 @@ class ActionModule(ControllerAction):
         _refuse_variables(task_vars, options, pushes=bool(pushed_roles(roles)))
         try:
             if options["state"] == "checked":
-                return self._check(options) if has_services else {"pushes": False}
+                return self._check(options, has_services=has_services)
             return self._prepare(options, has_services=has_services)
         except ActionFailed as failed:
             return failed.result
@@ -148,16 +148,19 @@ class ActionModule(ControllerAction):
         self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *outside.lines(), *forks])
         return run.as_result(str(self._vars.get("inventory_hostname")))
 
-    def _check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Check before a rollback that the services of all hosts can go back. Nothing is written."""
-        composition = self._compose(options, for_run=False)
+    def _check(self, options: Mapping[str, Any], *, has_services: bool) -> dict[str, Any]:
+        """Check before a rollback that the limit fits hosts, and that the services of all hosts can go back. Nothing is written."""
+        if not (has_services or options["limit"]):
+            return {"pushes": False}
+        composition = self._compose(options, for_run=False) if has_services else {"roles": {}}
         given = {"action": "rollback", **({"version": options["version"]} if options["version"] else {})}
         version = self._run_action("consul_upgrade_control", given, options, check=True)["version"]
         fleet = self._run_action("consul_upgrade_info", {"hosts": [ALL], "history": 0}, options, check=True)
         request = replace(self._request(options, fleet, composition), version=version)
         refuse_before_rollback(request)
-        check_allowed(request)
-        return {"pushes": True}
+        if has_services:
+            check_allowed(request)
+        return {"pushes": has_services}
 
     def _compose(self, options: Mapping[str, Any], *, for_run: bool) -> dict[str, Any]:
         args = {name: options[name] for name in ("upgrade_roles", "folder", "roles_path")}

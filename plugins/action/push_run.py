@@ -162,8 +162,7 @@ class ActionModule(ControllerAction):
                 self._display.display(line)
         if run.outside_limit:
             self._display.display(
-                f"upgrade_limit leaves out {listing(run.outside_limit, 5)}. The gates open when the post-upgrade tasks are done there too. "
-                f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={run.version}"
+                f"upgrade_limit leaves out {listing(run.outside_limit, 5)}. The gates open when the post-upgrade tasks are done there too."
             )
         ask(KeepRun(run))
         if run.post_upgrade:

@@ -140,6 +140,32 @@ def test_a_budget_that_is_exhausted_stops_the_run_and_names_the_hosts(fleet: Sit
 
 
 @pytest.mark.thorough
+def test_ansible_cfg_ends_no_wait_and_leaves_no_host_of_a_wave_where_it_is(site: Site) -> None:
+    site.service("app", ["stop", "upgrade", "start"])
+    site.inventory(
+        {
+            "controller": {"plane": "controlplane", "services": ["app"]},
+            "web": {"plane": "dataplane", "services": ["app"]},
+        },
+        {"controller": ["controller1", "controller2"], "web": WEB[:2]},
+    )
+    given = {
+        "version": "v1",
+        "instructions": {"rolling_rules": {"global": 1, "roles": {"controller": 2}}},
+        "environ": {"ANSIBLE_TASK_TIMEOUT": "4", "ANSIBLE_ANY_ERRORS_FATAL": "true"},
+    }
+    broken = site.fail("controller2", "app/upgrade")
+    site.play("upgrade", code=2, **given)
+    assert site.reported("v1") == {"controller1"}
+    assert site.record("controller2")["state"] == "failed"
+    broken.unlink()
+    # web2 waits for longer than a task may take.
+    site.sleep(6, "web1")
+    site.play("upgrade", retry_failed=True, **given)
+    assert site.reported("v1") == {"controller1", "controller2", *WEB[:2]}
+
+
+@pytest.mark.thorough
 def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", instructions=ONE)
     broken = fleet.fail("web3", "app/upgrade")

@@ -19,7 +19,7 @@ from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
-from .operator_needs import is_interrupted
+from .operator_needs import is_interrupted, same_again
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
@@ -29,7 +29,7 @@ _CHANGES: Mapping[str, str] = {
     explanations.OTHER_SERVICES: "To change this: run ansible-playbook convoy.upgrade.enroll --limit {host}.",
     blocker_codes.PAUSE: "To change this: run ansible-playbook convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",
-    blocker_codes.EXPIRED: "To change this: run ansible-playbook convoy.upgrade.abort, then convoy.upgrade.command for a new job.",
+    blocker_codes.EXPIRED: "To change this: run ansible-playbook convoy.upgrade.abort, then ansible-playbook convoy.upgrade.command -e run=NAME.",
     blocker_codes.BUDGET: "To change this: fix those hosts, then run ansible-playbook convoy.upgrade.retry.",
     explanations.ROLE_BUDGET: "To change this: fix those hosts, then run ansible-playbook convoy.upgrade.retry.",
     blocker_codes.HOURS: _ORDER_AGAIN,
@@ -216,8 +216,12 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
             return f"To change this: fix the host, then run ansible-playbook convoy.upgrade.retry -e host={host}."
         if view.release is not None:
             text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
+        elif view.steps or view.origin:
+            playbook, variables = same_again(snapshot.ledger)
+            again = " ".join(f"-e {name}={value}" for name, value in {**variables, "retry_failed": "true"}.items())
+            text = f"To change this: fix the host, then run ansible-playbook convoy.upgrade.{playbook} {again}. To free its slot instead"
         else:
-            text = "To change this: fix the host, then run the same command again with -e retry_failed=true. To free its slot instead"
+            text = "To change this: fix the host. Its next report ends this. To free its slot"
         return f"{text}, run ansible-playbook convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):

@@ -329,11 +329,12 @@ def _next(found: Mapping[str, Any]) -> str:
             f"convoy.upgrade.approve -e stage={found['stage']} or ansible-playbook convoy.upgrade.abort."
         )
     if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
-        return "A job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command."
+        return "A job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command -e run=NAME."
     if event == END and found["outcome"] == ABORTED and found["rollback"]:
         return f"Begin it again with ansible-playbook convoy.upgrade.rollback -e version={found['version']}."
     if event == END and found["outcome"] == ABORTED:
-        return "Begin it again with ansible-playbook convoy.upgrade.upgrade -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback."
+        again = f"ansible-playbook convoy.upgrade.upgrade -e version={found['version']} -e restart=true"
+        return f"Begin it again with {again}, or go back with ansible-playbook convoy.upgrade.rollback."
     what = "job" if is_job(found["version"]) else "rollout"
     return (
         ""

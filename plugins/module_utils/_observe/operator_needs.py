@@ -174,7 +174,7 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
         f"The {name} was handed over by {handover.by}, and no planner service carries it, so no host is admitted unless a run is under way. "
         f"{' '.join(refusals[:_MOST_IN_TEXT]) or 'None has answered.'} Start one with systemctl start convoy-planner, or let a run carry it{limit}."
     )
-    playbook, variables = _same_again(ledger) if handover.limit is None else ("status", {})
+    playbook, variables = same_again(ledger) if handover.limit is None else ("status", {})
     return OperatorNeed(NO_PLANNER, text, playbook, variables, since=float(handover.at))
 
 
@@ -194,7 +194,7 @@ def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> Operator
         f"Planner services carry this only for {_limit_text(handover.limit)}, which is done, so no other host is admitted unless a run is "
         "under way. Let a run carry the rest, or hand it over again without a limit."
     )
-    return OperatorNeed(NO_PLANNER, text, *_same_again(ledger), since=float(handover.at))
+    return OperatorNeed(NO_PLANNER, text, *same_again(ledger), since=float(handover.at))
 
 
 def _limit_text(limit: Sequence[str]) -> str:
@@ -202,7 +202,7 @@ def _limit_text(limit: Sequence[str]) -> str:
     return listing([truncate_middle(one, _MOST_OF_PATTERN) for one in limit], _MOST_IN_TEXT)
 
 
-def _same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:
+def same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:
     """Return the playbook that continues a rollout, and its variables."""
     if ledger.is_job:
         return "command", {"job": job_id(ledger.version)}
@@ -258,7 +258,7 @@ def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
 
 def _of_interrupted(names: Sequence[str], ledger: Ledger) -> OperatorNeed:
     text = _in_the_middle(names, ledger, "no Ansible run works there")
-    playbook, variables = _same_again(ledger)
+    playbook, variables = same_again(ledger)
     if ledger.is_job:
         # Only the operator knows the file.
         text += " Continue it with the same tasks: put their file in the place of FILE."

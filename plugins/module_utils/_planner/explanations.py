@@ -227,7 +227,11 @@ def _of_state(host: HostState, version: str | None) -> str:
 def _upgrading(host: HostState, version: str | None) -> str:
     if host.is_busy and not host.has_started and host.record is not None:
         # A hold frees the slot of a host only if it has not failed.
-        otherwise = "" if host.is_down else f", or hold it (ansible-playbook convoy.upgrade.hold -e host={host.host})"
+        otherwise = (
+            ""
+            if host.is_down
+            else f", or hold it (ansible-playbook convoy.upgrade.hold -e host={host.host} -e reason=away)"
+        )
         return (
             f"its gate is open for {host.record.version}, so it may start at any time, and takes a slot without being admitted: wait for "
             f"it{otherwise}"

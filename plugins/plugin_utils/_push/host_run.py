@@ -26,6 +26,7 @@ class HostRun:
 
     :param record: the host's record as it was last read or written, None if there is none.
     :param index: the record's ModifyIndex, 0 if there is none.
+    :param sent: the record that this run wrote last, also if the answer to that was lost; empty if it wrote none.
     :param done: the task groups that it has finished, in this run or an earlier one.
     :param current: the task group that it runs.
     :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
@@ -40,6 +41,7 @@ class HostRun:
     host: str
     record: HostRecord | None = None
     index: int = 0
+    sent: bytes = b""
     done: dict[str, None] = field(default_factory=dict)
     current: str | None = None
     step: str | None = None
@@ -92,9 +94,10 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     step_of = {name: one.step for name, one in task_groups.items()}
     if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in record.done):
         done = {name: None for name in done if step_of.get(name) not in (MAY_STOP, DRAIN)}
-    begun = {step for step in (record.step, *(start.step for start in record.trail)) if step is not None}
+    # The end of a try has no step.
+    begun = {step for step in (record.step, *(start.step for start in record.trail)) if step}
     if record.state in (FAILED, RETRIED) and begun and begun <= _BEFORE_STOP:
-        done = {name: None for name in done if step_of.get(name) not in _BEFORE_STOP}
+        done = {name: None for name in done if is_checkpoint_group(name) or step_of.get(name) not in _BEFORE_STOP}
     return done
 
 

@@ -262,7 +262,8 @@ class HostRuns:
         if host_run is None:
             raise UpgradeError(
                 "not_admitted",
-                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run ansible-playbook convoy.upgrade.role -e role=R.",
+                f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run "
+                f"ansible-playbook convoy.upgrade.role -e role=R -e version={self._run.version}.",
             )
         self._session.check(host)
         return host_run
@@ -289,7 +290,8 @@ class HostRuns:
         record = decode(key, entry.value) if entry is not None else None
         expected = UPGRADED if run.phase == AFTER else STARTED
         index = entry.modify_index if entry is not None else 0
-        is_other = host_run.host in self._session.regained and index != host_run.index
+        is_own = entry is not None and (index == host_run.index or entry.value == host_run.sent)
+        is_other = host_run.host in self._session.regained and not is_own
         if is_other or record is None or (record.version, record.state) != (run.version, expected):
             self._session.lost.setdefault(host_run.host, "another run, which has worked on it since")
             self._session.check(host_run.host)
@@ -410,9 +412,10 @@ class HostRuns:
                 self._session.regained.discard(host_run.host)
             is_first_try = False
             record = change(host_run.record)
-            lease = store.keys.lease(host_run.host)
+            lease, text = store.keys.lease(host_run.host), encode_record(record)
+            host_run.sent = text.encode()
             written = store.client.write(
-                [compare_and_put(key, encode_record(record), host_run.index), check_lock(lease, self._session.name)]
+                [compare_and_put(key, text, host_run.index), check_lock(lease, self._session.name)]
             )
             index = next(int(one["ModifyIndex"]) for one in written if one["Key"] == key)
             host_run.record, host_run.index = record, index

@@ -16,7 +16,7 @@ from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
-from .._run.scope import RunScope, hosts_with_post_upgrade_tasks, run_scope
+from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
@@ -65,7 +65,7 @@ class PreparedRun:
     :param complete: whether every host of the fleet is upgraded.
     :param task_timeout: the longest that a task may take (seconds); 0 for no limit.
     :param limit: host patterns of the hosts that the run may admit; empty for all.
-    :param outside_limit: the hosts that the limit leaves out, and that still have to run their post-upgrade tasks.
+    :param outside_limit: the hosts that still have to run their post-upgrade tasks and that the limit leaves out, or that wait for such hosts.
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     :param job: the job of which it is a run; None for an upgrade.
     """
@@ -233,31 +233,29 @@ def refuse_before_rollback(request: RunRequest) -> None:
     members = {host: view["role"] for host, view in views.items()}
     groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
     limit = select_hosts(request.limit, members, groups) if request.limit else members
-    is_pushed = request.composition["roles"]
-    _refuse_unknown_to_ansible(
-        request,
-        [
-            host
-            for host, view in views.items()
-            if host in limit
-            and view["role"] in is_pushed
-            and view["version"] != request.version
-            and view["state"] != HELD
-        ],
-    )
+    roles = request.composition["roles"]
+
+    def goes_back(host: str) -> bool:
+        view = views[host]
+        is_there = view["version"] == request.version and view["begun"] in (None, request.version)
+        return host in limit and view["role"] in roles and view["state"] != HELD and not is_there
+
+    _refuse_unknown_to_ansible(request.fleet, filter(goes_back, views), "Nothing was touched: ")
 
 
-def _refuse_unknown_to_ansible(request: RunRequest, hosts: Iterable[str]) -> None:
+def _refuse_unknown_to_ansible(fleet: Mapping[str, str], hosts: Iterable[str], before: str = "") -> None:
     """Refuse hosts that only Consul knows, such as one that was removed from the inventory and is not forgotten.
 
+    :param fleet: host -> role, as the inventory has it.
+    :param before: how the message begins.
     :raises UpgradeError: ``not_in_inventory``.
     """
-    unknown = [host for host in hosts if host not in request.fleet]
+    unknown = [host for host in hosts if host not in fleet]
     if unknown:
         names = ",".join(unknown[:20])
         raise UpgradeError(
             "not_in_inventory",
-            f"Nothing was touched: {listing(unknown, 20)} reported to Consul and {'is' if len(unknown) == 1 else 'are'} not in the inventory, so "
+            f"{before}{listing(unknown, 20)} reported to Consul and {'is' if len(unknown) == 1 else 'are'} not in the inventory, so "
             "Ansible can't work there. Add what is missing to the inventory. For hosts that no longer exist, run "
             f"ansible-playbook convoy.upgrade.forget -e host={names}.",
             hosts=unknown,
@@ -278,7 +276,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
     if routes.left_out:
         reasons |= routes.left_out
         scope = _scope(request, reasons)
-    _refuse_unknown_to_ansible(request, scope.pushed_hosts)
+    _refuse_unknown_to_ansible(request.fleet, scope.pushed_hosts, "Nothing was touched: ")
     _refuse_agents(request, scope.pushed_hosts)
     left_out = tuple(f"{host} is left out: {reasons[host]}." for host in scope.left_out)
     if left_out and not any(scope.plays.values()):
@@ -331,17 +329,21 @@ def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
     """Return the run with the hosts that have post-upgrade tasks; none before every host is upgraded.
 
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
+    :raises UpgradeError: ``not_in_inventory``, ``unknown_limit``.
     """
     hosts = hosts_with_post_upgrade_tasks(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
     views = plan["hosts"]
+    left = [host for host in hosts if host in plan["post_upgrade"]]
+    _refuse_unknown_to_ansible(run.fleet, [host for host in left if views[host]["role"] in run.task_groups])
     if run.limit:
         members = {host: view["role"] for host, view in views.items()}
         groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
         limit = select_hosts(run.limit, members, groups)
-        outside = tuple(host for host in hosts if host not in limit and host in plan["post_upgrade"])
+        outside = [host for host in left if host not in limit]
+        outside += hosts_behind(plan, (host for host in left if host in limit), outside)
         # Gates open only after all post-upgrade tasks.
-        run = replace(run, outside_limit=outside)
-        hosts = tuple(host for host in hosts if host in limit)
+        run = replace(run, outside_limit=tuple(outside))
+        hosts = tuple(host for host in hosts if host in limit and host not in outside)
     reported = {host: str(views[host]["version"] or "") for host in hosts}
     return replace(run, post_upgrade=reported, complete=bool(plan["complete"]) and not run.outside_limit)
 

@@ -147,14 +147,15 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
 
 
 def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> NextStep | None:
-    """Return the command that upgrades the rest of the fleet after a run for a part of it; None if no host is left.
+    """Return the command that upgrades the rest of the fleet after a run for a part of it, or runs its post-upgrade tasks; None if no host is left.
 
     :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
     counts: Mapping[str, int] = info.get("counts") or {}
     if playbook not in UPGRADES or not _is_part(playbook, is_limited=is_limited) or not info.get("version"):
         return None
-    if not any(count for state, count in counts.items() if state not in (UPGRADED, HELD)):
+    is_upgraded = not any(count for state, count in counts.items() if state not in (UPGRADED, HELD))
+    if is_upgraded and not (is_limited and info.get("post_upgrade")):
         return None
     return (
         NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})

@@ -264,6 +264,16 @@ class _Order:
         return found
 
 
+def hosts_behind(plan: Mapping[str, Any], hosts: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return those hosts that come after others, by their stages and roles.
+
+    :param plan: a result of ``consul_upgrade_plan``.
+    """
+    order = _Order(plan)
+    places = {order.place(host) for host in others}
+    return [host for host in hosts if any(order.comes_before(place, order.place(host)) for place in places)]
+
+
 def _plays(
     hosts: Mapping[str, Mapping[str, Any]], wanted: Collection[str], control: Collection[str], order: _Order
 ) -> dict[str, str]:
@@ -322,12 +332,12 @@ def _without_blocked(
         raise UpgradeError(
             "data_plane_first",
             f"The control plane waits for hosts of the data plane that are not upgraded: {listing(unfinished)}. Run "
-            "ansible-playbook convoy.upgrade.dataplane first, or ansible-playbook convoy.upgrade.upgrade for both.",
+            "the same command with the playbook convoy.upgrade.dataplane first, or with convoy.upgrade.upgrade for both.",
         )
     raise UpgradeError(
         "control_plane_first",
         f"The data plane waits for hosts of the control plane that are not upgraded: {listing(unfinished)}. Run "
-        "ansible-playbook convoy.upgrade.controlplane first, or ansible-playbook convoy.upgrade.upgrade for both.",
+        "the same command with the playbook convoy.upgrade.controlplane first, or with convoy.upgrade.upgrade for both.",
     )
 
 

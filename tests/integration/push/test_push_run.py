@@ -162,7 +162,29 @@ def test_post_upgrade_tasks_run_only_on_hosts_in_the_limit(run: Runner, roles: R
     assert (
         "upgrade_limit leaves out web2. The gates open when the post-upgrade tasks are done there too." in played.stdout
     )
-    assert "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2" in played.stdout
+
+
+def test_post_upgrade_tasks_wait_for_hosts_outside_the_limit_and_name_a_host_that_left_the_inventory(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    fleet = {HOST: "web", "web2": "web", "web3": "web"}
+    consul.load([(f"running/versions/v2/{host}", "1700000000") for host in fleet])
+    consul.delete("running/versions/v1/", tree=True)
+    roles.add("nginx", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
+    stages = [{"name": "canary", "hosts": ["web2"]}]
+    begin = plan(
+        version="v2",
+        fleet=fleet,
+        instructions={"rolling_rules": {"global": 2}, "stages": stages},
+        limit=[],
+        roles_with_post_upgrade=["web"],
+    )
+    finished = push_run(state="finished", upgrade_roles={"web": {}}, wait_timeout=60)
+    played = play(run, prepared(roles, fleet, [HOST]), finished, begin=begin)
+    assert (played[-1]["complete"], played[-1]["post_upgrade"]) == (False, [])
+    refused = play(run, prepared(roles, FLEET, [HOST]), finished, begin=begin)[-1]
+    assert (refused["failure"]["code"], refused["failure"]["details"]) == ("not_in_inventory", {"hosts": ["web3"]})
+    assert refused["msg"].startswith("[not_in_inventory] web3 reported to Consul and is not in the inventory")
 
 
 def test_a_host_that_is_not_in_the_inventory_any_more_is_refused_by_name(

@@ -20,6 +20,7 @@ def test_a_proxy_gets_no_request_to_consul() -> None:
     assert found["http_proxy"] == "http://proxy:3128"
     assert found["no_proxy"] == "example.net,consul.example.org,127.0.0.1"
     assert found["NO_PROXY"] == "consul.example.org,127.0.0.1"
+    assert environment(RELEASE, SETTINGS, {"no_proxy": "*"})["no_proxy"] == "*"
 
 
 def test_ansible_reads_no_configuration_of_the_host() -> None:

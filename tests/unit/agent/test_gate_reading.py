@@ -244,6 +244,40 @@ def test_a_lost_report_is_made_up_for_until_the_record_has_it(tmp_path: Path, an
     assert found.read().reason == "open: config_state/enable_puppet/global is True"
 
 
+@pytest.mark.parametrize(
+    ("record", "is_external", "pause"),
+    [
+        (b'{"version": "v2", "state": "started"}', False, 300),
+        (b'{"version": "v1", "state": "upgraded"}', False, 1800),
+        (b'{"version": "v2", "state": "failed"}', True, 1800),
+        (b"", False, 1800),
+    ],
+)
+def test_a_report_that_is_refused_each_time_does_not_run_puppet_more_often(
+    record: bytes, is_external: bool, pause: int, tmp_path: Path, answers: Answers
+) -> None:
+    answers.put(RECORD, record)
+    found = gate_reading(tmp_path, answers, splay=0, is_external=is_external)
+    for _time in range(2):
+        assert found.read().run == "report of v2"
+        found.ended("report of v2")
+        assert pause - 1 < found.facts.not_before - time.monotonic() <= pause
+        # It goes on looking whether the record has it.
+        assert "report of v2 is tried again later" in found.read().reason
+        found._facts = replace(found.facts, not_before=0.0)
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded"}')
+    assert found.read().reason == "open: config_state/enable_puppet/global is True"
+
+
+def test_a_lost_report_behind_a_closed_gate_counts_as_no_run_of_puppet(tmp_path: Path, answers: Answers) -> None:
+    answers.put("config_state/enable_puppet/global", b"False")
+    answers.put(RECORD, b'{"version": "v2", "state": "started"}')
+    found = gate_reading(tmp_path, answers, splay=0)
+    assert found.read().run == "report of v2"
+    found.ended("report of v2")
+    assert found.read().run is None and found.facts.puppet_at is None
+
+
 def test_a_wake_is_noted_even_if_the_record_can_t_be_read_at_that_moment(tmp_path: Path) -> None:
     class Half(Answers):
         is_half = False

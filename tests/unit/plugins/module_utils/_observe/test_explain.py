@@ -181,8 +181,8 @@ def test_a_host_that_holds_itself_is_not_told_to_end_the_holds_of_operators() ->
 
 
 RETRY = (
-    "To change this: fix the host, then run the same command again with -e retry_failed=true. To free its slot instead, run "
-    "ansible-playbook convoy.upgrade.retry -e host=compute1."
+    "To change this: fix the host, then run ansible-playbook convoy.upgrade.upgrade -e version=2.0 -e retry_failed=true. To free its slot "
+    "instead, run ansible-playbook convoy.upgrade.retry -e host=compute1."
 )
 
 
@@ -211,7 +211,10 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     one.gated_at = 9_100
     sentences = told(one, "compute1")
     assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
-    assert RETRY in sentences
+    assert (
+        "To change this: fix the host. Its next report ends this. To free its slot, run ansible-playbook convoy.upgrade.retry -e host=compute1."
+        in sentences
+    )
 
 
 def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:

@@ -193,7 +193,8 @@ def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
         (True, "Begin it again with ansible-playbook convoy.upgrade.rollback -e version=2.0."),
         (
             False,
-            "Begin it again with ansible-playbook convoy.upgrade.upgrade -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback.",
+            "Begin it again with ansible-playbook convoy.upgrade.upgrade -e version=2.0 -e restart=true, "
+            "or go back with ansible-playbook convoy.upgrade.rollback.",
         ),
     ],
 )

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
 
@@ -87,3 +88,21 @@ def test_a_host_asks_again_whether_it_may_stop_if_no_service_was_stopped(
     )
     of_run = replace(run(), task_groups={"db": groups})
     assert list(finished_groups(of_run, "db1", HostRecord("2.10", FAILED, done=done, step=step))) == expected
+
+
+@pytest.mark.parametrize(("failed_at", "expected"), [("prepare", []), ("drain", []), ("stop", ["prepare/db"])])
+def test_what_is_prepared_is_prepared_again_if_the_host_failed_before_anything_stopped(
+    failed_at: str, expected: list[str]
+) -> None:
+    groups = tuple(
+        RunTaskGroup(f"{step}/db", step, "db", once=False) for step in ("prepare", "may_stop", "drain", "stop")
+    )
+    checkpoint = RunTaskGroup("prepare/db@2.4", "prepare", "db", once=False, checkpoint="db@2.4")
+    of_run = replace(run(checkpoints=("db@2.4",)), task_groups={"db": (checkpoint, *groups)})
+    record = None
+    for at, step in enumerate(dict.fromkeys(("prepare", failed_at))):
+        record = next_record(record, HostReport("db1", "2.10", STARTED, "db", step), at)
+    assert record is not None
+    record = replace(record, done=("prepare/db@2.4", "prepare/db"))
+    record = next_record(record, HostReport("db1", "2.10", FAILED, "db", failed_at, "no disk"), 9)
+    assert list(finished_groups(of_run, "db1", record)) == ["prepare/db@2.4", *expected]

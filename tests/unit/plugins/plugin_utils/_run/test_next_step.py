@@ -148,6 +148,13 @@ def test_after_a_run_for_a_part_comes_the_rest(
     assert next_part(playbook, info, is_limited=is_limited) == step
 
 
+def test_after_a_limit_come_the_post_upgrade_tasks_that_it_left_out() -> None:
+    info = {"version": "v2", "counts": {"upgraded": 2}, "post_upgrade": ["web2"]}
+    for playbook in ("upgrade", "post_upgrade"):
+        assert next_part(playbook, info, is_limited=True) == NextStep(without=("upgrade_limit",))
+        assert next_part(playbook, info, is_limited=False) is None
+
+
 @pytest.mark.parametrize("code", ["unknown_limit", "limit_waits"])
 def test_a_refused_limit_is_not_repeated(code: str) -> None:
     assert after_failure("upgrade", code, {}) == NextStep("status")
