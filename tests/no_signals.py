@@ -17,3 +17,6 @@ class NoSignals(Signals):
         self.is_over = self.read_again = False
         self.pipe, self.other_end = socket.socketpair()
         self.pipe.setblocking(False)
+
+    def leave_to_system(self) -> bool:
+        return not self.is_over

@@ -108,9 +108,7 @@ class Resident:
             return
         self._make_run(decision.run)
         self._said = None
-        # Another release would not know of a signal that ends the service.
-        if not self._signals.is_over:
-            self._replace_release()
+        self._replace_release()
 
     def _make_run(self, what: str) -> None:
         self._notifier.status(f"agent run: {what}")
@@ -245,6 +243,9 @@ class Resident:
         home = self._release.home
         current = releases.linked(home, releases.CURRENT) if home is not None else None
         if current is None or current == self._release.folder:
+            return
+        if not self._signals.leave_to_system():
+            # The service ends. systemd would wait for the other release, which does not know of the signal, until it kills it.
             return
         self._say(f"{self._settings.host}: the release {current.name} goes on in place of {self._release.name}")
         self._close_watch()

@@ -167,7 +167,8 @@ UNITS = ["convoy-node.service", "convoy-node.path"]
 
 
 def unit_states(node: Node) -> tuple[set[str], set[str]]:
-    """Return whether the units of the agent are enabled, and whether they run."""
+    """Return whether the units of the agent are enabled, and whether they run. Why one has failed is printed."""
+    print(node.run("systemctl", "status", "--no-pager", "--full", *UNITS, check=False).stdout)
     enabled = node.run("systemctl", "is-enabled", *UNITS, check=False).stdout.split()
     return set(enabled), set(node.run("systemctl", "is-active", *UNITS, check=False).stdout.split())
 

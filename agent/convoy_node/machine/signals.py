@@ -39,6 +39,22 @@ class Signals:
         while not self.is_over and (left := until - time.monotonic()) > 0:
             self.wait(left)
 
+    def leave_to_system(self) -> bool:
+        """Let a signal that ends the process do so by itself from now on; return False if one has come before.
+
+        What takes the place of this process does not know of a signal that was noted here.
+        """
+        ends = (signal.SIGTERM, signal.SIGINT)
+        # Blocked meanwhile, so that none comes between the two ways.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+        try:
+            if not self.is_over:
+                for number in ends:
+                    signal.signal(number, signal.SIG_DFL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return not self.is_over
+
     def drain(self) -> None:
         """Take the bytes of the signals that have been noted."""
         with contextlib.suppress(BlockingIOError):

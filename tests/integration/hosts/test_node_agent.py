@@ -92,6 +92,7 @@ def test_what_an_operator_opens_by_hand_wakes_the_node(consul: RawKV, node: Node
 @pytest.mark.thorough
 def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
     consul.put(EVERYWHERE, "True")
+    consul.put(RECORD, json.dumps({"version": "v2", "state": "upgraded"}))
     node.at("v2")
     node.write(puppet_gate_puppet_interval=2, puppet_gate_puppet_splay=0)
     (node.folder / "what").write_text("silence")

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
 from convoy_node import agent_run, command_line, resident
+from convoy_node.agent_run import Release
 from convoy_node.decision import NextAction
 from convoy_node.gate_reading import GateReading
 from convoy_node.machine import puppet
@@ -56,9 +57,18 @@ def test_a_signal_that_ends_the_service_starts_no_run_and_no_other_release(
 
     monkeypatch.setattr(agent._reading, "read", read)
     monkeypatch.setattr(agent, "_make_run", lambda _what: note("run"))
-    monkeypatch.setattr(agent, "_replace_release", lambda: note("release"))
+    monkeypatch.setattr(agent, "_release", Release(Path("/srv/releases/r1"), "r1", ""))
+    monkeypatch.setattr(resident.releases, "linked", lambda home, _link: home / "releases/r2")
+    monkeypatch.setattr(os, "execv", lambda program, _words: note(program))
     agent._act(agent._next_action())
-    assert done == {"read": ["read"], "run": ["read", "run"], "never": ["read", "run", "release"]}[when]
+    assert (
+        done
+        == {
+            "read": ["read"],
+            "run": ["read", "run"],
+            "never": ["read", "run", "/srv/releases/r2/bin/convoy-node"],
+        }[when]
+    )
 
 
 def test_the_trial_of_an_agent_reads_and_waits_and_starts_nothing(
