@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -25,6 +26,14 @@ def missing(what: str) -> NoReturn:
     if is_strict():
         pytest.fail(f"{what} ({STRICT}=1 does not allow to skip this test)")
     pytest.skip(what)
+
+
+def give_away(path: Path, user: int = 65534) -> None:
+    """Give a file to another user; skip the test where this process may not do that."""
+    try:
+        os.chown(path, user, -1)
+    except PermissionError:
+        missing("Only root can give files to other users.")
 
 
 def needs_lab() -> None:

@@ -55,7 +55,11 @@ LAB = (
     _tests("push", ("-n", "3", "tests/push")),
     _tests("fire", ("-n", "2", "tests/fire"), lab=True),
     Check("molecule", (("tools/checks/molecule.sh",),), (), lab=True),
-    Check("matrix", (("tools/checks/matrix.sh",),), (("tools/checks/matrix.sh", "--quick"),)),
+    Check(
+        "matrix",
+        (("tools/checks/matrix.sh", "--reports", "{work}"),),
+        (("tools/checks/matrix.sh", "--reports", "{work}", "--quick"),),
+    ),
 )
 OTHERS = (
     _same("style", ("ruff", "check", "."), ("ruff", "format", "--check", ".")),

@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# matrix.sh [--quick] [RELEASE...]: runs the unit tests, the integration tests and some push tests with other releases of ansible-core, each with a
+# matrix.sh [--reports FOLDER] [--quick] [RELEASE...]: runs the unit tests, the integration tests and some push tests with other releases of ansible-core, each with a
 # Python that it supports. The default is the oldest and the newest supported release. Integration tests marked one_release, which only use
 # planners and Consul, are left out. With --quick, it only loads every plugin and runs one upgrade. All releases run in parallel.
-# A release without a Python on this machine is skipped. With CONVOY_TEST_STRICT=1, that is a failure.
+# A release without a Python on this machine is skipped. With CONVOY_TEST_STRICT=1, that is a failure. Reports in JUnit format go to the folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -34,12 +34,22 @@ find_python() {
     return 1
 }
 
+# try RELEASE NUMBER ARGUMENT...: runs pytest with a release, and reports it under a number.
+try() {
+    local release=$1 number=$2
+    shift 2
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider ${reports:+--junitxml="$reports/$release-$number.xml"} "$@"
+}
+
 run() {
-    local release=$1 python venv locked
+    local release=$1 python venv locked lacking
     # shellcheck disable=SC2046  the versions are words of their own
     if ! python=$(find_python $(pythons_for "$release")); then
-        say "ansible-core $release: none of Python $(pythons_for "$release") is here"
-        [ "${CONVOY_TEST_STRICT:-}" != 1 ]
+        lacking="ansible-core $release needs Python $(pythons_for "$release" | sed 's/ /, /g; s/\(.*\), /\1 or /'), and none of them is here"
+        say "$lacking"
+        [ "${CONVOY_TEST_STRICT:-}" != 1 ] || return 1
+        [ -z "$reports" ] || printf '<testsuite><testcase name="%s"><skipped message="%s"/></testcase></testsuite>\n' \
+            "$release" "$lacking" >"$reports/$release.xml"
         return
     fi
     venv=.cache/matrix/$release
@@ -53,19 +63,20 @@ run() {
     tools/link-collection.sh "$venv/bin/python"
     say "ansible-core $release on $("$python" --version)"
     if [ "$quick" ]; then
-        "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/integration/playbooks/test_every_plugin.py \
-            tests/push/test_upgrade.py -k "every_plugin_is_imported or small_fleet_is_upgraded"
+        try "$release" 1 tests/integration/playbooks/test_every_plugin.py tests/push/test_upgrade.py \
+            -k "every_plugin_is_imported or small_fleet_is_upgraded"
         return
     fi
     # Releases do not differ in code that never calls Ansible, so that is tried as in `make test`.
-    "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "not one_release and not thorough" tests/unit
-    "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "not one_release" tests/integration
+    try "$release" 1 -m "not one_release and not thorough" tests/unit
+    try "$release" 2 -m "not one_release" tests/integration
     # Push tests that together use every playbook, both planes, a failure and a retry.
-    "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/push/test_upgrade.py \
-        -k "fleet_goes_through or are_told_where or failed_host_is_tried"
+    try "$release" 3 tests/push/test_upgrade.py \
+        -k "fleet_goes_through or services_get_where or failed_host_is_tried or small_fleet_is_upgraded"
 }
 
-quick=
+quick='' reports=''
+if [ "${1:-}" = --reports ]; then reports=$2; shift 2; fi
 if [ "${1:-}" = --quick ]; then quick=1; shift; fi
 [ $# -gt 0 ] || set -- 2.17 2.21
 logs=$(mktemp -d)

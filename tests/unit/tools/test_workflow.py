@@ -50,3 +50,12 @@ def test_the_matrix_has_every_release_with_a_python_that_it_runs_on() -> None:
     tested = {one["ansible"]: one["python"] for one in JOBS["releases"]["strategy"]["matrix"]["include"]}
     assert tested.keys() == pythons.keys()
     assert all(python in pythons[release] for release, python in tested.items())
+
+
+def test_each_test_that_the_matrix_selects_exists() -> None:
+    script = (ROOT / "tools/checks/matrix.sh").read_text().replace("\\\n", " ")
+    calls = re.findall(r'try "\$release" \d ([^"\n]+) -k "(.+)"', script)
+    assert len(calls) == 2
+    for files, selected in calls:
+        tests = re.findall(r"^def (test_\w+)", "".join((ROOT / one).read_text() for one in files.split()), re.M)
+        assert all(any(one in name for name in tests) for one in selected.split(" or ")), selected
