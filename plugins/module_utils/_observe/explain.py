@@ -68,7 +68,7 @@ def explain(
             _rule(view, snapshot, events),
             _who(host, view, snapshot),
             _machines(host, snapshot),
-            _next(host, view, plan, job_id(plan.version) if snapshot.is_job and plan.version else "", refusals),
+            _next(host, view, plan, _job_command(snapshot), refusals),
         )
         if sentence
     )
@@ -193,13 +193,20 @@ def _rule(view: HostView, snapshot: Snapshot, events: Iterable[Mapping[str, Any]
     return f"The rule is {line}."
 
 
+def _job_command(snapshot: Snapshot) -> str:
+    """Return the playbook that continues the job, with its variables; empty if there is no job."""
+    if not snapshot.is_job or not snapshot.current_version:
+        return ""
+    # Only the operator knows the file with the tasks.
+    tasks = " -e run_tasks=FILE" if snapshot.ledger is not None and snapshot.ledger.by_ansible else ""
+    return f"convoy.upgrade.command -e job={job_id(snapshot.current_version)}{tasks}"
+
+
 def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state == state_names.PENDING:
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
         if snapshot.is_job and snapshot.current_version:
-            return text.replace(
-                "convoy.upgrade.upgrade", f"convoy.upgrade.command -e job={job_id(snapshot.current_version)}"
-            )
+            return text.replace("convoy.upgrade.upgrade", _job_command(snapshot))
         return text
     if view.unadmitted:
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
@@ -212,8 +219,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (state_names.FAILED, state_names.LOST):
         if snapshot.ledger is None or not snapshot.ledger.is_under_way:
             return "To change this: fix the host. The next run that succeeds there ends this."
+        record = snapshot.records.get(host)
+        is_silent = record is not None and record.state == STARTED
+        sure = "make sure that nothing runs there, then " if is_silent else ""
         if snapshot.is_job:
-            return f"To change this: fix the host, then run ansible-playbook convoy.upgrade.retry -e host={host}."
+            return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry -e host={host}."
         if view.release is not None:
             text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
         elif view.steps or view.origin:
@@ -222,7 +232,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
             text = f"To change this: fix the host, then run ansible-playbook convoy.upgrade.{playbook} {again}. To free its slot instead"
         else:
             text = "To change this: fix the host. Its next report ends this. To free its slot"
-        return f"{text}, run ansible-playbook convoy.upgrade.retry -e host={host}."
+        return f"{text}, {sure}run ansible-playbook convoy.upgrade.retry -e host={host}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
             again = "the command of its rollout again"
@@ -288,8 +298,7 @@ def _wave_text(
     for number, wave in enumerate(waves):
         if host in wave:
             if number == 0:
-                playbook = "ansible-playbook convoy.upgrade." + (f"command -e job={job}" if job else "upgrade")
-                return f"The next pass of {playbook} admits it. If no run is active, start one."
+                return f"The next pass of ansible-playbook {job or 'convoy.upgrade.upgrade'} admits it. If no run is active, start one."
             return (
                 f"If all {'commands' if job else 'upgrades'} succeed, it is admitted in wave {number + 1} of {len(waves)}, after "
                 f"{plural(before, 'host')} of role {view.role} and the hosts being upgraded."

@@ -96,7 +96,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     if broken:
-        found.append(_of_broken(broken, ledger, budget=code == BUDGET))
+        found.append(_of_broken(broken, ledger, snapshot, budget=code == BUDGET))
     # Lost ones are among the broken hosts.
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
@@ -139,7 +139,7 @@ def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
     return min((float(at) for at in times if at >= snapshot.now), default=None)
 
 
-def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> OperatorNeed:
+def _of_broken(broken: Sequence[HostState], ledger: Ledger, snapshot: Snapshot, *, budget: bool) -> OperatorNeed:
     is_job = ledger.is_job
     names = [one.host for one in broken]
     lost = sum(one.state == LOST for one in broken)
@@ -150,13 +150,15 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
     if not ledger.is_under_way:
         text = text.removesuffix(", then retry.") + ". The next run that succeeds there ends this."
         return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
-    # A lost host may still run the command of a job. Its name says that it does not, which only an operator can know.
-    is_named = len(names) <= _MOST_NAMED and not (is_job and lost)
-    variables = {"host": ",".join(names)} if is_named else {}
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
-    return OperatorNeed(
-        BUDGET if budget else BROKEN_HOSTS, text, "retry", variables, "abort" if is_job else "rollback", since
-    )
+    code, otherwise = BUDGET if budget else BROKEN_HOSTS, "abort" if is_job else "rollback"
+    silent = [one for one in names if (record := snapshot.records.get(one)) is not None and record.state == STARTED]
+    if len(silent) == len(names):
+        # A retry without names changes none of them. The status names the command, and what to make sure of first.
+        return OperatorNeed(code, text, "status", {"host": names[0]}, otherwise, since)
+    # A host that is named counts as one on which nothing runs, which only an operator can know.
+    variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED and not silent else {}
+    return OperatorNeed(code, text, "retry", variables, otherwise, since)
 
 
 def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:

@@ -199,6 +199,8 @@ class PlannerService:
             if is_own and not self._is_carried:
                 return f"{what} was complete before it was handed over. Hosts that came later are admitted by a run without -e wait=false."
             return f"{what} is {ledger.state}."
+        if ledger.by_ansible:
+            return f"Ansible runs the tasks of {what}, so the run with these tasks admits its hosts."
         again = (
             f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job

@@ -64,7 +64,7 @@ class PlaybookRun:
         self._without: Sequence[str] = ()
         self._partial: dict[str, Sequence[str]] = {}
         self._info: Mapping[str, Any] = {}
-        self._is_handed_over = False
+        self._is_handed_over = self._begins_no_job = False
 
     def begin(self) -> None:
         """Make sure that the run ends when its output is closed, and prints the next step when it ends."""
@@ -98,7 +98,7 @@ class PlaybookRun:
         if isinstance(result.get("counts"), Mapping) and "can_move" in result:
             self._info = result
         # Only push_job returns this.
-        job = result.get("job") if "pushes" in result else None
+        job = result.get("job") if "pushes" in result and not self._begins_no_job else None
         if isinstance(job, Mapping) and job.get("id"):
             self._job = f"{JOB}{job['id']}"
             if result["pushes"] and not self._info:
@@ -150,7 +150,8 @@ class PlaybookRun:
         step = fix or after_failure(
             name,
             code,
-            self._info,
+            # A job that check mode has shown does not exist.
+            {} if self._begins_no_job else self._info,
             pushes=self._pushes,
             pushed=self._pushed,
             has_lost_host=self._has_lost_host,
@@ -190,6 +191,7 @@ class PlaybookRun:
         :param extra_vars: the extra variables as Ansible reads them.
         """
         self._is_limited = "upgrade_limit" in extra_vars
+        self._begins_no_job = bool(context.CLIARGS.get("check")) and self._name == COMMAND and "job" not in extra_vars
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
             for name in self._names:

@@ -107,6 +107,11 @@ _ONLY_IN = {
         "would not wait. Nothing was done: leave wait_for_other out",
     ),
 }
+# Variables of rollouts to a version that convoy.upgrade.command would ignore -> what it would do, and what to do instead.
+_NOT_OF_JOBS = {
+    "retry_failed": "would retry no host. Nothing was done: run ansible-playbook convoy.upgrade.retry, then the same command without it",
+    "restart": "would begin no job again. Nothing was done: leave it out, which begins a new job",
+}
 # Short names are no hint that a similar one is a typo, but in the playbook that has them.
 _SHORT = frozenset(("args", "job", "only", "run", "run_tasks"))
 _SHORT_SIMILARITY = 0.74
@@ -150,6 +155,8 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 renamed={name: instead},
             )
         playbooks, consequence = _ONLY_IN.get(name, ((playbook,), ""))
+        if playbook == COMMAND and name in _NOT_OF_JOBS:
+            playbooks, consequence = (), _NOT_OF_JOBS[name]
         if playbook not in playbooks:
             raise UpgradeError(
                 "unknown_variable",

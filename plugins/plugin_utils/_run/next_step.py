@@ -108,8 +108,8 @@ def after_failure(
     if broken:
         names = [host for one in broken for host in one["hosts"]]
         are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
-        # A lost host may still run the command of a job. Its name says that it does not, which only an operator can know.
-        are_all = are_all and not (is_job(str(info.get("version"))) and any(one["state"] == LOST for one in broken))
+        # A lost host may still be at work. Its name says that it is not, which only an operator can know.
+        are_all = are_all and not any(one["state"] == LOST for one in broken)
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)

@@ -9,9 +9,15 @@ import json
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, names, record, seed
@@ -78,6 +84,42 @@ def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_n
     # It left the version that it is taken back to, so it has to go there.
     outcome = make_pass(store, PassRequest())
     assert [one.host for one in outcome.admissions] == ["compute1"]
+
+
+def test_the_slot_of_a_lost_host_that_may_still_upgrade_is_freed_only_by_its_name(store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=3), "1")
+    set_holds(store, HoldTargets(hosts=["compute1"]), "later", "ann")
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}, "health": {"progress_deadline": 60}}))
+    write_report(store, HostReport("compute2", "2", "started"))
+    silent = record(consul, "compute2")
+    consul.put("upgrade/hosts/compute2", json.dumps({**silent, "times": {"started": 1_600_000_000}}))
+    gate = "config_state/enable_puppet/host/compute2"
+    consul.call("PUT", f"kv/{gate}?flags=1600000000", consul.get(gate))
+    end_holds(store, HoldTargets(hosts=["compute1"]))
+    view = read_fleet(store)
+    assert view.plan.hosts["compute2"].state == "lost"
+    # The status names the command, and what to make sure of.
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.playbook, need.variables) == ("status", {"host": "compute2"})
+    details = read_fleet(store, name="compute2").details
+    assert details is not None
+    assert (
+        "make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host=compute2."
+        in " ".join(details["explanation"])
+    )
+    before = consul.tree()
+    done = operator.retry(store, operator.Command())
+    assert (done.hosts, consul.tree()) == ([], before)
+    assert done.remarks == [
+        "compute2 is not changed, because it has started an upgrade and not reported its end, so its upgrade may still run. Once you have made "
+        "sure that it does not, run ansible-playbook convoy.upgrade.retry -e host=compute2."
+    ]
+    # Another host in its slot would be one too many.
+    assert make_pass(store, PassRequest()).admissions == []
+    done = operator.retry(store, operator.Command(), ["compute2"])
+    assert done.hosts == ["compute2"]
+    assert "make sure that no upgrade runs there" in done.remarks[0]
+    assert [one.host for one in make_pass(store, PassRequest()).admissions] == ["compute1"]
 
 
 def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: RawKV) -> None:

@@ -36,7 +36,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
     """Reset failed and lost hosts to pending. Holds stay.
 
     :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A host that is named is also reset
-        if it began an upgrade to another version and reported no end, or failed in it, or if it started without an admission.
+        if it began an upgrade and reported no end, or failed in one to another version, or if it started without an admission.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Over all tries: a try that ends in a conflict may have reset some hosts.
@@ -63,8 +63,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             )
             and host not in snapshot.busy
         ]
-        # A lost host may still run the command of a job. Only an operator who names it says that it does not.
-        silent = [host for host in chosen if host not in named and _may_run_command(snapshot, host)]
+        # Only an operator who names a host that has started says that nothing runs there.
+        silent = [host for host in chosen if host not in named and _has_started(snapshot, host)]
         chosen = [host for host in chosen if host not in silent]
         busy = [
             host
@@ -107,21 +107,23 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
             ]
         left += [_busy_remark(snapshot, host) for host in busy]
-        left += [_silent_remark(host) for host in silent]
+        left += [_silent_remark(snapshot, host) for host in silent]
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return write_command(store, act, dry=dry)
 
 
-def _may_run_command(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host has started the command of the job and not reported its end."""
+def _has_started(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host has started an upgrade, or the command of the job, and not reported its end, so that it may still run."""
     record = snapshot.records.get(host)
-    return snapshot.is_job and record is not None and record.state == STARTED
+    return record is not None and record.state == STARTED
 
 
-def _silent_remark(host: str) -> str:
+def _silent_remark(snapshot: Snapshot, host: str) -> str:
+    started = "the job" if snapshot.is_job else "an upgrade"
+    what = "command" if snapshot.is_job else "upgrade"
     return (
-        f"{host} is not changed, because it has started the job and not reported its end, so its command may still run. Once you have made sure that "
+        f"{host} is not changed, because it has started {started} and not reported its end, so its {what} may still run. Once you have made sure that "
         f"it does not, run ansible-playbook convoy.upgrade.retry -e host={host}."
     )
 
@@ -160,10 +162,11 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bo
     remarks = []
     for host in hosts:
         record, view = snapshot.records.get(host), plan.hosts[host]
-        if record is not None and _is_midway(snapshot, host, view):
+        if record is not None and _has_started(snapshot, host):
+            what = f"the job {job_id(record.version)}" if is_job(record.version) else f"its upgrade to {record.version}"
             remarks.append(
-                f"{host} had begun its upgrade to {record.version} and reported no end. It {'would count' if dry else 'now counts'} as ended, and "
-                f"its slot {'would be' if dry else 'is'} free: make sure that no upgrade runs there."
+                f"{host} had begun {what} and reported no end. It {'would count' if dry else 'now counts'} as ended, and its slot "
+                f"{'would be' if dry else 'is'} free: make sure that {'no command' if snapshot.is_job else 'no upgrade'} runs there."
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
@@ -105,6 +106,20 @@ def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
     assert lines[-1] == f"Next: ansible-playbook convoy.upgrade.command {next_step}"
     # The command for a job that had not begun.
     assert [one.endswith("convoy.upgrade.command -e run=restart") for one in lines[:-1]] == [True] * is_interrupted
+
+
+def test_check_mode_of_a_job_names_no_job_because_none_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["ansible-playbook", "convoy.upgrade.command", "--check", "-e", "run_tasks=x.yml", "-e", "only=web"]
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(context, "CLIARGS", {"check": True, "extra_vars": ["run_tasks=x.yml", "only=web"]})
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/command.yml", lines.append)
+    run.check_options({"run_tasks": "x.yml", "only": "web"})
+    run.remember({"pushes": True, "job": {"id": "x-1"}})
+    # A task failed in check mode.
+    run.end(has_succeeded=False)
+    run._say_next(os.getpid())
+    assert lines == [f"Next: {' '.join(command)}"]
 
 
 @pytest.mark.parametrize(("swallowed", "seconds", "code"), [(0, 30, 7), (1, 3, 7), (9, 0.3, 99)])
