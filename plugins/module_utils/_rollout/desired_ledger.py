@@ -24,7 +24,7 @@ from .._planner.blockers import command_text
 from .._planner.post_upgrade import post_upgrade_hosts
 from .._planner.slots import refuse_uncapped
 from .._planner.stage_progress import carried_over
-from .._rule_checks.changes import named_in, refuse_left_out
+from .._rule_checks.changes import refuse_left_out
 from .._rule_checks.unknown_targets import refuse_unknown_holds
 from .._rules.instructions import ROLLBACK_ORDER, Instructions, parse
 from .._rules.role_order import resolve
@@ -111,7 +111,7 @@ def desired_ledger(
     given = request.given_rules(same)
     plain, rules = effective_rules(given, _rules_in_force(old, same), request.role_order)
     if given is not None and same is not None and same.state in (RUNNING, PAUSED):
-        refuse_left_out(same.instructions, named_in(given) | set(plain), version, keys.ledger)
+        refuse_left_out(same.instructions, given, version, keys.ledger, plain)
     # Two planners may continue a rollout with different patterns. Both use the ledger's.
     pattern = (request.role_pattern if request.since is None else None) or (old.role_pattern if old else None)
     membership = find_members(request.fleet, snapshot, pattern, before)

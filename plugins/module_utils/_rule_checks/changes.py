@@ -17,7 +17,16 @@ from .._rules.instructions import KEYS, ROLLBACK_ORDER, name_of
 # The longest text of all rules in a message, and of one key's rules in an entry of the history (characters).
 _MOST_RULES = 2000
 _MOST_OF_A_KEY = 500
-_EMPTY = {**dict.fromkeys(("stages", "windows", "freezes", "optional_names"), "[]"), ROLLBACK_ORDER: '""'}
+_EMPTY = {
+    **dict.fromkeys(("stages", "windows", "freezes", "optional_names", "health.consul_checks"), "[]"),
+    **dict.fromkeys(("rolling_rules.global", "rolling_rules.fleet", "health.soak", "health.progress_deadline"), "null"),
+    **dict.fromkeys(("failure_rules.global", "failure_rules.fleet"), "null"),
+    "rolling_rules.complete_sets": "false",
+    ROLLBACK_ORDER: '""',
+}
+# Keys with rules of their own, each of which is given again or removed by itself.
+_WITH_RULES = ("rolling_rules", "failure_rules", "health")
+_ROLES = "roles"
 
 
 def named_in(given: Mapping[str, Any]) -> set[str]:
@@ -25,29 +34,52 @@ def named_in(given: Mapping[str, Any]) -> set[str]:
     return {name_of(key) for key, value in given.items() if value is not None}
 
 
-def refuse_left_out(stored: Mapping[str, Any], named: Collection[str], version: str, key: str) -> None:
-    """Raise an error if new instructions leave out rules of a rollout that has not ended.
+def refuse_left_out(
+    stored: Mapping[str, Any], given: Mapping[str, Any], version: str, key: str, more: Collection[str] = ()
+) -> None:
+    """Raise an error if new instructions leave out rules of a rollout that has not ended, also caps and budgets of single roles.
 
     :param stored: the current rules.
-    :param named: the keys of the new instructions.
+    :param given: the new instructions.
     :param version: the target of the rollout.
     :param key: the Consul key of the ledger.
+    :param more: further keys that count as given.
     :raises UpgradeError: ``rules_left_out``; its details have the keys in ``missing`` and the current rules in ``instructions``.
     """
+    named = named_in(given) | {*more}
     current = [name_of(name) for name, value in stored.items() if value and name in KEYS]
     missing = [name for name in current if name not in named]
-    if not missing:
+    of_roles = []
+    for name in _WITH_RULES:
+        missing += _left_out(stored.get(name), given.get(name), name)
+        of_roles += _left_out(_roles_of(stored.get(name)), _roles_of(given.get(name)), f"{name}.{_ROLES}")
+    if not (missing or of_roles):
         return
-    empty = ", ".join(f"{name}: {_EMPTY.get(name, '{}')}" for name in missing)
+    empty = [f"{name}: {_EMPTY.get(name, '{}')}" for name in missing]
+    remove = f" To remove the missing ones, give empty values: {', '.join(empty)}." if empty else ""
+    missing += of_roles
+    if of_roles:
+        remove += " Give each role again, or remove all roles of a rule: roles: {}."
     raise UpgradeError(
         "rules_left_out",
         f"instructions: {listing(missing, len(KEYS))} {'is' if len(missing) == 1 else 'are'} missing, but the rollout to "
         f"{version} has {'it' if len(missing) == 1 else 'them'} in {key}. Instructions replace all rules of the rollout, so "
-        f"nothing is changed. Give all rules again; the current ones are {truncate_middle(_text(stored), _MOST_RULES)}. "
-        f"To remove the missing ones, give empty values: {empty}.",
+        f"nothing is changed. Give all rules again; the current ones are {truncate_middle(_text(stored), _MOST_RULES)}.{remove}",
         missing=missing,
         instructions=dict(stored),
     )
+
+
+def _left_out(stored: object, given: object, place: str) -> list[str]:
+    """Return the names below a key that new instructions leave out. An empty mapping removes them all."""
+    if not (isinstance(stored, Mapping) and isinstance(given, Mapping) and given):
+        return []
+    # A cap of 0 is stored too.
+    return [f"{place}.{name}" for name in stored if name not in given]
+
+
+def _roles_of(rules: object) -> object:
+    return rules.get(_ROLES) if isinstance(rules, Mapping) else None
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.changes import (
     changed_keys,
-    named_in,
     refuse_left_out,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import KEYS, parse
@@ -21,7 +21,7 @@ STORED: dict[str, Any] = {"rolling_rules": {"global": 1}, "failure_rules": {"fle
 
 
 def refuse(given: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
-    refuse_left_out(STORED if stored is None else stored, named_in(given), "2", "upgrade/ledger")
+    refuse_left_out(STORED if stored is None else stored, given, "2", "upgrade/ledger")
 
 
 def test_left_out_rules_are_refused_with_both_solutions() -> None:
@@ -59,6 +59,46 @@ def test_only_what_is_not_given_is_missing_and_a_null_gives_nothing(given: dict[
 def test_both_names_of_the_order_count_and_unknown_stored_keys_are_not_required() -> None:
     refuse({"role_dependencies": {}}, {"role_order": {"a": ["b"]}})
     refuse({"role_order": {}}, {"role_dependencies": {"a": ["b"]}, "rolling": 1, "health": {}})
+
+
+CAPS = {"rolling_rules": {"global": 1, "fleet": 3, "complete_sets": True, "roles": {"db": 1, "web": 2}}}
+BUDGETS = {"failure_rules": {"global": 1, "fleet": 3, "roles": {"db": 1}}}
+HEALTH = {"health": {"soak": 5, "progress_deadline": 60, "consul_checks": ["ok"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "missing"),
+    [
+        (
+            {"rolling_rules": {"global": 5}},
+            CAPS,
+            ["rolling_rules.fleet", "rolling_rules.complete_sets", "rolling_rules.roles"],
+        ),
+        ({"rolling_rules": {**CAPS["rolling_rules"], "roles": {"db": 1}}}, CAPS, ["rolling_rules.roles.web"]),
+        ({"failure_rules": {"fleet": 3}}, BUDGETS, ["failure_rules.global", "failure_rules.roles"]),
+        ({"failure_rules": {"global": 1, "fleet": 9, "roles": {"web": 1}}}, BUDGETS, ["failure_rules.roles.db"]),
+        ({"health": {"soak": 5}}, HEALTH, ["health.progress_deadline", "health.consul_checks"]),
+    ],
+)
+def test_caps_budgets_and_health_rules_are_left_out_one_by_one(
+    given: dict[str, Any], stored: dict[str, Any], missing: list[str]
+) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        refuse(given, stored)
+    assert sorted(caught.value.details["missing"]) == sorted(missing)
+
+
+@pytest.mark.parametrize("stored", [CAPS, BUDGETS, HEALTH])
+def test_each_rule_of_a_key_can_be_removed_with_the_empty_value_in_the_message(stored: dict[str, Any]) -> None:
+    ((key, rules),) = stored.items()
+    for kept in rules:
+        with pytest.raises(UpgradeError) as caught:
+            refuse({key: {kept: rules[kept]}}, stored)
+        empty = dict(re.findall(rf"{key}\.(\w+): ([^,.]+)", caught.value.message.rpartition(" empty values: ")[2]))
+        given = {key: {kept: rules[kept], **{name: json.loads(value) for name, value in empty.items()}}}
+        assert set(given[key]) == set(rules)
+        refuse(given, stored)
+        assert parse(given).plain() == {key: {kept: rules[kept]}}
 
 
 @pytest.mark.parametrize("key", KEYS)
