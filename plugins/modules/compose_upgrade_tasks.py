@@ -70,7 +70,7 @@ options:
       - Folder that an earlier call wrote. Its composition is returned, and nothing is written.
     type: path
 notes:
-  - It runs only on the controller, without a connection to a host.
+  - It runs only on the control node, without a connection to a host.
 seealso:
   - module: convoy.upgrade.push_run
 """

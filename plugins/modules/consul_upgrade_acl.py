@@ -14,7 +14,7 @@ description:
   - The token of a node can read C(current_version), C(upgrade/schema), gates, holds and jobs, and write the record of its own host and its
     reports on jobs. It can't open a
     gate, report for another host, end a hold or change the ledger. Planners publish the reports of such a host.
-  - The module runs on the controller with a token that has C(acl = "write"). The secret of the new token is written only to O(token_file), on
+  - The module runs on the control node with a token that has C(acl = "write"). The secret of the new token is written only to O(token_file), on
     the host of the task.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
@@ -76,7 +76,7 @@ options:
     choices: [present, absent]
     default: present
 notes:
-  - Consul must be reachable from the controller.
+  - Consul must be reachable from the control node.
   - O(kv_prefix) becomes a part of the policy names, so that several fleets can share one Consul.
 """
 

@@ -35,7 +35,7 @@ attributes:
 options:
   page:
     description:
-      - Existing folder on the controller in which the module keeps a page of the rollout up to date, for a web server or a browser.
+      - Existing folder on the control node in which the module keeps a page of the rollout up to date, for a web server or a browser.
       - The page is C(index.html), with a page for groups of hosts in C(hosts), the report of the rollout, and the same as JSON in C(state.json)
         and C(hosts). The files C(schemas/page*.json) of the collection describe the JSON.
       - Each file is replaced as a whole, and only if it has changed. One process can write a folder at a time. Another C(index.html) than that of
@@ -44,13 +44,13 @@ options:
     type: path
   maintenance:
     description:
-      - File on the controller with the settings of an Alertmanager, C(alertmanager), an Icinga 2, C(icinga), or both. Alerts of hosts that are
+      - File on the control node with the settings of an Alertmanager, C(alertmanager), an Icinga 2, C(icinga), or both. Alerts of hosts that are
         being upgraded are silenced there. C(docs/watching.md) describes the settings.
       - Silences last some minutes and are renewed, so they end by themselves if the module is killed.
       - If one of them refuses or can't be reached, the module warns, retries, and continues to follow.
     type: path
 notes:
-  - It runs only on the controller, so Consul must be reachable from there.
+  - It runs only on the control node, so Consul must be reachable from there.
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
 """

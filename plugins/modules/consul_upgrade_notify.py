@@ -37,7 +37,7 @@ options:
     description:
       - File with a list of tasks, or with settings, C(targets) and C(page). A missing or invalid file is refused. C(docs/watching.md) describes the
         settings.
-      - C(targets) with C(url) need the Python library C(apprise) on the controller.
+      - C(targets) with C(url) need the Python library C(apprise) on the control node.
     type: path
     required: true
   hook_timeout:
@@ -58,7 +58,7 @@ options:
     type: bool
     default: false
 notes:
-  - It runs only on the controller, so Consul must be reachable from there.
+  - It runs only on the control node, so Consul must be reachable from there.
   - It needs the callback C(convoy_watch). Ansible finds it beside the playbooks of this collection.
   - Calls can't ask for a vault password. Give it as a file or script.
 seealso:

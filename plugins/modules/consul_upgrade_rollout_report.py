@@ -33,7 +33,7 @@ attributes:
 options:
   folder:
     description:
-      - Existing folder for the report, on the controller.
+      - Existing folder for the report, on the control node.
     type: path
     required: true
   version:

@@ -18,7 +18,7 @@ description:
   - Every write is a transaction that is safe by itself. It checks that no other migration runs. If a migration is killed, the next one
     finishes it.
   - During a migration, planners and other commands are refused. Nodes read their gates and report as usual, and holds can be set.
-  - It runs on the controller.
+  - It runs on the control node.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul
@@ -44,7 +44,7 @@ options:
     type: bool
     default: false
 notes:
-  - Consul must be reachable from the controller. The token needs the policy that M(convoy.upgrade.consul_upgrade_acl) creates with
+  - Consul must be reachable from the control node. The token needs the policy that M(convoy.upgrade.consul_upgrade_acl) creates with
     C(kind=migrator).
 seealso:
   - module: convoy.upgrade.consul_upgrade_acl

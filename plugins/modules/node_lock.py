@@ -50,11 +50,11 @@ options:
     type: str
   run:
     description:
-      - ID of the run. The action plugin on the controller sets it and overrides any value.
+      - ID of the run. The action plugin on the control node sets it and overrides any value.
     type: str
   process:
     description:
-      - ID of the process of the run. The action plugin on the controller sets it and overrides any value.
+      - ID of the process of the run. The action plugin on the control node sets it and overrides any value.
     type: int
 notes:
   - The module never reports a change.

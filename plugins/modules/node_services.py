@@ -30,7 +30,7 @@ attributes:
 options:
   state:
     description:
-      - V(delivered) returns what the host needs, on the controller.
+      - V(delivered) returns what the host needs, on the control node.
       - V(prepared) checks, on the host, whether its services may go to O(version), and returns its upgrade path.
       - V(begun) records the task groups of the host from now on. The host must have reported that its upgrade started.
       - V(begun_post_upgrade) does the same for the post-upgrade tasks, if planners have admitted the host to them and it has not

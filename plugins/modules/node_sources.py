@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Writes the package sources of a version to a host as they are, and removes those that an earlier call wrote and this version lacks. So a
     rollback brings the former ones back.
-  - The files are the keys in C(upgrade/sources/<version>/) in Consul, which the controller reads, or those in a folder on the host.
+  - The files are the keys in C(upgrade/sources/<version>/) in Consul, which the control node reads, or those in a folder on the host.
   - The end of the name says where a file goes. C(.list) and C(.sources) go to F(/etc/apt/sources.list.d), C(.pref) to F(/etc/apt/preferences.d),
     C(.asc) to F(/etc/apt/keyrings), and C(.repo) to F(/etc/yum.repos.d). Other names are refused.
   - It fails if the version has none.

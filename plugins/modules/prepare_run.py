@@ -132,7 +132,7 @@ options:
     type: bool
     default: false
 notes:
-  - The plan is made on the host of the task. The tasks are composed on the controller.
+  - The plan is made on the host of the task. The tasks are composed on the control node.
   - If O(upgrade_roles) has services, it needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there
     by itself.
 seealso:

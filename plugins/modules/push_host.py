@@ -63,7 +63,7 @@ options:
       - Error of the host, for O(state=failing), O(state=failed) and O(state=invalid).
     type: str
 notes:
-  - It runs only on the controller, without a connection to a host.
+  - It runs only on the control node, without a connection to a host.
 seealso:
   - module: convoy.upgrade.push_run
 """

@@ -87,7 +87,7 @@ options:
     default: 14400
 notes:
   - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
-  - It reads a job to continue from the controller.
+  - It reads a job to continue from the control node.
 seealso:
   - module: convoy.upgrade.push_run
   - module: convoy.upgrade.consul_upgrade_plan

@@ -10,7 +10,7 @@ module: push_run
 short_description: Validate a run in which Ansible upgrades hosts, start it, wait for it and stop it
 version_added: 0.1.0
 description:
-  - A run has one daemon, a process on the controller that lasts as long as C(ansible-playbook). In a push run it admits the hosts
+  - A run has one daemon, a process on the control node that lasts as long as C(ansible-playbook). In a push run it admits the hosts
     and writes their records. Tasks ask it over a Unix socket, so a step of a host costs one request to Consul, no module and no
     connection.
   - The daemon holds a lease in Consul on each host that the run upgrades. Another run does not touch these hosts until the lease ends.
@@ -60,7 +60,7 @@ options:
     type: float
     default: 14400
 notes:
-  - It runs on the controller alone, so Consul has to be reachable from there.
+  - It runs on the control node alone, so Consul has to be reachable from there.
   - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
 seealso:
   - module: convoy.upgrade.prepare_run

@@ -58,7 +58,7 @@ options:
     elements: list
     default: []
 notes:
-  - It runs only on the controller, without a connection to a host.
+  - It runs only on the control node, without a connection to a host.
 seealso:
   - module: convoy.upgrade.push_run
 """

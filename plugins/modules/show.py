@@ -31,7 +31,7 @@ options:
     elements: str
     required: true
 notes:
-  - It runs only on the controller, without a connection to a host.
+  - It runs only on the control node, without a connection to a host.
 """
 
 EXAMPLES = r"""
