@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import gates, history, ledger, names, seed
+from integration.support.fleets.fleet import gates, history, ledger, long_ago, names, seed
 from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED, control, fail, upgrade
 from integration.support.runs.playbook import Runner
@@ -110,15 +110,19 @@ def test_a_host_that_is_forgotten_during_a_job_is_not_missing_after_it(store: St
     assert (found.version, dict(found.members)) == ("2", {"compute": 11, "controller": 1})
 
 
-@pytest.mark.parametrize("how", ["admitted", "started", "driven"])
+@pytest.mark.parametrize("how", ["admitted", "started", "driven", "lost"])
 def test_one_that_is_at_work_is_refused_unless_it_is_forced(run: Runner, store: Store, consul: RawKV, how: str) -> None:
     seed(consul, FLEET, "1")
-    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
+    make_pass(store, PassRequest("2", {**CAPPED, "health": {"progress_deadline": 60}}, fleet=FLEET))
     host = "compute3" if how == "driven" else "compute1"
-    if how == "started":
+    if how in ("started", "lost"):
         write_report(store, HostReport(host, "2", "started"))
     if how == "driven":
         consul.put(f"upgrade/drivers/{host}", "{}")
+    if how == "lost":
+        # Its upgrade may still run.
+        long_ago(consul, host)
+        assert make_pass(store, PassRequest(fleet=FLEET), dry=True).plan.hosts[host].state == "lost"
     before = consul.tree()
     refused = run([control("forget", hosts=[host], fleet=FLEET)])[0]
     assert refused["failure"]["code"] == "at_work"

@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import gates, history, names, record, seed
+from integration.support.fleets.fleet import gates, history, long_ago, names, record, seed
 from integration.support.runs.commands import UNLIMITED, control, cut_short, fail
 from integration.support.runs.playbook import Runner
 
@@ -91,10 +91,7 @@ def test_the_slot_of_a_lost_host_that_may_still_upgrade_is_freed_only_by_its_nam
     set_holds(store, HoldTargets(hosts=["compute1"]), "later", "ann")
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}, "health": {"progress_deadline": 60}}))
     write_report(store, HostReport("compute2", "2", "started"))
-    silent = record(consul, "compute2")
-    consul.put("upgrade/hosts/compute2", json.dumps({**silent, "times": {"started": 1_600_000_000}}))
-    gate = "config_state/enable_puppet/host/compute2"
-    consul.call("PUT", f"kv/{gate}?flags=1600000000", consul.get(gate))
+    long_ago(consul, "compute2")
     end_holds(store, HoldTargets(hosts=["compute1"]))
     view = read_fleet(store)
     assert view.plan.hosts["compute2"].state == "lost"

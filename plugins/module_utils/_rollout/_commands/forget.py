@@ -158,7 +158,8 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
 
 def _begun(snapshot: Snapshot, one: HostState) -> HostRecord | None:
     """Return the record of work that a host has begun and not ended, of the rollout or besides; None if there is none."""
-    if one.record is not None and one.record.state == STARTED and one.state not in state_names.BROKEN:
+    # A lost host too: its upgrade may still run.
+    if one.record is not None and one.record.state == STARTED:
         return one.record
     return snapshot.busy.get(one.host)
 

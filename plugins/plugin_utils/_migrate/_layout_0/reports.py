@@ -17,7 +17,7 @@ from ....module_utils._consul.client import KVEntry
 from ....module_utils._consul.operations import Change, compare, compare_and_put, remove
 from ....module_utils._fleet.fleet import is_outdated
 from ....module_utils._state.legacy_keys import LegacyKeys
-from ..active_hosts import record_index
+from ..active_hosts import has_left_version, record_index
 from ..step import KeyMove, KeyProblem, KeysFound
 
 
@@ -95,6 +95,9 @@ def moves(found: KeysFound) -> list[KeyMove]:
         same = [one for one in there if one.version == latest.version]
         new_index = max((one.entry.modify_index for one in there), default=0)
         if not same and is_outdated(latest.entry.modify_index, new_index, record_index(found, host)):
+            continue
+        # The copy would be newer than the record, so that the host would count as one that runs the version.
+        if not same and has_left_version(found, host, latest.entry.modify_index):
             continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]

@@ -65,3 +65,10 @@ def record(consul: RawKV, host: str) -> dict[str, Any]:
     """Return a host's record."""
     found: dict[str, Any] = json.loads(consul.get(f"upgrade/hosts/{host}") or b"{}")
     return found
+
+
+def long_ago(consul: RawKV, host: str) -> None:
+    """Let a host have been admitted and have started long ago, and have reported nothing since."""
+    consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "times": {"started": 1_600_000_000}}))
+    gate = f"config_state/enable_puppet/host/{host}"
+    consul.call("PUT", f"kv/{gate}?flags=1600000000", consul.get(gate))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -102,6 +103,17 @@ def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(key: st
     for begun in (False, True):
         assert wrong({key: "True"}, begun=begun) == [key]
     assert (changes({key: "True"}), STEP.removals(found({key: "True"}))) == ({}, [])
+
+
+@pytest.mark.parametrize(("state", "is_copied"), [("started", False), ("failed", False), ("upgraded", True)])
+def test_the_report_of_a_version_that_a_host_has_left_is_not_made_newer_than_its_record(
+    state: str, is_copied: bool
+) -> None:
+    report, record = {"running_version/v1/web1": "20.5"}, json.dumps({"version": "v2", "state": state})
+    copied = {"running/versions/v1/web1": "20.5"}
+    assert changes({**report, "upgrade/hosts/web1": record}, begun=True) == (copied if is_copied else {})
+    # An old record says nothing of a later report.
+    assert changes({"upgrade/hosts/web1": record, **report}, begun=True) == copied
 
 
 def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
