@@ -18,7 +18,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job, job_id, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import (
+    select_hosts,
+    with_inventory_groups,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
@@ -218,7 +221,8 @@ def _refuse_hosts_without_agent(options: Mapping[str, Any], groups: Mapping[str,
         return
     fleet = fleet_of(options["upgrade_roles"], groups)
     only = options["job"].get("only")
-    chosen = fleet.keys() if only is None else _known_hosts([str(one) for one in only], fleet)
+    patterns = with_inventory_groups([str(one) for one in only or ()], groups, fleet)
+    chosen = fleet.keys() if only is None else _known_hosts(patterns, fleet)
     without = [host for host in fleet if host in chosen and fleet[host] in pushed]
     if without:
         has = "has" if len(without) == 1 else "have"

@@ -65,7 +65,7 @@ class ControllerAction(ActionBase):
 
 
 def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``fleet``, and ``role_order`` and ``limit`` if the spec has them, for the roles of the inventory that a task names.
+    """Return ``fleet``, and ``role_order``, ``limit`` and ``job`` if the spec has them, for the roles of the inventory that a task names.
 
     :raises UpgradeError: ``bad_options``, ``unread_inventory``, ``other_planner_host``, ``bad_upgrade_roles``, ``unknown_limit``.
     """
@@ -93,8 +93,16 @@ def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec
     roles = options[ROLES]
     order = {"role_order": plane_order(roles)} if "role_order" in spec and not options.get("role_order") else {}
     fleet = fleet_of(roles, groups)
-    limit = options.get("limit") if "limit" in spec else None
-    # The module reports any other limit.
-    patterns = limit if isinstance(limit, list) and all(isinstance(one, str) for one in limit) else []
-    more = {"limit": with_inventory_groups(patterns, groups, fleet)} if patterns else {}
+    more: dict[str, Any] = {}
+    if patterns := _texts(options, "limit", spec):
+        more["limit"] = with_inventory_groups(patterns, groups, fleet)
+    job = options.get("job") if "job" in spec else None
+    if isinstance(job, Mapping) and (patterns := _texts(job, "only", job)):
+        more["job"] = {**job, "only": with_inventory_groups(patterns, groups, fleet)}
     return {"fleet": fleet, **order, **more}
+
+
+def _texts(options: Mapping[str, Any], name: str, spec: Mapping[str, Any]) -> list[str]:
+    """Return patterns of hosts; empty for none, and for others than texts, which the module reports."""
+    found = options.get(name) if name in spec else None
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else []

@@ -101,13 +101,25 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
 def test_a_command_of_the_nodes_is_not_for_hosts_that_ansible_upgrades(run: Runner, consul: RawKV) -> None:
     roles = {"web": {"services": ["nginx"]}, "compute": {}, "cache": {"services": ["redis"], "pull": True}}
     fleet = {HOST: "web", "compute1": "compute", "cache1": "cache"}
+    # A group that is no role.
+    region = {"ansible.builtin.group_by": {"key": "eu"}}
 
     def play(**job: Any) -> dict[str, Any]:
         return run(
-            [in_groups(fleet), {"convoy.upgrade.push_job": {"upgrade_roles": roles, "job": {"run": "x", **job}}}]
-        )[1]
+            [
+                in_groups(fleet),
+                region,
+                {"convoy.upgrade.push_job": {"upgrade_roles": roles, "job": {"run": "x", **job}}},
+            ]
+        )[2]
 
-    for only in ({}, {"only": ["web"]}, {"only": ["all", "!compute"]}, {"only": ["web", "a_group_of_the_rules"]}):
+    for only in (
+        {},
+        {"only": ["web"]},
+        {"only": ["eu"]},
+        {"only": ["all", "!compute"]},
+        {"only": ["web", "a_group_of_the_rules"]},
+    ):
         refused = play(**only)
         assert refused["failure"]["code"] == "bad_job"
         assert refused["failure"]["details"]["hosts"] == [HOST]
