@@ -108,6 +108,17 @@ def test_a_run_that_has_the_lock_keeps_its_record_fact_and_sources(check: bool, 
     assert node.sources.read_text() == "deb http://packages/v2 ./\n"
 
 
+def test_a_machine_under_the_name_of_one_that_upgrades_is_not_reported(node: Node) -> None:
+    node.enroll(puppet_gate_version="v1")
+    before = {**node.record(), "version": "v2", "state": "started", "machine": "other"}
+    assert "machine" in node.record()
+    node.consul.put(RECORD, json.dumps(before))
+    played = node.enroll()
+    assert [task["failure"]["code"] for task in played if task["failed"]] == ["other_machine"]
+    found = node.record()
+    assert (found["version"], found["state"], found["machine"]) == ("v2", "started", "other")
+
+
 def test_the_lock_is_free_after_a_failure(node: Node) -> None:
     played = node.enroll(puppet_gate_version="not/one")
     failed = [task for task in played if task["failed"]]
