@@ -37,7 +37,7 @@ def test_a_host_that_starts_or_fails_after_its_report_is_not_done(state: str, ve
     assert facts(record, reported=6, recorded=5).is_done("web1")
 
 
-def test_a_host_that_was_put_back_after_its_report_takes_no_slot_behind_a_closed_gate() -> None:
+def test_a_host_that_was_put_back_after_its_report_takes_no_slot_if_its_gate_is_closed() -> None:
     record = {"version": OLD, "state": "retried", "times": {"retried": AT}}
     shut = facts(record, reported=5, recorded=6)
     shut.state[f"{GATES}global"] = Entry("False", 2)

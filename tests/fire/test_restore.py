@@ -18,7 +18,7 @@ from .fleet import FLEET, NEW, OLD
 from .rules import CAPS
 
 
-def test_a_planner_notices_that_the_epoch_went_back(lab: Lab) -> None:
+def test_a_planner_detects_that_the_epoch_went_back(lab: Lab) -> None:
     assert becomes_whole(lab)
     assert lab.kv.delete("", tree=True)
     lab.kv.load([*((f"running/versions/{OLD}/{host}", "1") for host in FLEET), ("current_version", OLD)])

@@ -108,7 +108,7 @@ def test_service_and_cron_run_the_node_and_its_role_and_token_are_used(fleet: Fl
 
 
 @pytest.mark.thorough
-def test_a_node_that_knows_its_version_is_believed(fleet: Fleet) -> None:
+def test_the_version_of_a_node_takes_precedence_over_the_given_one(fleet: Fleet) -> None:
     fleet.enroll("--limit", "cache-7", puppet_gate_version="v0", puppet_gate_interval=3600)
     assert fleet.version_of("cache-7") == "v1"
     assert "cache-7" in fleet.reported("v1")

@@ -180,7 +180,7 @@ def test_the_command_brings_a_lab_up_and_down() -> None:
     assert not Lab(COMMAND_LAB).leftovers()
 
 
-def test_nothing_is_left_when_the_process_that_wanted_the_lab_is_killed() -> None:
+def test_nothing_is_left_when_the_process_that_started_the_lab_is_killed() -> None:
     code = (
         "import sys, time; sys.path[:0] = sys.argv[1:]\n"
         "from lab.guard import guarded\n"

@@ -63,7 +63,7 @@ def test_a_run_that_changes_something_is_a_change_and_the_next_one_is_none(node:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"noop": True}, {"check": True}])
-def test_noop_and_check_mode_tell_what_would_change_and_change_nothing(
+def test_noop_and_check_mode_report_what_would_change_and_change_nothing(
     options: Any, node: Node, puppet: ModuleCalls
 ) -> None:
     manifest = write(node, FILE)
@@ -170,7 +170,7 @@ def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppe
 
 
 @pytest.mark.thorough
-def test_every_example_runs_as_it_stands(node: Node, puppet: ModuleCalls) -> None:
+def test_every_example_runs_unchanged(node: Node, puppet: ModuleCalls) -> None:
     node.write(f"{SITE}/site.pp", FILE)
     node.write("/etc/puppet/code/environments/release_2_10/manifests/site.pp", FILE)
     node.run("mkdir", "-p", "/etc/puppet/code/modules")

@@ -32,7 +32,7 @@ def begun(fleet: Site) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_word_to_go_on(fleet: Site) -> None:
+def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_command_to_resume(fleet: Site) -> None:
     # Longer than it takes to say the word.
     fleet.sleep(10, "web1")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
@@ -222,7 +222,7 @@ def test_a_host_that_is_retried_by_the_command_is_not_validated_while_its_servic
 
 
 @pytest.mark.thorough
-def test_a_host_that_was_let_through_and_then_held_before_it_began_does_not_begin(fleet: Site) -> None:
+def test_a_host_that_was_admitted_and_then_held_before_it_began_does_not_begin(fleet: Site) -> None:
     # As after a controller that died between the two.
     fleet.play("upgrade", version="v1", instructions=ONE)
     plan = [{"convoy.upgrade.consul_upgrade_plan": {"version": "v2", "instructions": ONE}}]

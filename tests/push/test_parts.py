@@ -79,7 +79,7 @@ def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_canary_goes_through_both_planes_and_a_rollback_goes_the_other_way(site: Site) -> None:
+def test_a_canary_goes_through_both_planes_and_a_rollback_in_the_opposite_order(site: Site) -> None:
     allow = "allow_downgrade: true\n"
     site.service("api", ["upgrade"], meta=allow)
     site.service("app", ["upgrade"], meta=allow)
@@ -174,7 +174,7 @@ def test_an_unknown_role_is_refused(fleet: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_hosts_that_upgrade_themselves_are_let_through_beside_those_that_ansible_upgrades(site: Site) -> None:
+def test_pull_hosts_are_admitted_beside_push_hosts(site: Site) -> None:
     site.service("app", ["upgrade"])
     roles = {"web": {"plane": "dataplane", "services": ["app"]}, "compute": {"plane": "dataplane"}}
     site.inventory(roles, {"web": ["web1"], "compute": ["compute1", "compute2"]})

@@ -30,7 +30,7 @@ def at(*versions: str) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
-def test_hosts_at_four_versions_go_their_own_ways(site: Site, plane: str) -> None:
+def test_hosts_at_four_versions_each_have_their_own_upgrade_path(site: Site, plane: str) -> None:
     site.service("db", ["stop", "upgrade", "start"], path=PATH)
     hosts = {"db1": "2.2", "db2": "2.6", "db3": "2.8", "db4": "2.9.1"}
     site.inventory({"db": {"plane": plane, "services": ["db"]}}, {"db": [*hosts]})
@@ -48,7 +48,9 @@ def test_hosts_at_four_versions_go_their_own_ways(site: Site, plane: str) -> Non
 
 
 @pytest.mark.thorough
-def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_elsewhere(site: Site) -> None:
+def test_what_a_host_has_finished_is_not_done_again_after_a_failure_nor_on_the_path_to_another_version(
+    site: Site,
+) -> None:
     site.service("db", ["stop", "upgrade", "start"], path={**PATH, "2.8": ["upgrade", "verify"]})
     site.inventory(ROLES, {"db": ["db1"]})
     reports(site, db1="2.2")
@@ -76,7 +78,7 @@ def test_what_is_behind_a_host_is_not_done_again_after_a_failure_nor_on_the_way_
 
 
 @pytest.mark.thorough
-def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site) -> None:
+def test_the_check_of_a_checkpoint_that_a_host_has_finished_is_not_repeated(site: Site) -> None:
     path = {version: ["validate", "upgrade"] for version in ("2.4", "2.6", "2.8")}
     site.service("db", ["upgrade"], path=path)
     site.inventory(ROLES, {"db": ["db1"]})
@@ -93,7 +95,7 @@ def test_a_check_of_a_point_that_is_behind_a_host_is_not_asked_again(site: Site)
 
 
 @pytest.mark.thorough
-def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Site) -> None:
+def test_after_a_rollback_that_failed_the_upgrade_path_begins_at_its_version(site: Site) -> None:
     site.service("db", ["upgrade", "start"], path=PATH)
     site.inventory(
         {"db": {"plane": "dataplane", "services": [{"service": "db", "allow_downgrade": True}]}}, {"db": ["db1"]}
@@ -116,7 +118,7 @@ def test_after_a_way_back_that_failed_the_way_up_begins_where_that_led(site: Sit
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("plane", ["dataplane", "controlplane"])
-def test_a_controller_that_is_killed_on_the_way_goes_on_after_the_last_point_that_was_finished(
+def test_a_controller_that_is_killed_on_the_upgrade_path_goes_on_after_the_last_finished_checkpoint(
     site: Site, plane: str
 ) -> None:
     site.service("db", ["upgrade"], path=PATH)

@@ -77,7 +77,7 @@ def test_it_is_upgraded_once_by_one_host_and_its_version_is_its_own(fleet: Site)
 
 
 @pytest.mark.thorough
-def test_one_that_fails_stops_all_who_wait_and_goes_on_after_the_last_point_that_was_finished(site: Site) -> None:
+def test_one_that_fails_stops_all_that_wait_and_goes_on_after_the_last_finished_checkpoint(site: Site) -> None:
     site.service("cloud", ["prepare", "upgrade"], path=PATH, provider=True)
     site.service("app", ["stop", "upgrade"])
     hosts = ["web1", "web2", "web3"]
@@ -147,7 +147,7 @@ def test_what_a_host_once_wrote_of_it_is_not_believed_where_it_has_gone_elsewher
 
 
 @pytest.mark.thorough
-def test_one_without_anything_to_do_on_the_way_has_the_new_version_all_the_same(site: Site) -> None:
+def test_one_without_anything_to_do_on_its_path_has_the_new_version_all_the_same(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.service("cloud", [], path={"2.4": ["upgrade"]}, provider=True)
     site.inventory({"web": {"plane": "dataplane", "services": ["cloud", "app"]}}, {"web": ["web1", "web2"]})

@@ -152,7 +152,7 @@ def test_services_get_where_a_host_comes_from_and_goes_to(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_where_a_host_is_stands_in_its_record(fleet: Site) -> None:
+def test_the_step_of_a_host_is_in_its_record(fleet: Site) -> None:
     # Once a host has failed, its record stays as it was.
     fleet.fail("web1", "app/start")
     shown = fleet.play("upgrade", version="v1", code=2)

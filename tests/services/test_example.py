@@ -21,7 +21,7 @@ SOURCE = "deb https://packages.example.com/"
 
 
 @pytest.mark.thorough
-def test_the_example_upgrades_a_database_as_it_stands(make_steps: MakeSteps, tmp_path: Path) -> None:
+def test_the_example_upgrades_a_database_unchanged(make_steps: MakeSteps, tmp_path: Path) -> None:
     page = (ROOT / "docs/services.md").read_text().partition("## Example: ")[2]
     files = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", page, re.DOTALL))
     rules = yaml.safe_load(files["group_vars/all.yml"])

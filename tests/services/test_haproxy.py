@@ -110,7 +110,7 @@ def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, bal
 
 
 @pytest.mark.thorough
-def test_the_steps_can_be_repeated_and_check_mode_only_tells(steps: Steps, balancer: Node) -> None:
+def test_the_steps_can_be_repeated_and_check_mode_only_reports(steps: Steps, balancer: Node) -> None:
     assert "changed=1 " in backend(steps, "web1", "validate", "drain", check=True)
     assert status(balancer, "web1") == "UP"
     assert "changed=1 " in backend(steps, "web1", "validate", "drain")
@@ -211,5 +211,7 @@ def test_a_host_is_put_back_if_another_balancer_can_not_be_reached(steps: Steps,
         ),
     ],
 )
-def test_what_the_balancers_do_not_know_is_refused(steps: Steps, settings: dict[str, Any], sentence: str) -> None:
+def test_a_server_that_the_balancers_do_not_have_is_refused(
+    steps: Steps, settings: dict[str, Any], sentence: str
+) -> None:
     assert sentence in words(backend(steps, "web1", "validate", code=2, **settings))

@@ -90,7 +90,7 @@ def test_a_server_that_fails_its_checks_after_maintenance_is_not_up(
 
 
 @pytest.mark.thorough
-def test_sessions_are_waited_for_and_then_cut_off_if_that_is_wanted(balancer: Node, server: ModuleCalls) -> None:
+def test_sessions_are_waited_for_and_then_cut_off_if_that_is_set(balancer: Node, server: ModuleCalls) -> None:
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")
     ask(balancer, "set server app/web2 weight 100%")
@@ -119,7 +119,7 @@ def test_an_api_that_is_not_there_is_reported(server: ModuleCalls) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("balancer")
-def test_every_example_runs_as_it_stands(server: ModuleCalls) -> None:
+def test_every_example_runs_unchanged(server: ModuleCalls) -> None:
     for options in server.examples():
         # The examples are tasks of the web server itself.
         told = server(**{**options, "server": options["server"].replace("{{ inventory_hostname }}", "web1")})

@@ -62,7 +62,7 @@ def test_a_second_run_does_not_reboot_again(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
-def test_check_mode_tells_of_the_reboot_and_does_without(steps: Steps) -> None:
+def test_check_mode_reports_the_reboot_and_does_not_do_it(steps: Steps) -> None:
     node = steps.lab.nodes["compute3"]
     install(node, NEW, default=False)
     before = boot_of(node)
@@ -81,7 +81,7 @@ def test_a_host_that_comes_back_with_another_kernel_is_reported(steps: Steps) ->
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_told_is_refused_before_anything_is_touched(steps: Steps) -> None:
+def test_an_unknown_kernel_and_a_local_connection_are_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, kernel_reboot_kernels=["/boot/nothing-*"])
     assert "compute1: there is no kernel at /boot/nothing-*, so it is unknown whether the host needs a reboot" in shown
     shown = run(steps, "validate", code=2, ansible_connection="local")

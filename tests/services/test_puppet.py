@@ -68,7 +68,7 @@ def test_a_second_run_changes_nothing(steps: Steps) -> None:
 
 
 @pytest.mark.thorough
-def test_check_mode_tells_what_puppet_would_do_and_does_not_do_it(steps: Steps) -> None:
+def test_check_mode_reports_what_puppet_would_do_and_does_not_do_it(steps: Steps) -> None:
     steps.lab.nodes["web1"].write("/etc/fleet.conf", "by hand\n")
     assert "changed=1 " in run(steps, arguments=("--check",))
     assert conf(steps) == "by hand\n"

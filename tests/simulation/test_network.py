@@ -54,7 +54,7 @@ class Fixture:
 
 
 @pytest.mark.parametrize(("params", "value"), [({}, "1"), ({"consistent": "1"}, "2")])
-def test_the_judge_knows_which_keys_answered_a_read(params: dict[str, str], value: str) -> None:
+def test_the_judge_records_which_keys_answered_a_read(params: dict[str, str], value: str) -> None:
     one = Fixture()
 
     def act() -> tuple[Any, Told | None]:

@@ -120,7 +120,7 @@ def test_a_failure_names_host_status_and_last_lines_and_the_job_goes_on_after_a_
     assert "begin controller1" not in (folder / "log").read_text()
 
 
-def test_a_job_and_a_rollout_keep_out_of_each_other_s_way(play: Shipped, store: Store, consul: RawKV) -> None:
+def test_a_job_and_a_rollout_exclude_each_other(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", RULES, fleet=FLEET))
     told = play("command", run="work", args={"grace": 3}, **MORE)

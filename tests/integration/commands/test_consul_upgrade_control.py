@@ -24,7 +24,7 @@ from integration.support.runs.playbook import Runner, info, plan
 pytestmark = pytest.mark.one_release
 
 
-def test_a_paused_rollout_opens_nothing_until_it_is_resumed(run: Runner, begun: Store, consul: RawKV) -> None:
+def test_a_paused_rollout_admits_no_host_until_it_is_resumed(run: Runner, begun: Store, consul: RawKV) -> None:
     word = {"reason": "logins fail", "by": "ann"}
     dry = run([control("pause", **word)], check=True, diff=True)[0]
     assert (dry["changed"], dry["state"], ledger(consul)["state"]) == (True, "paused", "running")
@@ -108,7 +108,7 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
 
 
 @pytest.mark.parametrize(("ahead", "code"), [(900, None), (-900, "nothing_to_approve")])
-def test_a_stage_is_approved_by_an_operator_whose_clock_is_behind_that_of_the_planners(
+def test_a_stage_is_approved_by_an_operator_whose_clock_is_slower_than_that_of_the_planners(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, ahead: int, code: str | None
 ) -> None:
     seed(consul, names(compute=3))
@@ -216,7 +216,7 @@ WORDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile(
+def test_a_command_for_a_rollout_does_not_apply_to_another_one_that_was_begun_meanwhile(
     begun: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     fail(begun, "controller1")
@@ -237,7 +237,7 @@ def test_a_word_on_a_rollout_is_not_said_of_another_one_that_was_begun_meanwhile
 
 
 @pytest.mark.thorough
-def test_who_knows_a_part_of_the_fleet_alone_approves_and_retries_nothing(
+def test_an_inventory_with_only_a_part_of_the_fleet_approves_and_retries_nothing(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     # compute3 never reported, so that it is known by the fleet alone.

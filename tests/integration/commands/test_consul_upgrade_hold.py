@@ -34,7 +34,7 @@ def hold(**options: Any) -> Task:
     return {"convoy.upgrade.consul_upgrade_hold": options}
 
 
-def test_a_host_and_a_role_are_held_and_let_go(run: Runner, store: Store, consul: RawKV) -> None:
+def test_a_host_and_a_role_are_held_and_released(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
     given = {"hosts": ["compute1"], "roles": ["web"], "reason": "RAM test", "by": "ann"}
@@ -254,7 +254,7 @@ def test_a_missing_target_or_reason_is_refused(run: Runner, consul: RawKV) -> No
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_planner_that_did_not_see_a_hold_come_opens_nothing_under_it(
+def test_a_planner_that_did_not_read_a_new_hold_admits_no_held_host(
     store: Store, consul: RawKV, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, FLEET)

@@ -79,7 +79,7 @@ def test_an_abort_closes_a_host_of_which_a_push_run_has_only_the_lease(store: St
     assert gates(consul) == {"global": "False", "role/web": "False", "host/web1": "True"}
 
 
-def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(store: Store, consul: RawKV) -> None:
+def test_an_abort_of_many_that_is_cut_short_reports_all_that_it_closed(store: Store, consul: RawKV) -> None:
     many = names(compute=100)
     seed(consul, many)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 99}}))
@@ -90,7 +90,7 @@ def test_an_abort_of_many_that_is_cut_short_tells_of_all_that_it_closed(store: S
     assert [event["what"] for event in history(consul)][-6:] == ["abort", "close", "hold", *["close"] * 3]
 
 
-def test_an_abort_goes_on_past_a_gate_that_can_not_be_read(run: Runner, store: Store, consul: RawKV) -> None:
+def test_an_abort_continues_after_a_gate_that_can_not_be_read(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
     consul.put("config_state/enable_puppet/host/compute1", "Flase")

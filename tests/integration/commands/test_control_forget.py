@@ -170,7 +170,7 @@ def test_a_host_that_starts_a_job_in_that_moment_is_not_forgotten(store: Store, 
     assert consul.get(key) is not None
 
 
-def test_it_works_without_a_rollout_and_with_a_name_that_tells_no_role(run: Runner, consul: RawKV) -> None:
+def test_it_works_without_a_rollout_and_with_a_name_without_a_role(run: Runner, consul: RawKV) -> None:
     consul.put("running/versions/1/cache", "1700000000")
     consul.put("config_state/enable_puppet/host/cache", "False")
     dry = run([control("forget", hosts=["cache"])], check=True)[0]

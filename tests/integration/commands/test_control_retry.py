@@ -45,7 +45,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     assert record(consul, "controller1")["attempt"] == 2
 
 
-def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: Store, consul: RawKV) -> None:
+def test_a_retry_of_many_that_is_cut_short_reports_all_that_it_put_back(store: Store, consul: RawKV) -> None:
     many = names(compute=50)
     seed(consul, many)
     make_pass(store, PassRequest("2", UNLIMITED))
@@ -60,7 +60,7 @@ def test_a_retry_of_many_that_is_cut_short_tells_of_all_that_it_put_back(store: 
     assert {change.key for change in done.changes} >= {f"upgrade/hosts/{host}" for host in many}
 
 
-def test_a_host_that_died_on_the_way_to_another_version_is_put_back_when_it_is_named(
+def test_a_host_that_died_during_the_upgrade_to_another_version_is_put_back_when_it_is_named(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     seed(consul, names(compute=3), "1")

@@ -129,7 +129,7 @@ def test_a_rollback_after_an_unknown_beginning_is_not_to_what_was_aborted(store:
     assert caught.value.code == "no_previous_version"
 
 
-def test_a_rollback_that_is_complete_is_not_turned_round_by_saying_it_again(
+def test_a_rollback_that_is_complete_is_not_reversed_by_repeating_the_command(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     taken_back(store, consul)

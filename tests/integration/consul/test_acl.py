@@ -417,7 +417,7 @@ def test_a_node_whose_policy_is_cut_while_its_agent_runs_lets_no_puppet_in(
     assert reading.is_answered
 
 
-def test_a_node_without_a_token_notices_holds_that_it_may_not_read(
+def test_a_node_without_a_token_detects_holds_that_it_may_not_read(
     tmp_path: Path, guarded: Agent, kv: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: pytest.fail("Puppet is let in"))
@@ -470,7 +470,7 @@ def test_pauses_are_made_sure_of_once_unless_the_layout_says_that_they_are_holds
 
 
 @pytest.mark.parametrize("hidden", ["running/", "upgrade/hosts/", "upgrade/ledger", "current_version"])
-def test_a_planner_that_cannot_read_all_it_needs_opens_nothing(guarded: Agent, kv: RawKV, hidden: str) -> None:
+def test_a_planner_that_cannot_read_all_it_needs_admits_no_host(guarded: Agent, kv: RawKV, hidden: str) -> None:
     kv.put("upgrade/hosts/compute1", '{"version": "2", "state": "failed"}')
     make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
     before = kv.tree()

@@ -106,7 +106,7 @@ def test_a_port_that_never_answers() -> None:
     assert "it gave no answer in time" in error.message
 
 
-def test_a_port_that_speaks_something_else() -> None:
+def test_a_port_with_another_protocol() -> None:
     class Greeter(answering(200, b"")):
         def handle(self) -> None:
             self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")

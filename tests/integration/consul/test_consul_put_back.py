@@ -71,7 +71,7 @@ def test_a_consul_that_was_put_back_stops_the_planner_also_where_others_have_gon
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["to less", "and others have gone on"])
-def test_a_pass_that_is_tried_again_notices_that_consul_was_put_back_meanwhile(
+def test_a_pass_that_is_tried_again_detects_that_consul_was_put_back_meanwhile(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
     seed(consul, names(compute=4))
@@ -100,7 +100,7 @@ def test_a_pass_that_is_tried_again_notices_that_consul_was_put_back_meanwhile(
 
 
 @pytest.mark.thorough
-def test_a_wait_notices_that_others_have_gone_on_since_a_restore(run: Runner, store: Store, consul: RawKV) -> None:
+def test_a_wait_detects_that_others_have_gone_on_since_a_restore(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     live = run.start([plan(wait=True, wait_timeout=60)])

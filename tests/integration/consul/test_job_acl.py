@@ -174,7 +174,7 @@ def test_a_controller_that_begins_a_job_learns_which_token_does(kv: RawKV, playb
 
 
 @pytest.mark.thorough
-def test_a_viewer_looks_at_the_job(
+def test_a_viewer_reads_the_job(
     guarded: Agent, kv: RawKV, folder: Path, playbooks: Callable[..., Any], tmp_path: Path
 ) -> None:
     commander = part(guarded, "commander")

@@ -50,7 +50,7 @@ def lossy(agent: Agent, fates: Sequence[str]) -> Iterator[tuple[LossyProxy, Stor
     ],
     ids=", ".join,
 )
-def test_nothing_is_written_or_told_twice(agent: Agent, consul: RawKV, fates: list[str]) -> None:
+def test_nothing_is_written_or_recorded_twice(agent: Agent, consul: RawKV, fates: list[str]) -> None:
     seed(consul, FLEET)
     with lossy(agent, fates) as (proxy, store):
         outcome = make_pass(store, REQUEST)
@@ -92,7 +92,7 @@ def test_a_start_whose_reply_was_lost_is_undone_if_a_gate_was_created_meanwhile(
     assert consul.get("upgrade/hosts/compute1") is None
 
 
-def test_the_module_tells_the_openings_once_too(run: Runner, agent: Agent, consul: RawKV) -> None:
+def test_the_module_reports_each_admission_once(run: Runner, agent: Agent, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     with LossyProxy(agent.http_port, [PASS, LOSE_REPLY]) as proxy:
         (result,) = run([plan(version="2", instructions={"rolling_rules": {"global": 2}}, port=proxy.port)])

@@ -133,7 +133,7 @@ def test_post_upgrade_tasks_are_refused_likewise(store: Store, consul: RawKV, pr
 
 
 @pytest.mark.thorough
-def test_the_playbook_tells_of_each_try_and_how_to_allow_it(play: Shipped, consul: RawKV, proxy: LossyProxy) -> None:
+def test_the_playbook_reports_each_try_and_how_to_allow_it(play: Shipped, consul: RawKV, proxy: LossyProxy) -> None:
     seed(consul, FLEET)
     before = read(consul)[1]
     proxy.delay = 0.8

@@ -74,7 +74,7 @@ def failure(settings: Settings) -> UpgradeError:
 
 
 @pytest.mark.thorough
-def test_modules_and_lookup_reach_an_agent_that_wants_client_certificates(
+def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
     tmp_path: Path, secure: Secure, seen: Coverage
 ) -> None:
     run = Runner(tmp_path, {}, seen)
@@ -172,7 +172,7 @@ def test_an_authority_that_signed_something_else(secure: Secure) -> None:
     assert "Set ca_path (or CONSUL_CACERT) to the authority" in error.message
 
 
-def test_an_authority_that_the_system_does_not_know(secure: Secure) -> None:
+def test_an_authority_that_the_system_does_not_trust(secure: Secure) -> None:
     assert failure(settings(secure, verify=True)).code == "tls"
 
 

@@ -129,7 +129,7 @@ def test_true_and_false_are_written_in_one_way(store: Store, consul: RawKV, writ
     assert gates(consul) == {"global": "True"}
 
 
-def test_a_gate_that_someone_else_sets_meanwhile_is_read_again(
+def test_a_gate_that_another_process_sets_meanwhile_is_read_again(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "config_state/enable_puppet/host/compute1"

@@ -153,7 +153,7 @@ def test_going_back_is_a_report_like_any_other(store: Store, consul: RawKV) -> N
     assert record(consul, "compute7")["attempt"] == 1
 
 
-def test_a_new_move_forgets_the_times_and_the_attempts_of_the_last_one(store: Store, consul: RawKV) -> None:
+def test_a_new_rollout_clears_the_times_and_the_attempts_of_the_last_one(store: Store, consul: RawKV) -> None:
     for state in ("started", "failed", "started", "upgraded"):
         say(store, "compute7", "1", state)
     say(store, "compute7", "2", "started", service="nova")
@@ -171,7 +171,7 @@ def test_the_next_step_of_a_start_keeps_its_time(store: Store, consul: RawKV) ->
     }  # fmt: skip
 
 
-def test_the_steps_of_a_move_are_kept_until_the_next_one(store: Store, consul: RawKV) -> None:
+def test_the_steps_of_a_rollout_are_kept_until_the_next_one(store: Store, consul: RawKV) -> None:
     begun = int(time.time())
     for step in ("stop", "stop", "upgrade"):
         say(store, "compute7", "2", "started", service="nova", step=step)
@@ -224,7 +224,7 @@ def test_what_a_report_costs_does_not_grow_with_the_fleet(store: Store, consul: 
     assert costs[0] == [2, 4, 2, 3]
 
 
-def test_two_reports_at_once_are_both_heard(store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_reports_at_once_are_both_written(store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch) -> None:
     write = store.client.write
     other = Store(store.settings)
 

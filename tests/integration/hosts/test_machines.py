@@ -96,7 +96,7 @@ def test_a_failed_host_may_be_reinstalled_and_a_retry_ends_the_warning(
     assert warnings(going) == []
 
 
-def test_a_machine_that_reports_under_another_name_is_reported_until_the_former_one_is_forgotten(
+def test_a_machine_that_reports_under_another_name_is_reported_until_the_previous_one_is_forgotten(
     run: Runner, going: Store
 ) -> None:
     run([said("started", "a"), said("upgraded", "a"), said("upgraded", "a", name="compute3")])

@@ -155,7 +155,7 @@ def test_the_check_names_all_that_would_keep_a_job_from_running(node: Node) -> N
     assert f"{signers} can't be read: No such file" in without_signers
 
 
-def test_a_python_without_ansible_is_told_with_its_remedy_and_no_run_begins(consul: RawKV, node: Node) -> None:
+def test_a_python_without_ansible_is_reported_with_its_remedy_and_no_run_begins(consul: RawKV, node: Node) -> None:
     consul.put(GATE, "True")
     (node.folder / "another_python").touch()
     for command in ("check", "run", "once"):

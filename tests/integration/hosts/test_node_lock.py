@@ -96,7 +96,7 @@ def test_a_run_that_is_killed_has_it_no_more(run: Runner, path: Path, tmp_path: 
 
 
 @pytest.mark.thorough
-def test_check_mode_tells_whether_it_could_be_had(run: Runner, path: Path, tmp_path: Path) -> None:
+def test_check_mode_reports_whether_the_lock_is_free(run: Runner, path: Path, tmp_path: Path) -> None:
     assert run([lock(path)], check=True)[0]["acquired"] is True
     assert not path.exists()
     first = holding(run, path, tmp_path)
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
 
 @pytest.mark.thorough
 @pytest.mark.one_release
-def test_who_is_at_work_can_be_said_and_what_tells_runs_apart_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
+def test_the_holder_can_be_named_and_the_id_of_its_run_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
     first = run.start([lock(path, who="ann", run="mine", process=1), wait(tmp_path / "go")])
     wait_until(lambda: path.exists() and path.read_text() and not is_free(path), what="the lock")
     told = run([lock(path, run="mine", process=1)])[0]

@@ -67,7 +67,7 @@ def test_check_mode_and_diff_show_what_is_done_then_and_a_second_run_changes_not
 
 
 @pytest.mark.thorough
-def test_wrong_options_and_what_stands_in_the_way_are_reported_and_change_nothing(run: Runner, consul: RawKV) -> None:
+def test_wrong_options_and_blockers_are_reported_and_change_nothing(run: Runner, consul: RawKV) -> None:
     load(consul, {**legacy_reports(HOSTS), "running_version/stray": "1", **legacy_gates({"host/compute1": "maybe"})})
     before = consul.tree()
     beyond, wrong, refused = run([schema(to=99), schema(to="newest"), schema(to=1)])
@@ -95,7 +95,7 @@ def test_a_planner_says_which_command_to_run(run: Runner, consul: RawKV) -> None
 
 
 @pytest.mark.thorough
-def test_the_playbook_tells_what_it_did_and_what_is_kept(play: Shipped, consul: RawKV) -> None:
+def test_the_playbook_reports_what_it_did_and_what_is_kept(play: Shipped, consul: RawKV) -> None:
     load(consul, old_fleet(HOSTS))
     before = consul.tree()
     hosts = inventory(dict.fromkeys(HOSTS, "compute"))

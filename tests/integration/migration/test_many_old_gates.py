@@ -62,7 +62,7 @@ def without_time(changes: Iterable[Change]) -> list[tuple[str, str, str]]:
     return [(key, before, re.sub(r'"since": \d+', "", after)) for key, before, after in texts]
 
 
-def test_a_rollout_begins_and_opens_nothing_meanwhile(agent: Agent, store: Store, consul: RawKV) -> None:
+def test_a_rollout_begins_and_admits_no_host_meanwhile(agent: Agent, store: Store, consul: RawKV) -> None:
     kept(consul)
     make_pass(store, PassRequest("1", rules=UNLIMITED))
     seen = Store(Settings(port=agent.http_port))
@@ -141,7 +141,7 @@ def test_killed_in_between_the_fleet_is_closed_and_the_same_command_goes_on(
     assert set(legacy_gates(consul)) == {"global", *PAUSED, *(f"host/{host}" for host in FIRST)}
 
 
-def test_a_write_whose_reply_is_lost_is_followed_by_another_look(store: Store, consul: RawKV) -> None:
+def test_a_write_whose_reply_is_lost_is_followed_by_another_read(store: Store, consul: RawKV) -> None:
     kept(consul)
     make_pass(store, PassRequest("1", rules=UNLIMITED))
     writes = 0

@@ -120,7 +120,7 @@ def sessions(consul: RawKV) -> set[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"remove_legacy": True}])
-def test_check_mode_tells_all_that_is_done_then_and_writes_nothing(
+def test_check_mode_reports_all_that_would_be_done_and_writes_nothing(
     store: Store, consul: RawKV, options: dict[str, Any]
 ) -> None:
     load(consul, old_fleet(HOSTS))
@@ -223,7 +223,7 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
     assert consul.get("upgrade/migration") is None
 
 
-def test_what_old_nodes_said_while_their_keys_were_kept_is_not_lost(store: Store, consul: RawKV) -> None:
+def test_what_old_nodes_reported_while_their_keys_were_kept_is_not_lost(store: Store, consul: RawKV) -> None:
     load(
         consul,
         {"current_version": "v674", **legacy_reports(HOSTS[:4], "v673"), **legacy_gates({"role/compute": "True"})},
@@ -326,7 +326,7 @@ def test_a_fleet_of_today_only_gets_its_version(store: Store, consul: RawKV) -> 
     assert make_pass(store, PassRequest()).plan.hosts["compute1"].state == "upgrading"
 
 
-def test_where_nothing_of_a_fleet_is_found_it_says_where_it_looked(agent: Agent, consul: RawKV) -> None:
+def test_where_nothing_of_a_fleet_is_found_it_says_which_keys_it_read(agent: Agent, consul: RawKV) -> None:
     for prefix, where in (("", "and no kv_prefix is given"), ("cloud/", "below cloud/")):
         store = Store(Settings(port=agent.http_port, kv_prefix=prefix))
         for dry in (True, False, False):

@@ -275,7 +275,7 @@ def lossy(agent: Agent, consul: RawKV) -> Iterator[LossyProxy]:  # noqa: ARG001 
 
 @pytest.mark.parametrize("fate", [LOSE_REPLY, LOSE_REQUEST])
 @pytest.mark.parametrize("before", quick(2, (1, 6, 2, 3, 4, 5, 7, 8)))
-def test_what_is_lost_is_neither_done_twice_nor_told_twice(
+def test_what_is_lost_is_neither_done_twice_nor_reported_twice(
     consul: RawKV, settings: Settings, lossy: LossyProxy, fate: str, before: int
 ) -> None:
     expected, _writes, told = undisturbed(consul, settings, SMALL)

@@ -43,7 +43,7 @@ def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store,
 
 
 @pytest.mark.parametrize("state", ["kept", "running", "removing"])
-def test_what_an_old_tool_opened_while_a_rollout_runs_opens_nothing_when_the_old_keys_are_removed(
+def test_gates_that_an_old_tool_opened_during_a_rollout_admit_no_host_when_the_old_keys_are_removed(
     store: Store, consul: RawKV, state: str
 ) -> None:
     load(

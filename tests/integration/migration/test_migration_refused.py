@@ -52,9 +52,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_all_that_stands_in_the_way_is_reported_at_once_and_nothing_is_changed(
-    store: Store, consul: RawKV, dry: bool
-) -> None:
+def test_all_blockers_are_reported_at_once_and_nothing_is_changed(store: Store, consul: RawKV, dry: bool) -> None:
     load(consul, {**legacy_reports(HOSTS), **{key: value for key, (value, _why) in BAD.items()}})
     consul.put("config_state/enable_puppet/role/storage", "True")
     before = consul.tree()
@@ -75,7 +73,7 @@ def test_all_that_stands_in_the_way_is_reported_at_once_and_nothing_is_changed(
     assert consul.tree() == before
 
 
-def test_bytes_that_are_no_text_stand_in_the_way(store: Store, consul: RawKV) -> None:
+def test_bytes_that_are_no_text_block_the_migration(store: Store, consul: RawKV) -> None:
     load(consul, legacy_reports(HOSTS[:2]))
     # A name that is none either: Consul's transactions could not be told of it.
     assert consul.call("PUT", "kv/config_state/role/st%FFrage/enable_puppet", b"True")[0] == 200
@@ -98,7 +96,9 @@ def test_fixed_as_reported_it_goes_on(store: Store, consul: RawKV) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_what_comes_into_the_way_is_reported_with_what_was_done_before(store: Store, consul: RawKV, at: int) -> None:
+def test_a_blocker_that_appears_later_is_reported_with_what_was_done_before(
+    store: Store, consul: RawKV, at: int
+) -> None:
     load(consul, legacy_reports(list(names(compute=100))))
     writes = 0
 
@@ -154,7 +154,7 @@ WORDS = [
 
 @pytest.mark.parametrize("state", ["running", "removing", "nonsense"])
 @pytest.mark.parametrize(("what", "act"), WORDS)
-def test_planners_and_operators_words_are_refused_while_it_runs(
+def test_planners_and_operators_commands_are_refused_while_it_runs(
     store: Store, consul: RawKV, what: str, act: Any, state: str
 ) -> None:
     seed(consul, HOSTS[:3])
@@ -263,9 +263,7 @@ def test_a_newer_layout_is_refused_with_the_release_to_install(store: Store, con
     assert "Install the release that the other planners use." in refusal(store).message
 
 
-def test_what_a_newer_layout_made_of_the_ledger_is_not_told_to_be_deleted_and_nothing_is_held(
-    store: Store, consul: RawKV
-) -> None:
+def test_deletion_of_a_ledger_of_a_newer_layout_is_not_advised_and_nothing_is_held(store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS[:3])
     consul.put("upgrade/ledger", '{"schema": 2, "rollouts": []}')
     assert consul.call("PUT", f"kv/upgrade/schema?flags={2_014_003}", b"2")[0] == 200

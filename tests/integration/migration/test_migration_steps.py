@@ -136,7 +136,7 @@ def test_killed_at_every_boundary_between_and_within_steps_the_next_run_finishes
             assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}"
 
 
-def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(settings: Settings, consul: RawKV) -> None:
+def test_what_blocks_a_later_step_is_found_when_it_is_reached(settings: Settings, consul: RawKV) -> None:
     load(consul, legacy_reports(HOSTS[:2]) | {"running/versions/v1/web1": "{"})
     for dry in (True, False):
         with pytest.raises(UpgradeError) as caught:
@@ -158,9 +158,7 @@ def test_what_stands_in_the_way_of_a_later_step_is_seen_when_it_is_reached(setti
     assert json.loads(consul.get("upgrade/migration") or b"") == {"state": "kept", "from": 0, "to": 2}
 
 
-def test_what_comes_between_looking_and_locking_leaves_old_keys_kept_that_were(
-    settings: Settings, consul: RawKV
-) -> None:
+def test_a_write_between_reading_and_locking_leaves_the_kept_old_keys(settings: Settings, consul: RawKV) -> None:
     load(consul, legacy_reports(HOSTS[:2]))
     migrate(settings, target=1)
     before = consul.get("upgrade/migration")
@@ -182,7 +180,7 @@ def test_what_comes_between_looking_and_locking_leaves_old_keys_kept_that_were(
     assert consul.get("upgrade/schema") == b"2"
 
 
-def test_planners_that_know_no_layout_2_say_which_release_does(settings: Settings, consul: RawKV) -> None:
+def test_planners_that_do_not_support_layout_2_say_which_release_does(settings: Settings, consul: RawKV) -> None:
     load(consul, legacy_reports(HOSTS[:2]))
     migrate(settings)
     with pytest.raises(UpgradeError) as caught:

@@ -78,7 +78,7 @@ def test_a_pause_closes_whatever_the_gates_say_before_and_after_the_migration(st
 
 
 @pytest.mark.parametrize("count", [1, 5, 500])
-def test_it_costs_no_request_to_look_in_both_places(store: Store, consul: RawKV, count: int) -> None:
+def test_it_costs_no_request_to_read_both_places(store: Store, consul: RawKV, count: int) -> None:
     put_old(consul, {f"host/compute{number}": "false" for number in range(1, count + 1, 2)} | {"global": "true"})
     consul.put(f"{GATES}/global", "true")
     consul.put("upgrade/hold/", "")
@@ -97,7 +97,7 @@ def test_a_pause_that_can_not_be_read_is_a_pause(store: Store, consul: RawKV) ->
     assert "config_state/host/compute1/enable_puppet is 'maybe', an operator's pause" in found.reason
 
 
-def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_opens_them(
+def test_paused_roles_and_fleets_are_held_after_the_migration_and_no_rollout_admits_them(
     store: Store, consul: RawKV
 ) -> None:
     fleet = {**names(compute=2), **names(web=2)}
@@ -336,7 +336,7 @@ def test_what_a_hand_closed_before_the_first_rollout_is_held_by_it(store: Store,
     assert consul.get("upgrade/hold/host/compute2") is None
 
 
-def test_more_than_a_write_can_hold_are_refused_with_the_way_out(store: Store, consul: RawKV) -> None:
+def test_more_than_a_write_can_hold_are_refused_with_the_remedy(store: Store, consul: RawKV) -> None:
     hosts = names(compute=41)
     seed(consul, hosts, gates={f"host/{host}": "False" for host in hosts})
     before = consul.tree()
@@ -364,7 +364,7 @@ def test_where_old_gates_are_removed_along_fewer_are_held_in_one_write(kept: Sto
     assert consul.tree() == before
 
 
-def test_the_gate_behind_a_hold_goes_with_it(kept: Store, consul: RawKV) -> None:
+def test_the_legacy_gate_of_a_hold_is_removed_with_it(kept: Store, consul: RawKV) -> None:
     put_old(consul, {"host/compute2": "false"})
     consul.put("upgrade/hold/host/compute2", '{"by": "migrate_state.yml", "reason": "it was closed"}')
     assert not ask_gate(kept, {"compute2": "compute"})["compute2"].value

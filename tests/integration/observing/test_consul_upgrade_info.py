@@ -56,7 +56,7 @@ def test_it_counts_the_releases_of_the_agents(run: Runner, store: Store, consul:
     assert "agents: r2 on 2 hosts, r1 on 1 host" in shown
 
 
-def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: RawKV) -> None:
+def test_it_reports_the_state_of_each_host_and_why(run: Runner, store: Store, consul: RawKV) -> None:
     begin(store, consul)
     before = consul.tree()
     view, checked, one, unknown, wrong = run(
@@ -116,7 +116,7 @@ def test_it_tells_where_everybody_is_and_why(run: Runner, store: Store, consul: 
     assert wrong["failure"]["code"] == "bad_role_pattern"
 
 
-def test_a_hosts_story_has_its_record_and_all_that_touched_it(store: Store, consul: RawKV) -> None:
+def test_a_hosts_history_has_its_record_and_all_events_about_it(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     view = read_fleet(store, name="compute1")
     assert view.details is not None
@@ -137,7 +137,9 @@ def write_history(consul: RawKV, version: str, epochs: range) -> None:
     consul.put("current_version", version)
 
 
-def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_is(store: Store, consul: RawKV) -> None:
+def test_a_hosts_history_costs_what_the_current_rollout_costs_however_long_the_whole_one_is(
+    store: Store, consul: RawKV
+) -> None:
     for former in (200, 2000):
         consul.delete("", tree=True)
         seed(consul, names(compute=2))
@@ -153,7 +155,7 @@ def test_a_story_costs_what_the_current_rollout_costs_however_long_the_history_i
         assert details["older_events"] is True
 
 
-def test_a_story_has_the_whole_rollout_and_says_when_that_is_all(run: Runner, consul: RawKV) -> None:
+def test_a_hosts_history_has_the_whole_rollout_and_says_when_that_is_all(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     write_history(consul, "2", range(1, 301))
     found = run([info(name="compute1", history=0)])[0]["host"]
@@ -197,7 +199,7 @@ def test_an_empty_consul_is_reported_as_one(run: Runner, consul: RawKV) -> None:
     assert consul.tree() == {}
 
 
-def test_what_stops_a_planner_is_a_warning_to_who_only_looks(run: Runner, consul: RawKV) -> None:
+def test_what_stops_a_planner_is_a_warning_for_readers(run: Runner, consul: RawKV) -> None:
     seed(consul, names(compute=2), gates={"host/compute1": "Flase", "global": "False"})
     bad = {"epoch": 0, "version": "1", "instructions": {"rolling_rules": {"global": "-1"}}}
     consul.put("upgrade/ledger", json.dumps(bad))

@@ -70,7 +70,7 @@ def begin(store: Store, consul: RawKV) -> None:
     make_pass(store, PassRequest())
 
 
-def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV, promtool: str) -> None:
+def test_the_file_has_what_consul_has(run: Runner, store: Store, consul: RawKV, promtool: str) -> None:
     begin(store, consul)
     file = run.folder / "convoy.prom"
     before = consul.tree()
@@ -113,7 +113,7 @@ def test_the_file_tells_what_consul_has(run: Runner, store: Store, consul: RawKV
     checked(promtool, "check", "metrics", text=text)
 
 
-def test_a_second_look_changes_nothing_and_check_mode_tells_the_truth(
+def test_a_second_call_changes_nothing_and_check_mode_reports_the_same(
     store: Store, consul: RawKV, tmp_path: Path
 ) -> None:
     begin(store, consul)

@@ -51,7 +51,7 @@ def under_way(store: Store, computes: int) -> None:
 
 
 @pytest.mark.thorough
-def test_the_files_tell_what_consul_has_and_a_second_time_nothing_changes(
+def test_the_files_have_what_consul_has_and_a_second_time_nothing_changes(
     run: Runner, store: Store, consul: RawKV
 ) -> None:
     rolled(store, consul)
@@ -130,7 +130,7 @@ def test_a_host_that_failed_and_recovered_is_reported_in_all_three_files(
 
 
 @pytest.mark.thorough
-def test_without_a_rollout_there_is_nothing_to_tell(run: Runner, store: Store, consul: RawKV) -> None:
+def test_without_a_rollout_there_is_nothing_to_report(run: Runner, store: Store, consul: RawKV) -> None:
     rolled(store, consul)
     (found,) = run([write(folder=str(run.folder), kv_prefix="elsewhere")])
 

@@ -154,7 +154,7 @@ def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:
     assert outcome.plan.blocker is not None
 
 
-def test_a_host_that_never_was_well_is_behind(done: Store, consul: RawKV) -> None:
+def test_a_host_that_never_was_well_is_not_upgraded(done: Store, consul: RawKV) -> None:
     check(consul, "compute4", "critical")
     assert consul.delete("upgrade/health/compute4")
     with pytest.raises(UpgradeError, match="1 of 4 hosts are not upgraded to 2, such as compute4, so") as caught:

@@ -128,7 +128,7 @@ def slots_left(result: dict[str, Any]) -> int:
     return max(0, CAP - len(taken)) - len(let_through)
 
 
-def test_the_site_opens_two_hosts_when_nothing_is_bad(site: Site) -> None:
+def test_the_site_admits_two_hosts_when_nothing_is_bad(site: Site) -> None:
     site.restore()
     assert opened(site.call(PLAN)) == OPENED
 

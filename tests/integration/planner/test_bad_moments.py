@@ -67,7 +67,7 @@ def opened(consul: RawKV) -> set[str]:
     return {name.removeprefix("host/") for name, value in gates(consul).items() if value == "True" and "host/" in name}
 
 
-def test_a_planner_that_slept_admits_no_host_once_another_knows_that_a_budget_is_exhausted(
+def test_a_planner_that_slept_admits_no_host_once_another_has_recorded_that_a_budget_is_exhausted(
     store: Store, consul: RawKV
 ) -> None:
     begin(store, consul)
@@ -165,9 +165,7 @@ def test_a_host_that_starts_while_the_next_rollout_begins_gets_its_gate_back(
     write_report(store, HostReport("compute1", "3", "started", role="compute"))
 
 
-def test_a_host_that_had_ended_and_starts_behind_its_closed_gate_does_not_get_it_back(
-    store: Store, consul: RawKV
-) -> None:
+def test_a_host_that_had_ended_and_starts_with_a_closed_gate_does_not_get_it_back(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     upgrade(store, "compute1")
     make_pass(store, PassRequest("3", RULES, fleet=FLEET, replace="2"))

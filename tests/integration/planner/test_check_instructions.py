@@ -65,7 +65,7 @@ def test_lines_are_known_in_json_too_and_a_file_that_is_none_is_one_mistake(run:
 
 
 @pytest.mark.thorough
-def test_rules_that_can_be_read_are_looked_at_with_the_fleet(run: Runner) -> None:
+def test_rules_that_can_be_read_are_checked_against_the_fleet(run: Runner) -> None:
     stages = [{"name": "canary", "hosts": ["compute9"]}, {"name": "second", "roles": "compte"}]
     typo = {"rolling_rules": {"global": 1, "roles": {"compte": 1}}}
     order = {"controller": "compute"}
@@ -92,7 +92,7 @@ def test_rules_that_can_be_read_are_looked_at_with_the_fleet(run: Runner) -> Non
 
 
 @pytest.mark.thorough
-def test_nothing_to_look_at_and_a_bad_fleet_are_failures(run: Runner) -> None:
+def test_nothing_to_check_and_a_bad_fleet_are_failures(run: Runner) -> None:
     played = run([check(), check(instructions={}, fleet={"a/b": "web"})], environ=NOWHERE)
 
     assert [one["failure"]["code"] for one in played] == ["no_instructions", "bad_name"]

@@ -35,7 +35,7 @@ def comparable(result: dict[str, Any]) -> dict[str, Any]:
     return json.loads(re.sub(r'\\"since\\": \d+', "", json.dumps(kept)))
 
 
-def test_check_tells_what_a_call_would_do_and_writes_nothing(run: Runner, consul: RawKV) -> None:
+def test_check_reports_what_a_call_would_do_and_writes_nothing(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET, gates={"role/compute": "True", "host/compute1": "True"})
     before = consul.tree()
     task = plan(version="2", instructions=CONTROLLERS_FIRST)

@@ -130,7 +130,7 @@ def test_all_unreadable_gates_are_reported_at_once(store: Store, consul: RawKV) 
     assert error.message.endswith(" And 2 more.")
 
 
-def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_opens_nothing(store: Store, consul: RawKV) -> None:
+def test_a_planner_with_fewer_hosts_than_the_rollout_admits_no_host(store: Store, consul: RawKV) -> None:
     fleet = names(compute=3)
     make_pass(store, PassRequest(version="2", rules={"rolling_rules": {"global": 1}}, fleet=fleet))
     before = consul.tree()

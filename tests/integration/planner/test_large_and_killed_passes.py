@@ -25,7 +25,7 @@ CAP = 150
 REQUEST = PassRequest(version="2", rules={"rolling_rules": {"global": CAP}})
 
 
-def test_200_hosts_are_opened_in_one_pass(run: Runner, consul: RawKV) -> None:
+def test_200_hosts_are_admitted_in_one_pass(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET)
     (result,) = run([plan(version="2", instructions={"rolling_rules": {"global": 200}})])
     assert [one["host"] for one in result["transitions"]] == list(FLEET)

@@ -126,7 +126,7 @@ def test_all_hosts_that_write_all_the_time_stop_no_other_host(
     assert store.client.requests - before < 20
 
 
-def test_what_has_changed_its_word_meanwhile_is_not_published(
+def test_a_host_whose_record_changed_meanwhile_is_not_published(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(compute=3))
@@ -210,7 +210,7 @@ def test_many_records_of_the_largest_size_are_put_back_in_writes_that_have_room(
 
 
 @pytest.mark.parametrize("states", [("upgraded", "upgraded"), ("upgraded", "started")])
-def test_the_history_does_not_grow_with_every_word(store: Store, consul: RawKV, states: tuple[str, str]) -> None:
+def test_the_history_does_not_grow_with_every_record(store: Store, consul: RawKV, states: tuple[str, str]) -> None:
     seed(consul, names(compute=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}, "health": {"soak": 600}}))
     warnings: set[str] = set()

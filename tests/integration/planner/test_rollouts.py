@@ -236,7 +236,7 @@ def test_of_two_that_replace_the_same_rollout_at_once_one_wins_and_the_other_is_
     assert begun[-1]["reason"].endswith(f" asked for {theirs} in place of 1.5, which was running")
 
 
-def test_a_current_version_that_someone_else_set_has_to_be_confirmed(store: Store, consul: RawKV) -> None:
+def test_a_current_version_that_was_set_elsewhere_has_to_be_confirmed(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=2))
     go(store, "2", ONE_BY_ONE)
     consul.put("current_version", "7")

@@ -53,7 +53,7 @@ def hand_over_now(store: Store) -> None:
     hand_over(store, made.ledger, None, dry=False)
 
 
-def test_it_carries_a_rollout_to_its_end_and_stands_by_again(service: Start, store: Store, consul: RawKV) -> None:
+def test_it_carries_a_rollout_to_its_end_and_waits_for_the_next(service: Start, store: Store, consul: RawKV) -> None:
     one = service()
     one.says("standing_by", "no rollout has begun")
     assert until(lambda: running(consul)) == ["upgrade/planners/one"]
@@ -255,7 +255,7 @@ def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
 
 
 @pytest.mark.thorough
-def test_a_service_that_knows_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
+def test_a_service_with_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)
     one = service(fleet=dict.fromkeys(HOSTS, "web"))
     made = make_pass(store, PassRequest("2", ONE, fleet={**HOSTS, "web7": "web"}))
@@ -337,7 +337,7 @@ def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
 
 
 @pytest.mark.thorough
-def test_it_sends_notifications_and_tells_of_a_target_that_refuses(
+def test_it_sends_notifications_and_reports_a_target_that_refuses(
     service: Start, store: Store, consul: RawKV, tmp_path: Path
 ) -> None:
     received: list[dict[str, Any]] = []

@@ -51,7 +51,7 @@ def test_it_goes_on_until_all_are_upgraded_and_shows_every_change(run: Runner, s
 
 
 @pytest.mark.thorough
-def test_it_ends_when_nothing_can_move_and_says_why(run: Runner, store: Store, consul: RawKV) -> None:
+def test_it_ends_when_no_host_can_continue_and_says_why(run: Runner, store: Store, consul: RawKV) -> None:
     """Four fleets in one Consul, each stuck for a reason of its own, and one that an operator pauses half way."""
     for fleet in ("hold", "zero", "failed", "limit"):
         seed(consul, names(compute=2, web=1), prefix=f"{fleet}/")

@@ -96,7 +96,7 @@ def guarded_environ(guarded: Agent) -> dict[str, str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("plugin", "kind"), PLUGINS)
-def test_every_example_runs_as_it_stands(
+def test_every_example_runs_unchanged(
     plugin: str, kind: str, run: Runner, agent: Agent, consul: RawKV, request: pytest.FixtureRequest
 ) -> None:
     hosts = {**names(controller=1, storage=1), "compute7": "compute", "compute8": "compute"}

@@ -38,7 +38,7 @@ def test_nothing_else_of_a_page_is_rewritten() -> None:
     assert rewritten(page, ["new\n", ""]) == page.replace("old", "new")
 
 
-def test_what_is_not_compared_is_times_ids_and_looks() -> None:
+def test_times_ids_and_formatting_are_not_compared() -> None:
     one = "10:00:00 web1 started, service shop, step stop\n10:00:01 -- 2.0: web 0/2\nweb2 waits since 2026-01-01 10:00:00\n"
     other = "23:11:09 web1 started\nweb2 waits since 2027-11-21 01:02:03\n"
     assert comparable(one) == comparable(other)

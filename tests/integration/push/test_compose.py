@@ -151,7 +151,7 @@ def test_every_file_is_yaml_that_ansible_takes(run: Runner, roles: Roles, tmp_pa
 
 
 @pytest.mark.thorough
-def test_check_mode_writes_nothing_and_diff_mode_tells(run: Runner, roles: Roles, tmp_path: Path) -> None:
+def test_check_mode_writes_nothing_and_diff_mode_shows_it(run: Runner, roles: Roles, tmp_path: Path) -> None:
     one = tmp_path / "one"
     (checked,) = run([compose(one, roles)], check=True, diff=True)
     assert checked["changed"]
@@ -185,7 +185,7 @@ def test_what_is_gone_from_the_roles_is_deleted(run: Runner, roles: Roles, tmp_p
 
 
 @pytest.mark.thorough
-def test_a_folder_with_other_things_is_refused_and_left_alone(run: Runner, roles: Roles, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_left_alone(run: Runner, roles: Roles, tmp_path: Path) -> None:
     other, one = tmp_path / "other", tmp_path / "one"
     other.mkdir()
     (other / "letter.txt").write_text("dear")

@@ -42,7 +42,7 @@ def record(consul: RawKV, host: str = HOST) -> dict[str, Any]:
     return found
 
 
-def test_a_host_goes_through_its_units_and_is_upgraded(run: Runner, roles: Roles, consul: RawKV) -> None:
+def test_a_host_goes_through_its_task_groups_and_is_upgraded(run: Runner, roles: Roles, consul: RawKV) -> None:
     played = play(
         run,
         started(roles, FLEET, [HOST]),
@@ -197,7 +197,7 @@ def test_a_host_that_is_not_in_the_inventory_any_more_is_refused_by_name(
 
 
 @pytest.mark.thorough
-def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
+def test_a_host_goes_through_the_checkpoints_of_its_path_and_upgrades_a_provider(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
     consul.delete("running/versions/v1/", tree=True)
@@ -242,7 +242,7 @@ def test_a_host_goes_through_the_points_on_its_way_and_upgrades_a_provider(
 
 
 @pytest.mark.thorough
-def test_checkpoints_that_a_host_has_behind_it_are_not_run_again(run: Runner, roles: Roles, consul: RawKV) -> None:
+def test_checkpoints_that_a_host_has_finished_are_not_run_again(run: Runner, roles: Roles, consul: RawKV) -> None:
     task = "- command: x\n  tags: upgrade\n"
     checkpoints = {f"tasks/upgrade_to/{checkpoint}.yml": task for checkpoint in ("2.4", "2.6")}
     roles.add("db", {TASKS: task, META: 'upgrade_path: ["2.4", "2.6"]\n', **checkpoints})

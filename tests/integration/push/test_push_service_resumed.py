@@ -141,7 +141,7 @@ def _failed_then_restarted(services: PushServices, store: Store, order: dict[str
     make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[], restart=True))
 
 
-def test_a_failed_host_whose_turn_has_not_come_keeps_its_failure(
+def test_a_failed_host_that_is_not_yet_admitted_keeps_its_failure(
     services: PushServices, store: Store, consul: RawKV
 ) -> None:
     _failed_then_restarted(services, store, {"web": ["db"]})

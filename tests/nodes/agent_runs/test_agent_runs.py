@@ -18,7 +18,7 @@ from .one_node import FACTS, GATE, NODE, RELEASE, SOURCES, agent_run, bring_to, 
 pytestmark = pytest.mark.thorough
 
 
-def test_a_closed_gate_leaves_the_node_alone_and_tells_the_key(fleet: Fleet, node: Node) -> None:
+def test_a_closed_gate_leaves_the_node_alone_and_its_key_is_printed(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
     fleet.consul.put(GATE, "False")
@@ -75,7 +75,7 @@ def test_a_report_that_was_lost_is_made_up_for(fleet: Fleet) -> None:
     assert fleet.reported("v1") == {NODE}
 
 
-def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
+def test_check_mode_reports_what_would_be_done_and_does_nothing(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "changed by hand")
     fleet.consul.put("current_version", "v2")
@@ -91,7 +91,7 @@ def test_check_mode_tells_what_would_be_done_and_does_nothing(fleet: Fleet, node
     assert node.run("pgrep", "-f", "AnsiballZ_node_lock", check=False).stdout == ""
 
 
-def test_noop_lets_puppet_tell_and_nothing_else_happen(fleet: Fleet, node: Node) -> None:
+def test_with_noop_puppet_reports_and_nothing_else_happens(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.write(RELEASE, "changed by hand")
     fleet.consul.put("current_version", "v2")
@@ -128,7 +128,7 @@ def test_over_ssh_a_node_without_the_consul_library_says_what_to_do(fleet: Fleet
 
 
 @pytest.mark.usefixtures("node")
-def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_run_mends_it(fleet: Fleet) -> None:
+def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_run_fixes_it(fleet: Fleet) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v9")
     shown = agent_run(fleet, code=2)

@@ -201,7 +201,9 @@ def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Flee
     assert node.read(RELEASE) is None
 
 
-def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_it_is_let(fleet: Fleet, node: Node) -> None:
+def test_a_node_that_never_was_set_up_may_run_puppet_without_consul_if_the_settings_allow_it(
+    fleet: Fleet, node: Node
+) -> None:
     bring_to(fleet, "v1")
     forget(node)
     node.run("systemctl", "stop", "consul")

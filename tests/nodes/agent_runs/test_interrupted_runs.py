@@ -156,7 +156,7 @@ def test_two_runs_at_once_don_t_happen(fleet: Fleet, node: Node) -> None:
     assert fleet.record(NODE)["attempt"] == 1
 
 
-def test_a_run_that_was_killed_leaves_no_lock_behind(fleet: Fleet, node: Node) -> None:
+def test_a_run_that_was_killed_leaves_no_lock(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
     node.write("/root/slow", "")

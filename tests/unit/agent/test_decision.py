@@ -115,7 +115,7 @@ def test_puppet_is_due_at_its_own_interval() -> None:
     assert run(OPEN, replace(FACTS, now=1e6), puppet_interval=None) is None
 
 
-def test_puppet_that_could_not_run_is_let_in_and_tried_again_later() -> None:
+def test_puppet_that_could_not_run_is_not_kept_out_and_tried_again_later() -> None:
     due = replace(FACTS, now=3300.0, tried=PUPPET, not_before=3330.0)
     waiting = decide(SETTINGS, OPEN, due)
     assert (waiting.run, waiting.seconds, waiting.keeps_puppet_out) == (None, 30.0, False)

@@ -269,7 +269,7 @@ def test_a_report_that_is_refused_each_time_does_not_run_puppet_more_often(
     assert found.read().reason == "open: config_state/enable_puppet/global is True"
 
 
-def test_a_lost_report_behind_a_closed_gate_counts_as_no_run_of_puppet(tmp_path: Path, answers: Answers) -> None:
+def test_a_lost_report_with_a_closed_gate_counts_as_no_run_of_puppet(tmp_path: Path, answers: Answers) -> None:
     answers.put("config_state/enable_puppet/global", b"False")
     answers.put(RECORD, b'{"version": "v2", "state": "started"}')
     found = gate_reading(tmp_path, answers, splay=0)
@@ -443,7 +443,7 @@ def test_an_admitted_node_runs_a_job_until_it_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["the token of the node", None])
-def test_keys_that_the_token_may_not_read_any_more_are_a_doubt_and_let_no_puppet_in(
+def test_keys_that_the_token_may_no_longer_read_are_unknown_and_keep_puppet_out(
     token: str | None, tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept_out: list[str] = []

@@ -539,7 +539,7 @@ def test_garbage_is_read_or_named(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [10**15, MOST_EPOCH - 1, MOST_EPOCH])
-def test_a_ledger_with_an_epoch_that_no_planner_counted_to_is_paused_and_told(epoch: int) -> None:
+def test_a_ledger_with_an_epoch_that_no_planner_counted_to_is_paused_and_reported(epoch: int) -> None:
     ledger = json.dumps({**_LEDGER, "epoch": epoch}).encode()
     with MemoryConsul({**_FLEET, "upgrade/ledger": ledger}).in_place() as consul:
         store = Store(Settings())

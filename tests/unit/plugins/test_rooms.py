@@ -139,7 +139,7 @@ def imported(path: Path, top: Path = PLUGINS) -> Iterator[str]:
                 yield found.relative_to(top).as_posix()
 
 
-def test_every_file_stands_in_a_room() -> None:
+def test_every_file_is_in_a_room() -> None:
     assert {room for room, _path in files()} == set(ROOMS)
 
 
@@ -169,7 +169,7 @@ def test_a_room_has_three_to_twelve_files() -> None:
     assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
 
 
-def test_every_file_of_the_agent_stands_in_a_room_of_three_to_twelve_files() -> None:
+def test_every_file_of_the_agent_is_in_a_room_of_three_to_twelve_files() -> None:
     count = Counter(room for room, path in agent_files() if path.name != "__init__.py")
     assert set(count) == {room for room, _path in agent_files()} == set(AGENT_ROOMS)
     assert {room: number for room, number in count.items() if not 3 <= number <= 12} == {}
@@ -221,7 +221,7 @@ def is_allowed_in_agent(room: str, name: str) -> bool:
         "if TYPE_CHECKING:\n    from ..jobs.job import NodeJob",
     ],
 )
-def test_an_import_of_a_room_above_is_found_wherever_it_stands(tmp_path: Path, source: str) -> None:
+def test_an_import_of_a_room_above_is_found_wherever_it_is(tmp_path: Path, source: str) -> None:
     for room in AGENT_ROOMS:
         (tmp_path / room).mkdir(parents=True, exist_ok=True)
     file = tmp_path / "convoy_node/node/gate.py"

@@ -209,6 +209,6 @@ def test_the_examples_of_the_documents_fit() -> None:
         {"freezes": [{"from": "tomorrow", "to": "2027-01-01"}]},
     ],
 )
-def test_an_editor_tells_common_mistakes(rules: dict[str, Any]) -> None:
+def test_an_editor_reports_common_mistakes(rules: dict[str, Any]) -> None:
     assert said(rules)
     assert not fits(rules)

@@ -35,7 +35,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert [percentile([4, 1, 3, 2], percent) for percent in (1, 50, 95, 100)] == [1, 2, 4, 4]
 
 
-def test_a_history_of_former_rollouts_has_every_entry_once() -> None:
+def test_a_history_of_earlier_rollouts_has_every_entry_once() -> None:
     stored = dict(former_rollouts(3 * ENTRIES_OF_ROLLOUT, 100))
     entries = [json.loads(text) for key, text in stored.items() if key.startswith(KEYS.history)]
     assert [one["epoch"] for one in entries] == list(range(1, 3 * ENTRIES_OF_ROLLOUT + 1))
@@ -55,7 +55,7 @@ def test_the_history_of_a_fleet_under_way_admits_the_upgraded_hosts() -> None:
     assert json.loads(stored[KEYS.ledger])["epoch"] == len(entries)
 
 
-def test_processor_time_includes_what_a_process_leaves_behind() -> None:
+def test_processor_time_includes_orphaned_child_processes() -> None:
     orphan = "import os, time\nif os.fork() == 0 and os.fork() == 0:\n    while time.process_time() < 0.3: pass\n"
     cost = Measured(lambda: subprocess.run([sys.executable, "-c", orphan], check=True).returncode).end()
     assert cost.found == 0

@@ -82,7 +82,7 @@ def test_links_are_refused(install: Install, trusted: Path) -> None:
     assert f"{schema} is a symbolic link" in refusal("a", folder)
 
 
-def test_a_folder_behind_a_link_is_checked_too(install: Install, trusted: Path, tmp_path: Path) -> None:
+def test_the_target_folder_of_a_link_is_checked_too(install: Install, trusted: Path, tmp_path: Path) -> None:
     program = install("a", "true")
     moved = tmp_path / "commands.d"
     program.parent.rename(moved)

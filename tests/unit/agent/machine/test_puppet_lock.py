@@ -75,7 +75,7 @@ def test_the_agent_s_own_lock_keeps_puppet_out_and_holds_no_one(folders: list[st
     assert not (Path(folders[1]) / LOCK).exists()
 
 
-def test_an_agent_run_does_not_let_puppet_in_that_an_operator_disabled_with_a_similar_reason(
+def test_an_agent_run_does_not_enable_puppet_that_an_operator_disabled_with_a_similar_reason(
     folders: list[str],
 ) -> None:
     path = disable(folders, '{"disabled_message":"convoy.upgrade: its disk"}')

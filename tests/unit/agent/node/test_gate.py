@@ -98,7 +98,7 @@ def test_a_node_is_pending_only_if_a_rollout_closed_the_global_gate(value: bytes
     assert not answer(NODE, own, True).is_pending
 
 
-def test_it_knows_the_layout_of_the_collection() -> None:
+def test_it_has_the_layout_of_the_collection() -> None:
     assert NEWEST == SCHEMA
 
 

@@ -60,7 +60,7 @@ def test_enrolment_writes_each_of_them() -> None:
         assert {KINDS[f"puppet_gate_{name}"] for name in kept[f"puppet_gate_{group}"]} == {kind}
 
 
-def test_the_ways_to_consul_are_those_of_the_playbooks() -> None:
+def test_the_settings_for_consul_are_those_of_the_playbooks() -> None:
     variables = yaml.safe_load((ROOT / "playbooks/group_vars/all.yml").read_text())
     assert {f"upgrade_consul_{name}" for name in variables["upgrade_consul"]} == {
         name for name in KINDS if name.startswith("upgrade_consul_")
@@ -175,7 +175,7 @@ def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float,
         ({"token": "5e c2\x07e7"}, True),
     ],
 )
-def test_the_agent_refuses_the_ways_to_consul_that_agent_runs_refuse(
+def test_the_agent_refuses_the_settings_for_consul_that_agent_runs_refuse(
     options: dict[str, Any], is_refused: bool, tmp_path: Path
 ) -> None:
     file = write(tmp_path, {**GOOD, **{f"upgrade_consul_{name}": value for name, value in options.items()}})

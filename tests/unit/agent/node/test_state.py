@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "state/agent.json")
 
 
-def test_the_next_agent_knows_when_puppet_ran(file: str) -> None:
+def test_the_next_agent_reads_when_puppet_ran(file: str) -> None:
     assert PuppetRuns(file).last() is None
     PuppetRuns(file).note(ago=100)
     assert near(PuppetRuns(file).last(), time.monotonic() - 100)
@@ -62,7 +62,7 @@ def test_what_can_t_be_read_is_not_known(text: str, file: str) -> None:
     assert PuppetRuns(file).last() is None
 
 
-def test_on_a_full_disk_this_agent_still_knows_it(tmp_path: Path) -> None:
+def test_on_a_full_disk_this_agent_still_remembers_it(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no folder")
     runs = PuppetRuns(str(tmp_path / "state/agent.json"))
     runs.note()

@@ -319,7 +319,7 @@ def test_reasons_in_the_history_always_fit_into_a_transaction(hosts: int) -> Non
         HealthMark("größe", None, True),
     ],
 )
-def test_a_health_mark_comes_back_as_it_was(mark: HealthMark) -> None:
+def test_a_health_mark_is_decoded_as_it_was_encoded(mark: HealthMark) -> None:
     assert decode_health_mark(encode_health_mark(mark).encode()) == mark
     assert read({"upgrade/health/compute1": encode_health_mark(mark).encode()}).marks == {"compute1": mark}
 

@@ -132,7 +132,7 @@ def test_a_newer_record_that_can_not_be_read_supersedes_an_older_report() -> Non
     assert state(site).state == "failed"
 
 
-def test_a_host_that_failed_on_its_way_to_the_version_before_a_rollback_comes_back_step_by_step() -> None:
+def test_a_host_that_failed_during_the_upgrade_before_a_rollback_comes_back_step_by_step() -> None:
     site = one()
     site.current = OLD
     site.records[HOST] = HostRecord(NEW, FAILED, index=9)

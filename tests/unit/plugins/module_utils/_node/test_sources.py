@@ -36,7 +36,7 @@ def present(root: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in (root / "etc").rglob("*") if path.is_file()}
 
 
-def test_a_rollback_brings_the_former_ones_back_and_removes_the_others(root: Path) -> None:
+def test_a_rollback_restores_the_previous_ones_and_removes_the_others(root: Path) -> None:
     write_sources(V1, state(root))
     (root / "etc/apt/sources.list.d/mine.list").write_text("deb http://mine ./\n")
     assert write_sources(V1, state(root)) == []
@@ -55,7 +55,7 @@ def test_a_rollback_brings_the_former_ones_back_and_removes_the_others(root: Pat
     assert (root / "etc/apt/preferences.d/fleet.pref").stat().st_mode & 0o777 == 0o644
 
 
-def test_check_mode_tells_the_same_and_writes_nothing(root: Path) -> None:
+def test_check_mode_reports_the_same_and_writes_nothing(root: Path) -> None:
     write_sources(V1, state(root))
     before = present(root)
     dry = write_sources(V2, state(root), dry=True)

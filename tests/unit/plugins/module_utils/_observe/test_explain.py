@@ -63,7 +63,7 @@ def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_i
     ]
 
 
-def test_a_host_that_may_go_is_let_through_by_the_next_pass() -> None:
+def test_an_admissible_host_is_admitted_by_the_next_pass() -> None:
     one = under(fleet(compute=1), {})
     assert told(one, "compute1") == [
         FROM_OLD.format("compute1"),
@@ -169,7 +169,7 @@ def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argum
     assert sentences[-1] == "Until then it waits, and takes no slot."
 
 
-def test_a_host_that_holds_itself_is_not_told_to_end_the_holds_of_operators() -> None:
+def test_the_advice_for_a_host_that_holds_itself_does_not_end_the_holds_of_operators() -> None:
     one = under(fleet(compute=1), {})
     one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its disk is being replaced")
     sentences = told(one, "compute1")
@@ -195,7 +195,7 @@ def test_a_failed_host_with_an_agent_tries_again_by_itself() -> None:
     )
 
 
-def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
+def test_a_failed_host_keeps_its_slot_until_it_is_fixed() -> None:
     one = under(fleet(compute=1).failed("compute1"), {})
     one.records["compute1"] = replace(one.records["compute1"], times={"failed": 9_940}, service="nova", step="stop")
     assert told(one, "compute1")[1:] == [
@@ -206,7 +206,7 @@ def test_a_failed_host_keeps_its_slot_until_it_is_mended() -> None:
     ]
 
 
-def test_a_lost_host_is_to_be_mended_too() -> None:
+def test_a_lost_host_is_to_be_fixed_too() -> None:
     one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
     one.gated_at = 9_100
     sentences = told(one, "compute1")
@@ -217,7 +217,7 @@ def test_a_lost_host_is_to_be_mended_too() -> None:
     )
 
 
-def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
+def test_a_lost_host_is_not_reported_as_lost_since_its_start() -> None:
     one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
     one.gated_at = 9_100
     one.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 9_200})
@@ -227,7 +227,7 @@ def test_a_lost_host_is_not_said_to_be_lost_since_its_start() -> None:
     ]
 
 
-def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_try() -> None:
+def test_a_host_that_lost_its_health_is_not_reported_as_failed_at_an_earlier_try() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {"health": {"consul_checks": ["web"]}})
     one.records["compute1"] = HostRecord(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
     one.marks["compute1"] = HealthMark(NEW, 9_600, True, 9_500)
@@ -236,7 +236,7 @@ def test_a_host_that_lost_its_health_is_not_said_to_have_failed_at_an_earlier_tr
     assert sentences[1:3] == ["It is failed.", "Why: was upgraded, and now its check web is critical."]
 
 
-def test_a_held_host_that_was_let_through_does_not_begin() -> None:
+def test_a_held_host_that_was_admitted_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
     sentences = told(one, "compute1")
     assert "To change this: run ansible-playbook convoy.upgrade.unhold -e host=compute1." in sentences
@@ -267,7 +267,7 @@ def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
     ]
 
 
-def test_the_soak_of_a_host_goes_on_behind_a_hold() -> None:
+def test_the_soak_of_a_host_goes_on_during_a_hold() -> None:
     one = under(fleet(compute=1).upgraded("compute1").held("host/compute1"), {"health": {"soak": 60}})
     sentences = told(one, "compute1")
     assert not [text for text in sentences if "unhold" in text]
@@ -310,7 +310,7 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
     ]
 
 
-def test_a_fleet_that_is_not_given_whole_opens_nothing() -> None:
+def test_a_fleet_that_is_not_given_whole_admits_no_host() -> None:
     one = under(fleet(compute=2), {}, members={"compute": 3})
     assert told(one, "compute1")[-1].startswith("It waits until the whole fleet is given: role compute: 2 of its 3")
 
@@ -355,7 +355,7 @@ def test_an_upgraded_host_with_post_upgrade_tasks_is_not_done() -> None:
     assert told(one, "compute1")[-1] == "Its post-upgrade tasks follow once every host is upgraded."
 
 
-def test_what_keeps_passes_from_admitting_hosts_is_the_next_thing() -> None:
+def test_what_keeps_passes_from_admitting_hosts_comes_next() -> None:
     one = under(fleet(compute=1), {})
     reason = "config_state/enable_puppet/host/web9 is 'Flase'."
     found = explain("compute1", one.plan({}), one.snapshot(), GIVEN, [reason])

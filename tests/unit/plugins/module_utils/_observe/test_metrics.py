@@ -78,7 +78,7 @@ def test_stopped_has_a_sample_for_each_blocker_of_a_rollout_in_the_docs() -> Non
     assert reasons == re.findall(r"`(\w+)`", row)[2:] == re.findall(r"^\| `(\w+)` ", blockers, re.MULTILINE)
 
 
-def test_openings_are_counted_once_for_each_host_and_by_role() -> None:
+def test_admissions_are_counted_once_for_each_host_and_by_role() -> None:
     found = fleet(compute=3, controller=2)
     newest: dict[str, Any] = {"what": "open", "at": 300, "hosts": {"compute1": "again", "gone1": "left"}, "roles": {}}
     first: dict[str, Any] = {"what": "open", "at": 200, "hosts": {"compute1": "slot", "compute2": "slot"}}

@@ -160,7 +160,7 @@ def test_many_that_fail_together_are_reported_together_and_not_without_end() -> 
     assert found["text"].endswith(f"; and {MOST_FAILURES + 4} more.")
 
 
-def test_an_approval_is_asked_for_once_and_again_where_it_was_not_wanted_meanwhile() -> None:
+def test_an_approval_is_requested_once_and_again_where_it_was_not_needed_meanwhile() -> None:
     snapshot, hosts = rollout(compute=1).snapshot(), {"compute1": HostView("compute", None, "upgraded", NEW, "")}
     wants = Plan(version=NEW, hosts=hosts, stage="canary", needs_approval=True)
     first, told = pending_notifications(snapshot, wants, hosts, [], SentNotifications(9, stage="canary"))
@@ -220,7 +220,7 @@ def test_failures_of_an_aborted_rollout_are_not_sent_again_after_a_job() -> None
         assert sent.broken == ("compute2",)
 
 
-def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> None:
+def test_a_run_that_begins_sends_what_is_left_of_the_rollout_under_way() -> None:
     former = [entry(1, "begin"), entry(2, "complete")]
     now = [entry(3, "begin"), entry(4, "pause")]
     ledger = Ledger(4, NEW, OLD)
@@ -232,7 +232,7 @@ def test_a_run_that_begins_tells_what_is_left_of_the_rollout_on_its_way() -> Non
         assert caught_up(replace(ledger, state=state), former[1:]) == former[1:]
 
 
-def test_the_first_run_with_a_hook_begins_where_things_are() -> None:
+def test_the_first_run_with_a_hook_begins_at_the_current_state() -> None:
     site = rollout(compute=2).failed("compute2")
     snapshot, plan = site.snapshot(), site.plan()
     told = everything_sent(snapshot, plan, watched_hosts(snapshot, plan))

@@ -91,7 +91,7 @@ def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_
     )
 
 
-def test_a_host_that_an_interrupted_run_left_behind_needs_the_same_command_again() -> None:
+def test_a_host_of_an_interrupted_run_needs_the_same_command_again() -> None:
     site = rollout().opened("compute2", "compute3")
     site.records["compute2"] = HostRecord(NEW, STARTED, done=("stop/nginx",))
     # A pull host continues its services by itself.
@@ -154,7 +154,7 @@ def test_the_time_of_the_next_need_is_known_though_nothing_is_written() -> None:
     assert next_need_at(replace(fresh, now=at + 1), plan) is None
 
 
-def test_hosts_that_soak_behind_a_hold_need_no_one() -> None:
+def test_hosts_that_soak_during_a_hold_need_no_operator() -> None:
     rules = {"rolling_rules": {"roles": {"compute": 3}}, "health": {"soak": 60}}
     assert needs(rollout(rules).upgraded("compute1", "compute2", "compute3").held("global")) == []
 

@@ -64,7 +64,7 @@ def test_hosts_on_their_way_say_where_they_are_the_longest_first() -> None:
     ]
 
 
-def test_no_more_hosts_are_listed_than_anybody_could_see() -> None:
+def test_no_more_hosts_are_listed_than_the_limit() -> None:
     site = rollout(compute=MOST_FLIGHTS + 7)
     site.opened(*site.members)
 
@@ -103,7 +103,7 @@ def test_when_it_is_over(state: str, gate: str, over: bool, done: bool) -> None:
     assert (found.over, found.done) == (over, done)
 
 
-def test_what_belongs_to_a_former_rollout_ends_nothing() -> None:
+def test_what_belongs_to_an_earlier_rollout_ends_nothing() -> None:
     site = rollout(ABORTED, compute=1)
     site.current = "3.0"
 

@@ -138,7 +138,7 @@ def test_what_an_operator_asks_for(store: Store) -> None:
     assert told.code == "not_signed" and "/nowhere/key" in told.message
 
 
-def test_one_of_the_two_moves_the_fleet_at_a_time(store: Store, consul: FlaggedConsul) -> None:
+def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
     kept = dict(consul.keys)
     for act in (

@@ -92,7 +92,7 @@ def test_complete_sets_admit_no_one_while_a_host_is_busy() -> None:
     assert admit(finish(one_left, {"a": 1}))[0] == {"a": ("a3",)}
 
 
-def test_roles_without_a_waiting_host_are_not_looked_at_again() -> None:
+def test_roles_without_a_waiting_host_are_not_examined_again() -> None:
     start = position({"a": 1, "b": 2, "c": 0}, rolling_rules={"global": 1})
 
     assert start.next == {"a": 0, "b": 0}

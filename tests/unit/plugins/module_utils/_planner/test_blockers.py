@@ -36,7 +36,7 @@ def test_an_aborted_rollback_begins_again_as_one() -> None:
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])
-def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
+def test_an_operators_command_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
     site = fleet(compute=3).opened("compute1").started("compute1")
     site.ledger = Ledger(1, NEW, state=state, command=WORD)
     plan = site.plan({})
@@ -50,7 +50,7 @@ def test_an_operators_word_stops_all_and_lets_hosts_finish(state: str, goes_on: 
     assert site.plan({}).can_move is goes_on
 
 
-def test_a_word_on_another_rollout_stops_nothing() -> None:
+def test_a_command_for_another_rollout_stops_nothing() -> None:
     site = fleet(compute=1)
     site.ledger = Ledger(1, OLD, state=PAUSED)
     assert len(site.plan({}).admissions) == 1
@@ -73,7 +73,7 @@ def test_a_rollback_begins_with_the_hosts_that_changed_last() -> None:
     assert order(rollback(site), ONE) == ["compute2", "compute3", "compute1"]
 
 
-def test_hosts_that_broke_on_the_way_are_rolled_back_last_and_no_host_waits_for_them() -> None:
+def test_hosts_that_failed_during_the_upgrade_are_rolled_back_last_and_no_host_waits_for_them() -> None:
     site = fleet(compute=4).upgraded("compute1", "compute3")
     site.records["compute2"] = HostRecord(NEW, FAILED, error="no disk", times={FAILED: 500})
     plan = rollback(site, "compute2").plan({**ONE, "failure_rules": {"fleet": 1}})

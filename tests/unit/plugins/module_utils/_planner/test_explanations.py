@@ -94,7 +94,7 @@ def test_a_host_that_never_reported_says_so_beside_its_reason() -> None:
     )
 
 
-def test_nothing_is_wanted() -> None:
+def test_without_a_current_version_there_is_nothing_to_upgrade_to() -> None:
     site = fleet(compute=1)
     site.current = None
 
@@ -140,7 +140,7 @@ def test_a_gate_that_can_not_be_read_is_reported_first() -> None:
         ),
     ],
 )
-def test_a_cap_tells_its_key_and_who_takes_its_slots(rolling: dict[str, Any], reason: str) -> None:
+def test_a_cap_names_its_key_and_the_hosts_in_its_slots(rolling: dict[str, Any], reason: str) -> None:
     groups = {"group_mappings": {"all": "co"}} if "all" in rolling.get("roles", {}) else {}
     site = fleet(compute=9, controller=2).opened("controller1", "controller2")
 
@@ -155,7 +155,7 @@ def test_a_failed_host_is_among_those_that_take_a_slot() -> None:
     )
 
 
-def test_an_order_tells_which_hosts_are_waited_for_and_how_they_are() -> None:
+def test_an_order_names_the_hosts_that_are_waited_for_and_their_states() -> None:
     site = fleet(compute=1, controller=3, network=1).upgraded("controller1").failed("controller2").held("host/network1")
 
     assert site.plan({"role_order": {"compute": ["network", "controller"]}}).hosts[HOST].reason == (
@@ -189,7 +189,7 @@ def test_a_set_that_is_not_complete() -> None:
     }
 
 
-def test_a_host_that_runs_an_older_version_needs_no_words_about_it() -> None:
+def test_a_host_that_runs_an_older_version_is_pending() -> None:
     view = fleet(compute=1).running(OLD, HOST).plan(CLOSED).hosts[HOST]
 
     assert (view.version, view.state) == (OLD, "pending")

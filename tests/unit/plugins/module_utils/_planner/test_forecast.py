@@ -88,7 +88,7 @@ def test_a_role_of_which_nothing_is_known_takes_as_long_as_the_others() -> None:
     assert one.plan({"role_order": {"web": "compute"}}).wave_seconds == (40.0, 40.0)
 
 
-def test_where_no_host_has_told_no_time_is_given() -> None:
+def test_where_no_host_has_reported_no_time_is_given() -> None:
     one = took(fleet(compute=2), 30, "compute1", state=FAILED)
     one.records["compute2"] = HostRecord(OLD, UPGRADED, times={"started": 100, "upgraded": 90})
     assert one.plan({"rolling_rules": {"global": 1}}).wave_seconds == (0.0, 0.0)

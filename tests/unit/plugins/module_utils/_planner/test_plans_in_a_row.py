@@ -90,7 +90,7 @@ def test_nothing_is_kept_if_the_rollout_is_another_one() -> None:
     )
 
 
-def test_a_host_whose_time_may_have_come_is_looked_at_again() -> None:
+def test_a_host_that_may_have_become_admissible_is_examined_again() -> None:
     site = fleet(web=2).opened("web1")
     old = replace(site.snapshot(), now=100.0)
     old = replace(old, records={"web1": HostRecord(NEW, STARTED, times={STARTED: 90})})

@@ -134,7 +134,7 @@ def test_where_a_host_is_that_lost_its_health(post: str | None, roles: list[str]
     assert read_states(well, found.members, NOVA)["compute1"].state == expected.get(post, "upgrading")
 
 
-def test_a_host_is_behind_until_it_was_well_once() -> None:
+def test_a_host_is_without_post_upgrade_until_it_was_well_once() -> None:
     found = at(fleet(compute=3), compute1=None, compute2=None)
     marks = {"compute1": HealthMark(NEW, 100, upgraded=True), "compute2": HealthMark(NEW, 100)}
     snapshot = replace(found.snapshot(), marks=marks, checks={"compute1": CRITICAL, "compute2": CRITICAL})

@@ -39,7 +39,7 @@ def upgrading(site: Fleet) -> list[str]:
 # Caps
 
 
-def test_without_rules_everybody_goes_at_once_by_the_keys_of_the_roles() -> None:
+def test_without_rules_all_hosts_are_admitted_at_once_by_the_gates_of_the_roles() -> None:
     plan = fleet(compute=2, controller=1).plan()
 
     assert opened(plan) == ["compute1", "compute2", "controller1"]
@@ -70,7 +70,7 @@ def test_no_slot_is_left_while_failed_hosts_fill_the_cap() -> None:
     assert not plan.can_move
 
 
-def test_more_hosts_under_way_than_the_cap_allows_open_nothing_and_break_nothing() -> None:
+def test_with_more_hosts_under_way_than_the_cap_allows_no_host_is_admitted_and_nothing_fails() -> None:
     plan = fleet(compute=4).opened("compute1", "compute2", "compute3").plan(caps(compute=1))
 
     assert plan.admissions == ()
@@ -220,7 +220,7 @@ def test_a_host_started_for_another_version_keeps_its_slot_and_gets_its_gate_bac
     assert plan.waves == (("compute2",), ("compute1",), ("compute3",))
 
 
-def test_a_started_host_is_opened_once_only() -> None:
+def test_a_started_host_is_admitted_only_once() -> None:
     plan = fleet(compute=1).started("compute1", version="1.5").opened("compute1").plan(caps(compute=1))
 
     assert plan.admissions == ()
@@ -391,7 +391,7 @@ def test_a_hold_on_a_host_that_started_does_not_free_its_slot() -> None:
     assert plan.can_move
 
 
-def test_a_hold_on_a_host_that_was_opened_keeps_its_slot_but_nothing_moves() -> None:
+def test_a_hold_on_an_admitted_host_keeps_its_slot_but_nothing_moves() -> None:
     plan = fleet(compute=2).opened("compute1").held("host/compute1").plan(caps(compute=1))
 
     assert plan.admissions == ()
@@ -406,15 +406,15 @@ def test_a_held_host_is_passed_over_and_takes_no_slot() -> None:
     assert plan.status()["held"] == ["compute1"]
 
 
-def test_a_hold_on_everything_opens_nothing() -> None:
+def test_a_hold_on_everything_admits_no_host() -> None:
     assert fleet(compute=3).held("global").plan().admissions == ()
 
 
-def test_a_failed_host_of_a_former_rollout_may_go_again() -> None:
+def test_a_failed_host_of_an_earlier_rollout_is_admissible_again() -> None:
     assert opened(fleet(compute=1).failed("compute1", version=OLD).plan()) == ["compute1"]
 
 
-def test_without_a_current_version_nothing_is_opened() -> None:
+def test_without_a_current_version_no_host_is_admitted() -> None:
     site = fleet(compute=1)
     site.current = None
 
@@ -423,7 +423,7 @@ def test_without_a_current_version_nothing_is_opened() -> None:
     assert not site.plan().complete
 
 
-def test_hosts_that_another_way_has_opened_are_not_opened_again() -> None:
+def test_hosts_that_were_admitted_by_hand_are_not_admitted_again() -> None:
     site = fleet(compute=2, controller=1).gated("True", "role/compute")
 
     assert upgrading(site) == ["compute1", "compute2"]
@@ -490,7 +490,7 @@ def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:
 # Limit
 
 
-def test_a_limit_of_a_role_opens_no_other_and_plans_no_other() -> None:
+def test_a_limit_of_a_role_admits_no_other_and_plans_no_other() -> None:
     plan = fleet(compute=1, controller=2).plan(caps(everyone=1), limit=["controller"])
 
     assert plan.waves == (("controller1",), ("controller2",))
@@ -526,7 +526,7 @@ def test_the_scope_is_done_before_the_fleet_is() -> None:
     assert (plan.scope_done, plan.complete, plan.unfinished) == (True, False, ())
 
 
-def test_an_empty_limit_opens_nothing() -> None:
+def test_an_empty_limit_admits_no_host() -> None:
     assert fleet(compute=1).plan(limit=[]).admissions == ()
 
 
@@ -575,7 +575,7 @@ def test_the_forecast_leaves_out_what_a_stuck_host_keeps_from_going() -> None:
     assert plan.waves == (("controller2",),)
 
 
-def test_each_opening_tells_what_lets_it_go() -> None:
+def test_each_admission_names_the_rules_that_allow_it() -> None:
     rules = {
         **caps(compute=2, fleet="50%"),
         "role_order": {"compute": ["controller", "network"]},
@@ -635,7 +635,7 @@ def ledger(**members: int) -> Ledger:
     return Ledger(3, NEW, members=members)
 
 
-def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_is_never_complete() -> None:
+def test_a_planner_with_fewer_hosts_than_the_rollout_is_never_complete() -> None:
     site = fleet(compute=2).upgraded("compute1", "compute2")
     site.ledger = ledger(compute=3, network=1)
     plan = site.plan()
@@ -647,7 +647,7 @@ def test_a_planner_that_knows_fewer_hosts_than_the_rollout_has_is_never_complete
     )
 
 
-def test_a_planner_that_knows_more_hosts_than_the_rollout_had_misses_none() -> None:
+def test_a_planner_with_more_hosts_than_the_rollout_misses_none() -> None:
     site = fleet(compute=2, network=1).upgraded("compute1", "compute2", "network1")
     site.ledger = ledger(compute=1)
 

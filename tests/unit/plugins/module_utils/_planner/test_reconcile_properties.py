@@ -103,7 +103,7 @@ def test_every_host_is_in_exactly_one_of_six_states(site: Fleet, rules: Rules) -
 
 
 @given(FLEETS, RULES)
-def test_no_held_host_is_opened_nor_one_that_is_done_or_has_failed(site: Fleet, rules: Rules) -> None:
+def test_no_host_is_admitted_that_is_held_is_done_or_has_failed(site: Fleet, rules: Rules) -> None:
     states = site.states()
 
     for one in site.plan(rules).admissions:
@@ -114,7 +114,7 @@ def test_no_held_host_is_opened_nor_one_that_is_done_or_has_failed(site: Fleet, 
 
 
 @given(FLEETS, RULES)
-def test_the_keys_open_exactly_the_openings(site: Fleet, rules: Rules) -> None:
+def test_the_gates_open_for_exactly_the_admissions(site: Fleet, rules: Rules) -> None:
     plan = site.plan(rules)
     before, now = site.states(), after(site, plan).states()
     done = {"upgraded", "failed"}
@@ -142,7 +142,7 @@ def test_the_key_of_a_role_is_for_roles_without_a_cap_and_without_a_hold(site: F
 
 
 @given(FLEETS, RULES, st.data())
-def test_a_limit_opens_nothing_outside_of_it_and_nothing_that_would_not_go_without_it(
+def test_a_limit_admits_no_host_outside_of_it_and_none_that_would_not_be_admitted_without_it(
     site: Fleet, rules: Rules, data: st.DataObject
 ) -> None:
     names = sorted({*site.members, *site.members.values()})
@@ -194,7 +194,7 @@ def test_a_plan_says_whether_anything_can_still_move(site: Fleet, rules: Rules) 
 
 
 @given(FLEETS, RULES, st.integers(0, 2**32))
-def test_the_order_in_which_things_were_read_does_not_matter(site: Fleet, rules: Rules, seed: int) -> None:
+def test_the_order_of_the_reads_does_not_matter(site: Fleet, rules: Rules, seed: int) -> None:
     chance = random.Random(seed)
     mixed = Fleet(
         members=shuffled(site.members, chance),

@@ -64,7 +64,7 @@ def test_rules_that_leave_a_role_without_a_cap_are_refused(rolling: dict[str, An
 @pytest.mark.parametrize(
     "rolling", [{"global": "unlimited"}, {"global": 0}, {"fleet": 5}, {"roles": dict.fromkeys(MEMBERS, "unlimited")}]
 )
-def test_a_cap_for_every_role_or_the_word_for_none_is_enough(rolling: dict[str, Any]) -> None:
+def test_a_cap_for_every_role_or_the_value_for_unlimited_is_enough(rolling: dict[str, Any]) -> None:
     rules = parse({"rolling_rules": rolling})
     refuse_uncapped(rules, resolve(rules, MEMBERS))
 

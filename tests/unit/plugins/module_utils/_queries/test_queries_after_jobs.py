@@ -44,7 +44,7 @@ def explanation(store: Store, host: str) -> str:
     return " ".join(details["explanation"])
 
 
-def test_a_host_is_explained_in_words_of_a_job(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_is_explained_in_terms_of_a_job(store: Store, consul: FlaggedConsul) -> None:
     begin(store)
     assert "Next, it starts, runs the command and reports." in explanation(store, "web1")
     assert "If all commands succeed, it is admitted in wave" in explanation(store, "web3")

@@ -117,7 +117,7 @@ def test_after_a_restore_the_history_is_read_from_its_beginning(past: Past) -> N
     assert (past.history.current, past.history.former) == ([], [])
 
 
-def test_a_long_past_is_not_read_to_its_end(past: Past) -> None:
+def test_a_long_history_is_not_read_to_its_end(past: Past) -> None:
     for number in range(MOST_ROLLOUTS + 10):
         past.add("begin", str(number + 1))
         past.add("complete", str(number + 1))

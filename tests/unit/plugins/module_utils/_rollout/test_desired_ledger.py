@@ -129,7 +129,7 @@ def test_a_rollback_begins_without_naming_the_rollout_that_it_replaces() -> None
     assert (found.begins, found.replaces) == (True, None)
 
 
-def test_a_version_that_something_else_has_set_does_not_end_the_rollout_under_way() -> None:
+def test_a_version_that_another_process_has_set_does_not_end_the_rollout_under_way() -> None:
     there = fleet(LEDGER, NEXT)
     assert refusal(there, NEXT).code == "rollout_under_way"
     found = wanted(there, NEXT, replace=NEW)

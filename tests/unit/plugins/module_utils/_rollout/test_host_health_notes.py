@@ -56,7 +56,7 @@ def test_where_nothing_is_new_nothing_is_written() -> None:
 # Reports
 
 
-def test_what_a_host_says_in_its_record_alone_is_published_and_its_former_report_goes() -> None:
+def test_what_only_the_record_of_a_host_has_is_published_and_its_earlier_report_is_removed() -> None:
     changes, writes = noted(said(fleet(compute=2), "compute1"))
     assert changes == [
         Change("running/versions/2.0/compute1", None, "500"),
@@ -214,7 +214,7 @@ def test_a_host_that_says_so_in_its_record_alone_is_published_and_marked() -> No
     assert writes == 2
 
 
-def test_consul_is_asked_for_checks_only_where_the_rules_want_some() -> None:
+def test_checks_are_read_from_consul_only_where_the_rules_need_them() -> None:
     snapshot = fleet(compute=1).snapshot()
     assert with_checks(NOWHERE, snapshot, parse(SOAK)) is snapshot
     assert NOWHERE.client.requests == 0

@@ -94,7 +94,7 @@ def test_broken_yaml_is_reported_with_its_line(file: Path) -> None:
         ("a: 1\nb:\n  c: 1\n  c: 2\n", "line 4: "),
     ],
 )
-def test_a_key_that_stands_twice_is_refused_and_not_dropped(file: Path, text: str, where: str) -> None:
+def test_a_duplicate_key_is_refused_and_not_dropped(file: Path, text: str, where: str) -> None:
     file.write_text(text)
 
     assert refusal(file) == f"{where}duplicate key 'c' in one mapping; keep one of them"

@@ -170,7 +170,7 @@ def test_times_that_no_clock_shows_are_passed_over() -> None:
     assert "<svg" in html_page(found)
 
 
-def test_of_a_former_rollout_nothing_is_guessed() -> None:
+def test_of_an_earlier_rollout_nothing_is_guessed() -> None:
     later = {host: HostRecord("3", "upgraded", times={"started": 400, "upgraded": 500}) for host in MEMBERS}
 
     left = rollout_report(EVENTS, MEMBERS, later, {}, 390, is_current=False, is_whole=False)
@@ -193,7 +193,7 @@ def test_of_a_former_rollout_nothing_is_guessed() -> None:
     assert found["durations"]["compute"] == {"hosts": 1, "median": 70, "longest": 70}
 
 
-def test_of_a_former_rollout_hosts_tell_what_they_keep_of_it() -> None:
+def test_of_an_earlier_rollout_hosts_report_what_they_keep_of_it() -> None:
     trail = (StepStart(116, "nova", "stop"), StepStart(130, "nova", "start"))
     moves = {
         "controller1": HostRecord("2", "upgraded", times={"started": 115, "upgraded": 140}, trail=trail),
@@ -227,7 +227,7 @@ def test_a_host_without_a_record_is_upgraded_by_its_report() -> None:
     assert found["hosts"][0]["phases"][-1] == ["upgraded", 200, 250, "", ""]
 
 
-def test_an_end_is_the_same_whenever_it_is_looked_at() -> None:
+def test_an_end_is_the_same_whenever_it_is_read() -> None:
     events = [*EVENTS, entry(300, "complete", reason="every host is upgraded")]
     one, other = (rollout_report(events, MEMBERS, RECORDS, {}, now, is_current=True) for now in (400, 900))
 

@@ -71,7 +71,7 @@ def test_a_group_may_have_the_name_of_one_of_its_roles() -> None:
     assert found.roles_of("ceph") == ("ceph", "ceph_osd")
 
 
-def test_what_a_role_without_hosts_waits_for_counts_for_those_behind_it() -> None:
+def test_what_a_role_without_hosts_waits_for_counts_for_the_roles_after_it() -> None:
     found = order("compute controller", role_order={"compute": "network", "network": "fabric", "fabric": "controller"})
 
     assert found.waits["compute"] == ("controller",)

@@ -219,7 +219,7 @@ def test_times_and_dates_that_yaml_has_parsed_are_accepted() -> None:
         ("0", "00:00"),
     ],
 )
-def test_times_without_quotes_mean_in_yaml_what_they_look_like(written: str, meant: str) -> None:
+def test_times_without_quotes_have_their_literal_meaning_in_yaml(written: str, meant: str) -> None:
     (window,) = parse_windows(yaml.safe_load(f"[{{from: {written}, to: {written}}}]"))
     assert (window.plain()["from"], window.plain()["to"]) == (meant, meant)
 

@@ -120,7 +120,7 @@ def test_legacy_gates_are_removed_with_the_others_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("count", [100, 500])
-def test_legacy_gates_that_do_not_fit_are_removed_before_it_behind_closed_gates(count: int) -> None:
+def test_legacy_gates_that_do_not_fit_are_removed_first_while_gates_are_closed(count: int) -> None:
     hosts = {f"compute{number}": old_gate("host", f"compute{number}") for number in range(count)}
     roles = {"web": old_gate("role", "web"), "db": GateValue("cloud/config_state/role/db/enable_puppet", "false", 1, 6)}
     old = Gates(GateValue(OLD_GLOBAL, "true", index=5), roles, hosts)

@@ -88,7 +88,7 @@ def test_post_upgrade_tasks_come_last(roles: Roles) -> None:
     }
 
 
-def test_tasks_for_one_host_are_units_of_their_own(roles: Roles) -> None:
+def test_tasks_for_one_host_are_task_groups_of_their_own(roles: Roles) -> None:
     roles.add(
         "db", "".join(f"- command: c{n}\n  tags: [step3{o}]\n" for n, o in enumerate(["", ", once", ", once", ""]))
     )
@@ -122,7 +122,7 @@ def dropped(roles: Roles, more: str = "", tags: tuple[str, str] = ("", ""), **va
     return [sentence.replace(str(roles.folder), "R") for sentence in found]
 
 
-def test_the_same_task_of_two_services_runs_once_and_that_is_said(roles: Roles) -> None:
+def test_the_same_task_of_two_services_runs_once_and_that_is_reported(roles: Roles) -> None:
     assert dropped(roles, tags=("", ", cluster")) == [
         "R/db/tasks/upgrade_tasks.yml:1: left out of db, as web has the same task (R/web/tasks/upgrade_tasks.yml:1)."
     ]
@@ -151,7 +151,7 @@ def test_so_does_one_that_says_more_as_long_as_it_is_the_same(roles: Roles, more
         "  rescue:\n    - ansible.builtin.meta: flush_handlers\n",
     ],
 )
-def test_words_that_may_mean_another_thing_in_another_service_are_kept(roles: Roles, more: str) -> None:
+def test_tasks_that_may_differ_in_meaning_in_another_service_are_kept(roles: Roles, more: str) -> None:
     assert dropped(roles, more, given=1) == []
 
 

@@ -58,7 +58,7 @@ def test_the_validation_is_selected_by_the_tags_of_every_step_and_runs_no_task_w
     assert {"step1", "prepare", "step2", "stop", "upgrade", "start", "verify", "step0", "validate", "db"} <= {*db}
 
 
-def test_a_step_tells_the_push_daemon_of_every_task_by_its_tags(roles: Roles) -> None:
+def test_a_step_reports_every_task_to_the_push_daemon_by_its_tags(roles: Roles) -> None:
     roles.add("web", "- tags: [stop, x]\n  block:\n    - {tags: inner, x: 1}\n    - {x: 2}\n    - {x: 3}\n")
     begin, tasks = yaml.safe_load(files(roles, "web")["node/step3_upgrade.yml"])
     assert begin["convoy.upgrade.push_step"] == {

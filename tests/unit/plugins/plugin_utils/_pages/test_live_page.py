@@ -276,7 +276,7 @@ def test_the_same_state_is_no_change_for_who_writes_it_again(site: Site) -> None
     again.page.close()
 
 
-def test_a_fleet_that_shrinks_leaves_no_pages_behind(site: Site) -> None:
+def test_a_fleet_that_shrinks_leaves_no_outdated_pages(site: Site) -> None:
     site.update()
     assert (site.folder / "hosts/6.html").exists()
     for key in [one for one in site.consul.keys if "compute" in one.rpartition("/")[2]]:
@@ -373,7 +373,7 @@ def test_a_rollback_and_a_complete_rollout_are_shown(site: Site) -> None:
     assert [error.message for error in SCHEMA.iter_errors(site.state)] == []
 
 
-def test_a_folder_that_somebody_empties_is_filled_again(tmp_path: Path) -> None:
+def test_a_folder_that_is_emptied_is_filled_again(tmp_path: Path) -> None:
     folder = PageFolder(str(tmp_path))
     assert folder.write("hosts/1.html", "x") and folder.write("index.html", "y")
     assert not folder.write("index.html", "y")

@@ -119,7 +119,7 @@ def test_the_overview_names_the_job_its_command_and_the_states_of_jobs(midway: S
     assert re.search(r'failed</span> ?<span class="n" data-since="\d+" aria-live="off">[^<]*<', failure), failure
 
 
-def test_no_page_speaks_of_a_job_as_of_a_version(midway: Site) -> None:
+def test_no_page_describes_a_job_as_a_version(midway: Site) -> None:
     for file in ("index.html", *(f"hosts/{one.name}" for one in (midway.folder / "hosts").glob("*.html"))):
         text = (midway.folder / file).read_text().partition("<body>")[2].partition("<script>")[0]
         shown = words(re.sub(r"<[^>]*>", " ", text))
@@ -155,7 +155,7 @@ def test_each_host_has_its_state_and_its_last_output(midway: Site) -> None:
     )
 
 
-def test_a_host_that_waits_says_so_in_the_words_of_jobs(site: Site) -> None:
+def test_a_host_that_waits_is_described_in_terms_of_jobs(site: Site) -> None:
     begin(site.store)
     reports(site.consul, "web1", "started")
     ledger = site.consul.data("upgrade/ledger")
@@ -177,7 +177,7 @@ def test_hosts_that_a_job_is_not_for_have_no_part_in_it(site: Site) -> None:
     assert "all 3 hosts" in site.index
 
 
-def test_an_output_is_only_text_and_bounded(site: Site) -> None:
+def test_an_output_is_only_text_and_truncated(site: Site) -> None:
     site.begin(job("j1", hosts=("web1",)))
     site.ends("web1", "failed", exit_status=1, error=HOSTILE, output=HOSTILE + "x" * 10_000)
     site.update()

@@ -196,6 +196,6 @@ def test_a_job_that_can_not_go_on_is_not_continued() -> None:
     assert after_failure("command", "stuck", {**info, "blocker": {"code": "aborted"}}) == NextStep("status")
 
 
-def test_a_job_that_is_not_the_last_one_is_looked_up() -> None:
+def test_a_job_that_is_not_the_last_one_is_read() -> None:
     assert after_failure("command", "unknown_job", {}) == NextStep("status")
     assert after_failure("status", "unknown_job", {}) == NextStep(variables={"job": "last"})

@@ -47,7 +47,7 @@ def refused(roles: Roles, *services: str) -> str:
     return caught.value.message.replace(str(roles.folder), "R")
 
 
-def test_points_come_before_a_services_own_tasks_of_their_step_the_oldest_first(roles: Roles) -> None:
+def test_checkpoints_come_before_a_services_own_tasks_of_their_step_the_oldest_first(roles: Roles) -> None:
     both = "- command: a\n  tags: start\n- command: b\n"
     own = "- command: x\n  tags: upgrade\n- command: y\n  tags: start\n"
     add(roles, "db", {"2.10": both, "2.9": "- command: c\n", "2.10-rc1": both}, tasks=own)
@@ -93,7 +93,7 @@ def test_a_service_may_have_a_path_and_nothing_else(roles: Roles) -> None:
     }  # fmt: skip
 
 
-def test_what_a_point_runs_knows_its_version_and_is_ended_so_that_it_is_not_run_again(roles: Roles) -> None:
+def test_the_tasks_of_a_checkpoint_have_its_version_and_an_end_so_that_they_are_not_run_again(roles: Roles) -> None:
     add(roles, "db", {"2.4": "- command: look\n  tags: validate\n- command: x\n"})
     found = files_of(roles.compose({"node": ["db"]}), "/composed")
     (check,) = yaml.safe_load(found["node/step0_validate.yml"])
@@ -150,7 +150,7 @@ def test_paths_that_are_refused(roles: Roles, meta: str, text: str, message: str
     assert refused(roles, "db").startswith(message)
 
 
-def test_what_a_point_includes_is_named_from_the_folder_of_tasks(roles: Roles) -> None:
+def test_what_a_checkpoint_includes_is_named_from_the_folder_of_tasks(roles: Roles) -> None:
     add(roles, "db", {"2.4": "- include_tasks: upgrade_to/more.yml\n"})
     (roles.folder / "db/tasks/upgrade_to/more.yml").write_text(TASK)
     found = files_of(roles.compose({"node": ["db"]}), "/composed")
@@ -201,7 +201,7 @@ def test_a_provider_that_no_host_has_is_refused(roles: Roles) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "provider: true\n"])
-def test_more_points_than_a_record_can_say_are_refused(roles: Roles, more: str) -> None:
+def test_more_checkpoints_than_a_record_can_have_are_refused(roles: Roles, more: str) -> None:
     # The name of the service's own task group has 208 characters, and that of each checkpoint has six more.
     name, most = "s" * 200, [f"2.{at}" for at in range(101, 193)]
     path = "upgrade_path: [{}]\n" + more

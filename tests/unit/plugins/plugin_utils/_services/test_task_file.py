@@ -116,7 +116,7 @@ def test_a_dash_may_stand_alone(file: Path) -> None:
     ]
 
 
-def test_what_looks_like_a_comment_in_a_text_stays_in_it(file: Path) -> None:
+def test_a_number_sign_in_a_text_is_no_comment_and_stays(file: Path) -> None:
     first, second = read(
         file,
         """\

@@ -29,7 +29,7 @@ def composed(roles: Roles, meta: str, **entry: Any) -> VersionRules:
     return version_rules_from(plain["roles"]["x"]["version_rules"]["web"])
 
 
-def test_a_service_that_says_nothing_may_go_up_and_not_back(roles: Roles) -> None:
+def test_a_service_without_version_rules_may_be_upgraded_and_not_rolled_back(roles: Roles) -> None:
     found = composed(roles, "")
     assert found == VersionRules()
     assert found.at("allow_downgrade") == f"{roles.folder}/web/meta/upgrade.yml"
@@ -50,7 +50,7 @@ def test_what_a_role_says_of_it_wins_key_by_key(roles: Roles) -> None:
     assert found.at("allowed_from") == f"{roles.folder}/web/meta/upgrade.yml:1"
 
 
-def test_two_uses_of_a_service_may_have_ways_of_their_own(roles: Roles) -> None:
+def test_two_uses_of_a_service_may_have_upgrade_rules_of_their_own(roles: Roles) -> None:
     roles.simple("web", "start")
     services = ["web", {"service": "web", "name": "shop", "allow_downgrade": True}]
     plain = roles.compose({"x": services}).plain()["roles"]["x"]["version_rules"]

@@ -22,7 +22,7 @@ def closing(site: Fleet, *leases: str) -> list[tuple[str, str | None, str | None
     return [(one.key.removeprefix(KEYS.gates), one.before, one.after) for one in found]
 
 
-def test_open_hosts_are_closed_and_those_that_have_begun_go_on() -> None:
+def test_gates_of_admitted_hosts_are_closed_and_those_that_have_begun_go_on() -> None:
     site = fleet(compute=4).opened("compute1", "compute2", "compute3").started("compute2")
     assert closing(site) == [("host/compute1", "True", "False"), ("host/compute3", "True", "False")]
 
@@ -46,7 +46,7 @@ def test_gates_of_hosts_that_have_begun_are_left_as_they_are() -> None:
     assert closing(site) == []
 
 
-def test_a_host_that_was_let_through_and_is_silent_has_not_begun() -> None:
+def test_a_host_that_was_admitted_and_is_silent_has_not_begun() -> None:
     assert closing(fleet(compute=2).opened("compute1")) == [("host/compute1", "True", "False")]
 
 

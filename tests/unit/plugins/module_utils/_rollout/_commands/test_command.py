@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import current_user
 
 
-def test_a_word_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
+def test_a_command_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
     before = int(time.time())
     with_all, bare = command.Command("logins fail", "ann").plain(), command.Command().plain()
     assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}

@@ -58,14 +58,14 @@ def test_targets_that_can_not_exist_are_refused_before_a_request(whom: HoldTarge
 
 
 @pytest.mark.parametrize("reason", ["", "  \n"])
-def test_a_hold_without_a_reason_is_refused_before_anybody_is_asked(reason: str) -> None:
+def test_a_hold_without_a_reason_is_refused_before_any_request(reason: str) -> None:
     with pytest.raises(UpgradeError) as caught:
         set_holds(NOWHERE, HoldTargets(everything=True), reason)
     assert (caught.value.code, NOWHERE.client.requests) == ("no_reason", 0)
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_what_stands_nowhere_is_not_held(dry: bool) -> None:
+def test_without_consul_no_host_is_held(dry: bool) -> None:
     with pytest.raises(UpgradeError) as caught:
         set_holds(NOWHERE, HoldTargets(everything=True), "RAM test", dry=dry)
     assert caught.value.code == "unreachable"

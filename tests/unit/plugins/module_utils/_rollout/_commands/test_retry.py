@@ -23,7 +23,7 @@ DONE = ("stop/db", "upgrade/db@2.4")
 FRESH = HostRecord("2.10", RETRIED, attempt=0, times={RETRIED: 9})
 
 
-def test_what_was_done_of_the_same_move_stays() -> None:
+def test_what_was_done_of_the_same_rollout_stays() -> None:
     before = HostRecord("2.10", FAILED, "db", "start", 2, "broken", {FAILED: 5}, done=DONE, origin="2.2")
     after = put_back_record(before, "2.10", "2.2", 9)
     # The failure stays known, and counts under no budget any more.
@@ -47,7 +47,7 @@ def test_what_was_done_of_the_same_move_stays() -> None:
         ("2.10", "2.2", "2.2"),
     ],
 )
-def test_of_a_move_elsewhere_the_path_and_where_it_came_from_stay(
+def test_of_a_rollout_to_another_version_the_path_and_the_origin_stay(
     reported: str | None, origin: str | None, expected: str | None
 ) -> None:
     before = HostRecord("2.6", STARTED, "db", "start", 2, times={STARTED: 5}, done=DONE, origin=origin)
@@ -68,7 +68,7 @@ def test_what_belongs_to_the_host_stays(version: str, state: str) -> None:
     assert put_back_record(HostRecord(version, state, **of_host), "2.10", "2.8", 9).of_host() == of_host
 
 
-def test_what_says_nothing_of_a_move_leaves_nothing() -> None:
+def test_a_record_without_an_unfinished_rollout_leaves_nothing() -> None:
     unreadable = HostRecord("2.10", FAILED, done=DONE, origin="2.2", readable=False)
     over = HostRecord("2.8", UPGRADED, times={UPGRADED: 5})
     for before, former in ((None, ()), (unreadable, ()), (over, (over,))):

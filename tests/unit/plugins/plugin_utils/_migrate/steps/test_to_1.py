@@ -52,7 +52,7 @@ def wrong(keys: Mapping[str, str | bytes], **options: Any) -> list[str]:
     return [one.key for one in STEP.problems(found(keys, **options))]
 
 
-def test_of_a_host_at_two_versions_the_later_word_counts_once_it_has_begun() -> None:
+def test_of_a_host_at_two_versions_the_later_report_counts_once_it_has_begun() -> None:
     keys = {"running_version/v1/web1": "20.5", "running_version/v2/web1": "10.5"}
     assert wrong(keys) == ["running_version/v2/web1"]
     assert wrong(keys, begun=True) == []
@@ -75,7 +75,7 @@ def test_a_report_through_convoy_counts_where_it_is_the_later_one() -> None:
     assert wrong({**old, "running/versions/v2/web1": "20.5"}) == ["running/versions/v2/web1"]
 
 
-def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() -> None:
+def test_a_report_through_convoy_is_kept_whatever_the_clock_of_the_host_says() -> None:
     old, new, record = (
         {"running_version/v1/web1": "20.5"},
         {"running/versions/v2/web1": "10"},
@@ -87,7 +87,7 @@ def test_a_report_through_convoy_stands_whatever_the_clock_of_the_host_says() ->
     assert changes({**record, **old, **new}, begun=True)["running/versions/v1/web1"] == "20.5"
 
 
-def test_any_number_of_reports_of_the_past_is_removed_some_at_a_time() -> None:
+def test_any_number_of_outdated_reports_is_removed_some_at_a_time() -> None:
     past = {f"running/versions/v0.{number}/web1": f"{number}" for number in range(70)}
     now = found({**past, "running_version/v1/web1": "100"}, begun=True)
     while moves := STEP.moves(now):
@@ -99,7 +99,7 @@ def test_any_number_of_reports_of_the_past_is_removed_some_at_a_time() -> None:
 @pytest.mark.parametrize(
     "key", ["config_state/host/web\ufffd/enable_puppet", "config_state/enable_puppet/host/web\ufffd"]
 )
-def test_a_gate_whose_name_is_no_text_stands_in_the_way_and_is_not_moved(key: str) -> None:
+def test_a_gate_whose_name_is_no_text_is_a_blocker_and_is_not_moved(key: str) -> None:
     for begun in (False, True):
         assert wrong({key: "True"}, begun=begun) == [key]
     assert (changes({key: "True"}), STEP.removals(found({key: "True"}))) == ({}, [])
@@ -127,7 +127,7 @@ def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
 
 
 @pytest.mark.parametrize("text", UNSPOKEN)
-def test_a_record_in_which_the_host_said_nothing_leaves_it_waiting(text: str) -> None:
+def test_a_record_without_a_report_of_the_host_leaves_it_waiting(text: str) -> None:
     report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": text}
     assert STEP.waiting(found({**report, **record})) == ["web1"]
     assert STEP.waiting(found({"config_state/host/web1/enable_puppet": "True", **record})) == ["web1"]
