@@ -39,7 +39,7 @@ _EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_
 _AWAY = ("unreachable", "consul_error", "busy")
 # What an operator is told who comes too late, or in whose command Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
-_SAID = control.Command("under fire", fleet=FLEET)
+_OPERATOR = control.Command("under fire", fleet=FLEET)
 # A command in the details of a host, and those that the operator gives.
 _COMMAND = re.compile(r"\b(\w+)\.yml((?: -e [\w=,.-]*[\w=-])*)")
 _COMMANDS = ("retry", "unhold", "approve", "upgrade")
@@ -62,17 +62,17 @@ def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool
     :param insisting: whether each pass asks for the version and the rules, as a playbook does that is run again and again.
     """
     store = Store(settings)
-    wanted: dict[str, Any] = {"version": NEW, "rules": rules.given}
+    target: dict[str, Any] = {"version": NEW, "rules": rules.given}
     seen = 0
     while True:
         with patience():
             request: dict[str, Any] = {"fleet": FLEET, "epoch": shared.epoch.value}
             try:
-                outcome = make_pass(store, PassRequest(**request, **(wanted if insisting else {})))
+                outcome = make_pass(store, PassRequest(**request, **(target if insisting else {})))
             except UpgradeError as error:
                 if error.code != "no_rollout":
                     raise
-                outcome = make_pass(store, PassRequest(**request, **wanted))
+                outcome = make_pass(store, PassRequest(**request, **target))
             shared.epoch.value = outcome.ledger.epoch if outcome.ledger else 0
             # As in the module: the index of a deletion is in no key, so a read does not find it.
             seen = store.wait_for_change(max(seen, outcome.index), 1)
@@ -141,7 +141,7 @@ class Operator:
                 time.sleep(0.3)
             else:
                 with patience(*_TOO_LATE):
-                    getattr(self, self._chance.choice(self._plan.kind.words))()
+                    getattr(self, self._chance.choice(self._plan.kind.commands))()
                 time.sleep(self._chance.uniform(0.05, 0.4))
 
     def hold_on(self) -> None:
@@ -167,7 +167,7 @@ class Operator:
             is_back = snapshot.ledger is not None and snapshot.ledger.rollback
             done = sum(1 for one in snapshot.reports.values() if one.version == NEW)
             if not is_back and done >= (self._plan.rollback or 0):
-                control.roll_back(self._store, _SAID)
+                control.roll_back(self._store, _OPERATOR)
                 is_back = True
             if is_back:
                 self._gone_back = True
@@ -202,17 +202,17 @@ class Operator:
 
     def pause(self) -> None:
         """Pause for a moment."""
-        control.pause(self._store, _SAID)
+        control.pause(self._store, _OPERATOR)
         time.sleep(self._chance.uniform(0.1, 0.8))
-        self._until_done(lambda: control.resume(self._store, _SAID))
+        self._until_done(lambda: control.resume(self._store, _OPERATOR))
 
     def retry(self) -> None:
         """Put back what failed."""
-        control.retry(self._store, _SAID)
+        control.retry(self._store, _OPERATOR)
 
     def approve(self) -> None:
         """Approve whatever waits for it."""
-        control.approve(self._store, _SAID)
+        control.approve(self._store, _OPERATOR)
 
     def change(self) -> None:
         """Change the rules in the middle of the rollout."""
@@ -225,7 +225,7 @@ class Operator:
         """Abort, and begin again; the fleet is not taken back meanwhile."""
         if self._shared.target.value:
             return
-        control.abort(self._store, _SAID)
+        control.abort(self._store, _OPERATOR)
         time.sleep(self._chance.uniform(0, 0.5))
         self._begin_again()
 
@@ -249,13 +249,13 @@ class Operator:
             if ledger.state == "aborted":
                 self._begin_again()
             elif ledger.state == "paused":
-                control.resume(self._store, _SAID)
+                control.resume(self._store, _OPERATOR)
             elif len(self._plan.kind.rules) > 1 and {"freezes", "windows"} & set(ledger.instructions):
                 self._change_to(self._plan.kind.rules[0])
-            control.retry(self._store, _SAID)
+            control.retry(self._store, _OPERATOR)
             self._retry_unadmitted()
             if self._plan.kind.rules[0].canary:
-                control.approve(self._store, _SAID)
+                control.approve(self._store, _OPERATOR)
 
     def _follow_advice(self) -> None:
         """Give the command that the status names, and nothing else; but end a freeze, which only an operator's wish can."""
@@ -278,7 +278,7 @@ class Operator:
                 one for one in _COMMAND.finditer(" ".join(details["explanation"])) if one[1] in _COMMANDS and one[2]
             ]
             for one in found[:1]:
-                self._give(one[1], dict(word.split("=", 1) for word in one[2].split(" -e ")[1:]))
+                self._give(one[1], dict(variable.split("=", 1) for variable in one[2].split(" -e ")[1:]))
 
     def _give(self, playbook: str, variables: Mapping[str, str]) -> None:
         """Give the command of a playbook, as its modules do."""
@@ -288,11 +288,11 @@ class Operator:
             restart = variables.get("restart") == "true"
             make_pass(self._store, PassRequest(variables["version"], fleet=FLEET, restart=restart))
         elif playbook == "resume":
-            control.resume(self._store, _SAID)
+            control.resume(self._store, _OPERATOR)
         elif playbook == "approve":
-            control.approve(self._store, _SAID, variables["stage"])
+            control.approve(self._store, _OPERATOR, variables["stage"])
         elif playbook == "retry":
-            control.retry(self._store, _SAID, hosts or None)
+            control.retry(self._store, _OPERATOR, hosts or None)
         elif playbook == "unhold":
             end_holds(self._store, HoldTargets(variables.get("everything") == "true", roles, hosts))
         else:
@@ -310,7 +310,7 @@ class Operator:
         may_be = [*plan.hosts] if self._plan.restore else early
         hosts = [host for host in may_be if host in plan.hosts and plan.hosts[host].unadmitted]
         if hosts:
-            control.retry(self._store, _SAID, hosts)
+            control.retry(self._store, _OPERATOR, hosts)
 
 
 def be_operator(shared: Shared, settings: Settings, plan: Schedule) -> None:
@@ -347,7 +347,7 @@ class Nodes:
         self._may_be_lost = plan.restore
         # What each really runs, what it said last, and until when it is of no use.
         self._runs = dict.fromkeys(hosts, OLD)
-        self._said = dict.fromkeys(hosts, OLD)
+        self._reported = dict.fromkeys(hosts, OLD)
         self._out_until = dict.fromkeys(hosts, 0.0)
         self._flaps = 3
 
@@ -362,24 +362,24 @@ class Nodes:
                             self._agent_run(host, answer.version)
             time.sleep(self._chance.uniform(0.02, 0.2))
 
-    def _agent_run(self, host: str, wanted: str) -> None:
-        if self._runs[host] == wanted and self._said[host] == wanted:
-            self._after(host, wanted)
-        elif self._runs[host] == wanted and self._is_honest:
+    def _agent_run(self, host: str, goal: str) -> None:
+        if self._runs[host] == goal and self._reported[host] == goal:
+            self._after(host, goal)
+        elif self._runs[host] == goal and self._is_honest:
             # The answer to its last report was lost. It has nothing to do but report again, and is not down for that.
-            self._say(host, wanted, "upgraded")
+            self._report(host, goal, "upgraded")
         else:
-            self._upgrade(host, wanted)
+            self._upgrade(host, goal)
 
-    def _say(self, host: str, version: str, state: str, error: str | None = None) -> None:
+    def _report(self, host: str, version: str, state: str, error: str | None = None) -> None:
         # As on a node: a start rests on the admission of that moment, and what a host has done is its own word.
         role = self._hosts[host] if state == "started" else None
         # Nor does a node believe that its last report still stands before it has an answer.
-        self._said[host] = ""
+        self._reported[host] = ""
         write_report(self._store, HostReport(host, version, state, error=error, role=role, default=False))
-        self._said[host] = version if state == "upgraded" else ""
+        self._reported[host] = version if state == "upgraded" else ""
 
-    def _after(self, host: str, wanted: str) -> None:
+    def _after(self, host: str, goal: str) -> None:
         """Let a host that is done say so again, and now and then fall back to where it was.
 
         At the end of a night, a host repeats its report only in nights with a restore, which may have removed it.
@@ -390,12 +390,12 @@ class Nodes:
         luck = self._chance.random()
         if luck < 0.02 and self._flaps and not is_calm and not self._is_honest:
             self._flaps -= 1
-            self._runs[host] = OLD if wanted == NEW else NEW
-            self._say(host, self._runs[host], "upgraded")
+            self._runs[host] = OLD if goal == NEW else NEW
+            self._report(host, self._runs[host], "upgraded")
         elif luck < 0.1:
-            self._say(host, wanted, "upgraded")
+            self._report(host, goal, "upgraded")
 
-    def _upgrade(self, host: str, wanted: str) -> None:
+    def _upgrade(self, host: str, goal: str) -> None:
         """Do one thing that a host does in its upgrade."""
         luck = self._chance.random()
         if self._shared.calm.value:
@@ -404,31 +404,31 @@ class Nodes:
             self._out_until[host] = time.monotonic() + self._chance.uniform(6, 9)
             return
         elif self._chance.random() < self._kind.failing:
-            self._say(host, wanted, "failed", error="no disk")
+            self._report(host, goal, "failed", error="no disk")
             self._out_until[host] = time.monotonic() + self._chance.uniform(0.5, 2.5)
             return
         if luck < 0.15:
             # It dies here, and comes back later.
             return
-        self._say(host, wanted, "started")
+        self._report(host, goal, "started")
         if luck < 0.25:
             return
         if self._is_honest:
             luck = max(luck, 0.4)
         if luck < 0.33:
             # A word on what is not wanted (any more).
-            self._say(host, "0.9", "failed", error="a former life")
+            self._report(host, "0.9", "failed", error="a former life")
             return
         if luck < 0.4:
-            self._say(host, OLD if wanted == NEW else NEW, "upgraded")
+            self._report(host, OLD if goal == NEW else NEW, "upgraded")
             return
         if luck < 0.5:
-            self._say(host, wanted, "failed", error="no disk")
-            self._say(host, wanted, "started")
+            self._report(host, goal, "failed", error="no disk")
+            self._report(host, goal, "started")
             return
-        self._runs[host] = wanted
+        self._runs[host] = goal
         for _time in range(2 if luck < 0.6 else 1):
-            self._say(host, wanted, "upgraded")
+            self._report(host, goal, "upgraded")
 
 
 def be_nodes(

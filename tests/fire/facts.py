@@ -48,7 +48,7 @@ def holds_over(host: str) -> tuple[str, ...]:
     return (f"{HOLDS}global", f"{HOLDS}role/{FLEET[host]}", f"{HOLDS}host/{host}")
 
 
-def with_own_word(state: State, read: Mapping[str, tuple[str, int]]) -> State:
+def with_own_records(state: State, read: Mapping[str, tuple[str, int]]) -> State:
     """Return the keys of a moment, with what the hosts say of themselves as a planner has read it."""
     found = {key: entry for key, entry in state.items() if not key.startswith(HOSTS_OWN)}
     found.update({key: Entry(*pair) for key, pair in read.items() if key.startswith(HOSTS_OWN)})
@@ -91,7 +91,7 @@ class Facts:
             self._records[host] = data_of(self.state.get(f"{RECORDS}{host}"))
         return self._records[host]
 
-    def says(self, host: str, *states: str) -> bool:
+    def is_recorded_as(self, host: str, *states: str) -> bool:
         """Return whether a host's own account is of the wanted version, and in one of these states."""
         record = self.record(host)
         return record.get("version") == self.current and record["state"] in states
@@ -133,7 +133,7 @@ class Facts:
 
     def has_failed(self, host: str) -> bool:
         """Return whether a host has failed, also since it reported the wanted version, as a host that goes back to it may."""
-        return self.says(host, "failed") and (not self.has_reported(host) or self.has_left(host))
+        return self.is_recorded_as(host, "failed") and (not self.has_reported(host) or self.has_left(host))
 
     def has_failed_elsewhere(self, host: str) -> bool:
         """Return whether a host failed in an upgrade to another version, and nothing has been known of it since. A rollback brings it back."""
@@ -150,12 +150,12 @@ class Facts:
         if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
             return False
         gate, record = self.state.get(f"{GATES}host/{host}"), self.record(host)
-        heard = [gate.flags] if gate is not None and gate.value == "True" and gate.flags else []
+        seen_at = [gate.flags] if gate is not None and gate.value == "True" and gate.flags else []
         if record and (record["version"] == self.current or record["state"] == "started"):
-            heard += record["times"].values()
-        if not heard or not (is_open(self.state, host) or self.says(host, "started")):
+            seen_at += record["times"].values()
+        if not seen_at or not (is_open(self.state, host) or self.is_recorded_as(host, "started")):
             return False
-        return self.now - max(min(self.now, at) for at in heard) > self.rules.deadline + _SLACK
+        return self.now - max(min(self.now, at) for at in seen_at) > self.rules.deadline + _SLACK
 
     def is_broken(self, host: str) -> bool:
         """Return whether a host has to be counted under a budget."""
@@ -169,14 +169,14 @@ class Facts:
         if self.has_reported(host) and not self.has_left(host):
             return False
         times = record.get("times", {})
-        return self.says(host, "started") and times.get("failed", 0) > times.get("upgraded", 0)
+        return self.is_recorded_as(host, "started") and times.get("failed", 0) > times.get("upgraded", 0)
 
     def is_down(self, host: str) -> bool:
         """Return whether a host takes a slot."""
         if self.is_done(host):
             return False
         if self.is_excused(host) and (
-            self.has_failed(host) or not (is_open(self.state, host) or self.says(host, "started"))
+            self.has_failed(host) or not (is_open(self.state, host) or self.is_recorded_as(host, "started"))
         ):
             # It was broken before this rollback, and was not admitted again.
             return False

@@ -51,7 +51,7 @@ from .processes import Shared
 _SECOND = ("job_under_way", "rollout_under_way", "unknown_job", "overtaken", "aborted", "no_rollout", "not_running")
 # Commands, of which only the second one is repeatable.
 _ONCE, _REPEATABLE = "once", "again"
-_SAID = control.Command("under fire", fleet=FLEET)
+_OPERATOR = control.Command("under fire", fleet=FLEET)
 
 
 def be_planner(shared: Shared, settings: Settings) -> None:
@@ -84,9 +84,9 @@ def be_controller(shared: Shared, settings: Settings, rules: Mapping[str, Any], 
             elif chance.random() < 0.5:
                 make_pass(store, PassRequest(version=f"{number}.{count}", rules=rules, fleet=FLEET))
             elif chance.random() < 0.3:
-                control.abort(store, _SAID)
+                control.abort(store, _OPERATOR)
             else:
-                control.retry(store, _SAID)
+                control.retry(store, _OPERATOR)
         time.sleep(0.5 if shared.calm.value else chance.uniform(0.2, 2.0))
 
 
@@ -97,10 +97,10 @@ def _help(store: Store) -> None:
     if ledger is None:
         return
     if ledger.state in ("running", "paused"):
-        control.retry(store, _SAID)
+        control.retry(store, _OPERATOR)
         if ledger.version.startswith(f"job/{_ONCE}"):
             # What has failed of it does not run again.
-            control.abort(store, _SAID)
+            control.abort(store, _OPERATOR)
     elif ledger.state == "aborted" and not ledger.is_job:
         make_pass(store, PassRequest(version=ledger.version, fleet=FLEET, restart=True))
 
@@ -121,8 +121,8 @@ class _Consul:
                 found = self._client.read(keys, known=[folder] if folder else [])
             except Conflict:
                 return self.read(keys)
-            wanted = {*keys, folder}
-            return {one.key: ConsulKey(one.value, one.modify_index, one.flags) for one in found if one.key in wanted}
+            names = {*keys, folder}
+            return {one.key: ConsulKey(one.value, one.modify_index, one.flags) for one in found if one.key in names}
 
     def get(self, key: str) -> ConsulKey | None:
         return self.read([key]).get(key)

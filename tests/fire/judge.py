@@ -32,7 +32,7 @@ from .facts import (
     data_of,
     holds_over,
     is_open,
-    with_own_word,
+    with_own_records,
 )
 from .findings import Findings
 from .fleet import ALL, DATA, FLEET, NEW, OLD
@@ -84,7 +84,7 @@ class Judge:
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
         # Whose keys were looked at as a whole last.
-        self._looked_at: State | None = None
+        self._last_judged: State | None = None
         self.admissions = 0
         self.events: Counter[str] = Counter()
 
@@ -97,10 +97,10 @@ class Judge:
 
     def _always(self, step: Step) -> list[str]:
         """Return what is wrong with the keys of a moment, whichever process wrote them."""
-        is_as_before = self._looked_at is step.before and not any(
+        is_as_before = self._last_judged is step.before and not any(
             key.startswith((REPORTS, HISTORY, LEDGER)) or key.endswith(CURRENT) for key in step.changed()
         )
-        self._looked_at = step.after
+        self._last_judged = step.after
         if is_as_before:
             return []
         found = []
@@ -143,7 +143,7 @@ class Judge:
         rules = self._rules_of(after.get("instructions", {}))
         if rules is None:
             return [*found, f"no one gave the rules of epoch {after['epoch']}: {after['instructions']}"]
-        state = with_own_word(step.before, self._told(write)) if write.reading is not None else step.before
+        state = with_own_records(step.before, self._keys_read(write)) if write.reading is not None else step.before
         facts = Facts({**state, LEDGER: step.after[LEDGER]}, rules, self._now(write), self._steady)
         found += _of_ledger(event, before, after, changed)
         found += _of_history(step, after.get("instructions", {}), changed)
@@ -154,8 +154,8 @@ class Judge:
             found += _of_opening(event, before, step, facts)
             found += self._of_freshness(write)
         elif event["what"] == "begin" and after.get("rollback"):
-            word = [host for host in after.get("broken", ()) if facts.record(host).get("state") != "failed"]
-            found += [f"the rollback does not wait for {word}, which had not failed"] if word else []
+            not_failed = [host for host in after.get("broken", ()) if facts.record(host).get("state") != "failed"]
+            found += [f"the rollback does not wait for {not_failed}, which had not failed"] if not_failed else []
         elif event["what"] == "complete":
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
@@ -216,7 +216,7 @@ class Judge:
         is_started = (now.get("state"), now.get("version")) == ("started", version)
         return is_started and before[0].write.who == step.write.who
 
-    def _told(self, write: Write) -> dict[str, tuple[str, int]]:
+    def _keys_read(self, write: Write) -> dict[str, tuple[str, int]]:
         """Return the keys as the writer had read them."""
         assert write.reading is not None
         if write.reading not in self._read:
@@ -232,16 +232,16 @@ class Judge:
 
     def _latest(self, write: Write, event: Mapping[str, Any]) -> float:
         """Return the latest time that the writer's clock can have shown when it read: it may be set back before it writes."""
-        told = float(event["at"])
+        time = float(event["at"])
         if write.reading is None:
-            return told
-        return max(told, write.reading.at + self._most_ahead(write.who, write.reading.at))
+            return time
+        return max(time, write.reading.at + self._most_ahead(write.who, write.reading.at))
 
     def _order_of_writes(self, step: Step, write: Write) -> list[str]:
         """Return whether somebody wrote the ledger on top of what he had not seen."""
         if write.reading is None:
             return [f"{write.who} wrote the ledger without having read it"]
-        own = self._own.setdefault((write.who, write.reading), {self._told(write).get(LEDGER, ("", 0))[1]})
+        own = self._own.setdefault((write.who, write.reading), {self._keys_read(write).get(LEDGER, ("", 0))[1]})
         entry = step.before.get(LEDGER)
         last = entry.index if entry is not None else 0
         own.add(step.index)
@@ -252,12 +252,12 @@ class Judge:
         if write.reading is None:
             return []
         done = bisect_right(self._done_at, write.reading.at)
-        told = self._told(write)
+        read = self._keys_read(write)
         then = state_at(self._base, self._steps, self._done[done - 1] if done else 0)
         return [
-            f"{write.who} opened by {key} of index {told[key][1]}, which was at {entry.index} when it asked"
+            f"{write.who} opened by {key} of index {read[key][1]}, which was at {entry.index} when it asked"
             for key, entry in then.items()
-            if key in told and told[key][1] < entry.index
+            if key in read and read[key][1] < entry.index
         ]
 
     def _of_marks(self, event: Mapping[str, Any], write: Write, step: Step, rules: Rules) -> list[str]:
@@ -352,19 +352,21 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
         for key, (_before, after) in step.changed().items()
         if key.startswith(GATES) and after is not None and after.value == "True"
     }
-    told = {f"host/{host}" for host in event.get("hosts", {})} | {f"role/{role}" for role in event.get("roles", {})}
+    recorded = {f"host/{host}" for host in event.get("hosts", {})} | {f"role/{role}" for role in event.get("roles", {})}
     if event["what"] == "open":
-        found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(told - opened)]
+        found += [f"the event tells of {name}, and its gate was not opened" for name in sorted(recorded - opened)]
     elif event["what"] == "close":
         # A host that has begun or runs the version keeps a gate of its own when that of its role is closed.
         has_begun = [host for host in FLEET if facts.record(host) or facts.has_reported(host)]
-        told = {f"host/{host}" for host in has_begun if is_open(step.before, host)} & told
+        recorded = {f"host/{host}" for host in has_begun if is_open(step.before, host)} & recorded
     else:
-        told = set()
-    found += [f"the gate {name} was opened, and the event {event['what']} has it not" for name in sorted(opened - told)]
-    by_role = {host for host in FLEET if f"role/{FLEET[host]}" in told}
+        recorded = set()
+    found += [
+        f"the gate {name} was opened, and the event {event['what']} has it not" for name in sorted(opened - recorded)
+    ]
+    by_role = {host for host in FLEET if f"role/{FLEET[host]}" in recorded}
     for host in FLEET:
-        if is_open(step.after, host) and not is_open(step.before, host) and f"host/{host}" not in told | opened:
+        if is_open(step.after, host) and not is_open(step.before, host) and f"host/{host}" not in recorded | opened:
             found += [] if host in by_role else [f"{host} was opened by an event {event['what']} that does not name it"]
     return found
 
@@ -398,9 +400,9 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
     # Those that were broken before a rollback come after all others.
     due = [host for host in new if not facts.is_excused(host)]
     for host in [one for one in due if FLEET[one] in lasts]:
-        behind = [one for one in left if FLEET[one] in firsts and facts.stage_of(one) <= facts.stage_of(host)]
-        if behind:
-            found.append(f"{host} was opened before {behind}")
+        earlier = [one for one in left if FLEET[one] in firsts and facts.stage_of(one) <= facts.stage_of(host)]
+        if earlier:
+            found.append(f"{host} was opened before {earlier}")
     # The ledger has no number of a stage in a rollback.
     stage = min((facts.stage_of(host) for host in left), default=1) if back else facts.stage
     later = [host for host in sorted(fresh & set(due)) if facts.stage_of(host) > stage]
@@ -418,13 +420,13 @@ def _of_stage(
     latest: float,
 ) -> list[str]:
     """Return what is wrong with the end of a stage, or with its approval."""
-    behind = [host for host in facts.of(ALL) if facts.stage_of(host) == 0 and not facts.is_done(host)]
+    missing = [host for host in facts.of(ALL) if facts.stage_of(host) == 0 and not facts.is_done(host)]
     if event["what"] == "approve":
-        return [f"approved before {behind}"] if behind else []
+        return [f"approved before {missing}"] if missing else []
     was, now = before.get("stage", {}), after.get("stage", {})
     if now.get("number", 0) <= was.get("number", 0) or not facts.rules.canary or after.get("rollback"):
         return []
-    found = [f"the stage ended before {behind}"] if behind else []
+    found = [f"the stage ended before {missing}"] if missing else []
     if f"{APPROVALS}canary" not in step.before:
         found.append("the stage ended without approval")
     if "done_at" not in was or was["done_at"] + facts.rules.stage_soak > latest + 1:

@@ -118,7 +118,7 @@ class Child:
         return file.read_text() if file.exists() else ""
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """What it died of."""
         return self._file.read_text() if self._file.exists() else ""
 

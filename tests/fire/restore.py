@@ -33,14 +33,14 @@ _SECONDS = 30
 class Restorer:
     """Takes one snapshot, and restores it.
 
-    :param everybody: all that are at work, the planners among them.
+    :param children: all that are at work, the planners among them.
     """
 
-    def __init__(self, url: str, journal: Journal, planners: Sequence[Child], everybody: Sequence[Child]) -> None:
+    def __init__(self, url: str, journal: Journal, planners: Sequence[Child], children: Sequence[Child]) -> None:
         self._kv = RawKV(url)
         self._journal = journal
         self._planners = planners
-        self._everybody = everybody
+        self._children = children
         self._due = time.monotonic() + 3
         self._snapshot = b""
         self.restores: list[Restore] = []
@@ -61,12 +61,12 @@ class Restorer:
             return 0
         # A moment for those who are at work to see what there is.
         time.sleep(1.5)
-        for child in self._everybody:
+        for child in self._children:
             child.signal(signal.SIGSTOP)
         try:
             stopped = self._restore() if self._journal.is_quiet(20) else {}
         finally:
-            for child in self._everybody:
+            for child in self._children:
                 child.signal(signal.SIGCONT)
         self._expect_end(stopped)
         return len(self.restores)

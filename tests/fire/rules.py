@@ -128,7 +128,7 @@ class Kind:
     :param insisting: whether each planner names version and rules in each pass, or goes on with what the ledger says.
     :param failing: how likely a host fails, and stays so for a while.
     :param dying: how likely a host dies for longer than the deadline.
-    :param words: what the operator says; somebody else holds hosts meanwhile.
+    :param commands: what the operator says; somebody else holds hosts meanwhile.
     """
 
     name: str
@@ -136,18 +136,18 @@ class Kind:
     insisting: bool = False
     failing: float = 0.05
     dying: float = 0.0
-    words: Sequence[str] = ("pause",)
+    commands: Sequence[str] = ("pause",)
 
 
 def kinds(now: float) -> tuple[Kind, ...]:
     """Return the kinds of runs that begin at a time (unix seconds)."""
     return (
         Kind("caps", (CAPS,), insisting=True),
-        Kind("health", (HEALTH,), dying=0.08, words=("pause", "retry")),
-        Kind("budget", (BUDGET,), failing=0.25, words=("pause", "retry", "retry")),
-        Kind("stages", (PLANES, WIDER), words=("pause", "approve", "approve", "change")),
-        Kind("soak", (SOAK,), words=("pause", "retry")),
-        Kind("changes", (LOOSE, CAPS, FROZEN, shut(now)), words=("pause", "change", "change", "change", "abort")),
+        Kind("health", (HEALTH,), dying=0.08, commands=("pause", "retry")),
+        Kind("budget", (BUDGET,), failing=0.25, commands=("pause", "retry", "retry")),
+        Kind("stages", (PLANES, WIDER), commands=("pause", "approve", "approve", "change")),
+        Kind("soak", (SOAK,), commands=("pause", "retry")),
+        Kind("changes", (LOOSE, CAPS, FROZEN, shut(now)), commands=("pause", "change", "change", "change", "abort")),
     )
 
 
@@ -197,13 +197,13 @@ def seeded_kind(seed: int) -> Kind:
     deadline = chance.choice((None, None, 6))
     # Other caps and budgets can come at any time. What other stages and soaks mean in the middle is for the kinds above.
     rules = tuple(_seeded_rules(chance, canary, soak, deadline) for _ in range(2))
-    words = ("pause", "retry", "change", *(("approve", "approve") if canary else ()))
+    commands = ("pause", "retry", "change", *(("approve", "approve") if canary else ()))
     return Kind(
         "seeded",
         rules,
         failing=chance.choice((0.02, 0.1, 0.2)),
         dying=0.05 if deadline is not None else 0.0,
-        words=words,
+        commands=commands,
     )
 
 

@@ -36,7 +36,7 @@ from .watcher import Witness
 _SECONDS = 120
 _FIRE = 12
 # What is told of a violation: so many writes before it, and so many characters of each value.
-_MOST_TOLD, _MOST_VALUE = 12, 300
+_MOST_WRITES, _MOST_VALUE = 12, 300
 _PLANNERS, _NODES = 4, 3
 
 
@@ -97,19 +97,19 @@ class Run:
         prepare(be_planner.__module__)
         base = self._begin()
         planners, others = self._start()
-        everybody = [*planners, *others]
+        children = [*planners, *others]
         restorer = None
         if plan.restore:
-            restorer = Restorer(self._urls[0], self._journal, planners, everybody)
-        self._wait_until_at_work(everybody)
+            restorer = Restorer(self._urls[0], self._journal, planners, children)
+        self._wait_until_at_work(children)
         until = time.monotonic() + _FIRE
         faults = Faults(plan.seed, self._lab, planners, self._proxies, restorer, over=lambda: time.monotonic() > until)
         with Witness(self._urls) as witness:
             faults.run()
-            for child in everybody:
+            for child in children:
                 child.shared.calm.value = 1
-            self._wait(everybody, others[0], time.monotonic() + _SECONDS)
-            for child in everybody:
+            self._wait(children, others[0], time.monotonic() + _SECONDS)
+            for child in children:
                 child.kill()
             self._journal.is_quiet(20)
         for proxy in self._proxies:
@@ -119,7 +119,7 @@ class Run:
             result.faults["went back"] = restorer.went_back
             for problem in restorer.problems:
                 self._findings.at(None)(problem)
-        self._look_back(base, witness, restorer, everybody, result)
+        self._judge(base, witness, restorer, children, result)
         result.violations = self._findings.sentences()
         result.seconds = time.monotonic() - began
         return result
@@ -159,9 +159,9 @@ class Run:
         return planners, others
 
     @staticmethod
-    def _wait_until_at_work(everybody: Sequence[Child]) -> None:
+    def _wait_until_at_work(children: Sequence[Child]) -> None:
         until = time.monotonic() + 60
-        while not all(child.shared.ready.value for child in everybody):
+        while not all(child.shared.ready.value for child in children):
             assert time.monotonic() < until, "the processes did not start"
             time.sleep(0.02)
 
@@ -172,21 +172,21 @@ class Run:
         self._children.append(child)
         return child
 
-    def _wait(self, everybody: Sequence[Child], operator: Child, until: float) -> None:
+    def _wait(self, children: Sequence[Child], operator: Child, until: float) -> None:
         """Wait until the rollout is at its end, or a process is."""
         say = self._findings.at(None)
         while time.monotonic() < until:
-            dead = [child for child in everybody if child.code is not None]
+            dead = [child for child in children if child.code is not None]
             for child in dead:
-                why = "went_back" if child.code == WENT_BACK else child.last_words.strip().rpartition("\n")[2]
+                why = "went_back" if child.code == WENT_BACK else child.last_output.strip().rpartition("\n")[2]
                 say(f"{child.name} ended with {child.code}: {why}")
             if dead or self._is_over(operator):
                 return
             time.sleep(0.1)
         keys = once_led(self._lab.kv.texts)
-        wanted = (LEDGER, GATES, RECORDS, HOLDS, REPORTS)
-        at = {key: text for key, text in keys.items() if key.startswith(wanted)}
-        print(json.dumps(at, indent=1, sort_keys=True), *(child.name + "\n" + child.stacks() for child in everybody))
+        prefixes = (LEDGER, GATES, RECORDS, HOLDS, REPORTS)
+        at = {key: text for key, text in keys.items() if key.startswith(prefixes)}
+        print(json.dumps(at, indent=1, sort_keys=True), *(child.name + "\n" + child.stacks() for child in children))
         say(f"the rollout did not come to an end in {_SECONDS} s; the ledger is {keys.get(LEDGER)}")
 
     def _is_over(self, operator: Child) -> bool:
@@ -204,8 +204,8 @@ class Run:
             return NEW
         return OLD if operator.shared.target.value else None
 
-    def _look_back(
-        self, base: State, witness: Witness, restorer: Restorer | None, everybody: Sequence[Child], result: Result
+    def _judge(
+        self, base: State, witness: Witness, restorer: Restorer | None, children: Sequence[Child], result: Result
     ) -> None:
         """Judge all that was written."""
         assert becomes_whole(self._lab), "the cluster has no leader"
@@ -217,7 +217,7 @@ class Run:
             self._findings.at(None)(problem)
         for index, sentence in witness.against(base, steps):
             self._findings.at(index)(sentence)
-        clocks = {child.name: child for child in everybody}
+        clocks = {child.name: child for child in children}
         judge = Judge(
             base,
             steps,
@@ -229,21 +229,21 @@ class Run:
         judge.judge(self._findings)
         first = self._findings.first()
         if first is not None:
-            print("The writes before the first violation:", *_told(steps, first), sep="\n")
+            print("The writes before the first violation:", *_last_writes(steps, first), sep="\n")
         result.admissions, result.writes, result.events = judge.admissions, len(steps), judge.events
 
 
-def _told(steps: Sequence[Step], index: int) -> list[str]:
+def _last_writes(steps: Sequence[Step], index: int) -> list[str]:
     """Return the last writes up to an index, each with who made it and what it changed."""
-    told = []
-    for step in [one for one in steps if one.index <= index][-_MOST_TOLD:]:
-        told.append(f"index {step.index}, {step.write.who if step.write is not None else 'Consul itself'}:")
+    lines = []
+    for step in [one for one in steps if one.index <= index][-_MOST_WRITES:]:
+        lines.append(f"index {step.index}, {step.write.who if step.write is not None else 'Consul itself'}:")
         for key, (before, after) in step.changed().items():
             texts = [
                 f"{one.value[:_MOST_VALUE]!r} flags {one.flags}" if one is not None else "-" for one in (before, after)
             ]
-            told.append(f"    {key}: {' -> '.join(texts)}")
-    return told
+            lines.append(f"    {key}: {' -> '.join(texts)}")
+    return lines
 
 
 def _rules_of(plan: Schedule) -> Any:

@@ -7,7 +7,7 @@
     python tests/simulation --seed SEED [--without PART,...]
     python tests/simulation --job-seed SEED
 
-A night that fails is made smaller and told as a story, with the command that repeats it. The exit code is 1 if a night failed.
+A night that fails is made smaller and printed as a log, with the command that repeats it. The exit code is 1 if a night failed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "agent")]
 
 from simulation import job_night
 from simulation.night import PARTS, Result, run
-from simulation.shrink import shrink, told
+from simulation.shrink import described, shrink
 
-_MOST_TOLD = 5
+_MOST_PRINTED = 5
 # One night of jobs for so many others.
 _FOR_EACH_OF_JOBS = 20
 
@@ -46,11 +46,11 @@ def main() -> int:
         parser.error(f"--without: there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     if given.job_seed is not None:
         found = job_night.run(given.job_seed)
-        print(job_night.told(found) if found.violations else f"seed {found.seed} (jobs): nothing found")
+        print(job_night.described(found) if found.violations else f"seed {found.seed} (jobs): nothing found")
         return int(bool(found.violations))
     if given.seed is not None:
         result = run(given.seed, without)
-        print(told(result, without) if result.violations else f"seed {given.seed} ({result.kind}): nothing found")
+        print(described(result, without) if result.violations else f"seed {given.seed} ({result.kind}): nothing found")
         print(result.stuck)
         return int(bool(result.violations))
     of_jobs = given.job_nights if given.job_nights is not None else -(-given.nights // _FOR_EACH_OF_JOBS)
@@ -69,8 +69,8 @@ def many(first: int, nights: int, of_jobs: int) -> int:
             done += 1
             admissions += result.admissions if isinstance(result, Result) else 0
             failed += bool(result.violations)
-            if result.violations and failed <= _MOST_TOLD:
-                _tell(result)
+            if result.violations and failed <= _MOST_PRINTED:
+                _print(result)
             _show(done, len(tasks), failed, began)
     print(f"\n{nights} nights and {of_jobs} of jobs from seed {first}: {admissions} admissions, {failed} nights failed")
     return int(bool(failed))
@@ -81,8 +81,8 @@ def _run(task: tuple[bool, int]) -> Result | job_night.JobResult:
     return job_night.run(seed) if is_of_jobs else run(seed)
 
 
-def _tell(result: Result | job_night.JobResult) -> None:
-    print("\r" + (told(*shrink(result)) if isinstance(result, Result) else job_night.told(result)))
+def _print(result: Result | job_night.JobResult) -> None:
+    print("\r" + (described(*shrink(result)) if isinstance(result, Result) else job_night.described(result)))
 
 
 def _show(done: int, count: int, failed: int, began: float) -> None:

@@ -28,7 +28,7 @@ class Faults:
     """Injects faults for some time. Each is a thread, so that one may begin before another one has ended.
 
     :param to_kill: those that are killed, frozen, and get wrong clocks.
-    :param everybody: all that are at work, these among them. Each may be stopped for a moment.
+    :param actors: all that are at work, these among them. Each may be stopped for a moment.
     :param restores: whether a snapshot is taken and restored on the way.
     :param without: kinds of faults that are left out.
     """
@@ -38,7 +38,7 @@ class Faults:
         world: World,
         network: Network,
         to_kill: Sequence[Actor],
-        everybody: Sequence[Actor],
+        actors: Sequence[Actor],
         *,
         restores: bool,
         without: Collection[str] = (),
@@ -46,7 +46,7 @@ class Faults:
         self._world = world
         self._network = network
         self._to_kill = to_kill
-        self._everybody = everybody
+        self._actors = actors
         self._restores = restores
         self._snapshot: Snapshot | None = None
         self._due = 3.0
@@ -102,7 +102,7 @@ class Faults:
 
     def stop(self) -> None:
         """Let an actor sleep while others go on, and wake it up."""
-        self._stop(self._world.chance.choice(self._everybody), self._world.chance.uniform(0.3, 1.5))
+        self._stop(self._world.chance.choice(self._actors), self._world.chance.uniform(0.3, 1.5))
 
     def freeze(self) -> None:
         """Let an actor sleep for much longer, once in a night."""
@@ -169,12 +169,12 @@ class Faults:
             return
         self._restores = False
         seen = {one: one.shared.epoch.value for one in self._to_kill if one.process.is_alive}
-        for actor in self._everybody:
+        for actor in self._actors:
             actor.process.stop()
         self._world.wait(_QUIET)
         self._note("the snapshot is restored")
         self._network.restore(self._snapshot)
-        for actor in self._everybody:
+        for actor in self._actors:
             actor.process.go_on()
         self.count["restore"] += 1
         epoch = self._network.epoch()

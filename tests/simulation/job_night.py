@@ -31,7 +31,7 @@ from .world import Process, World
 
 _FAULTS, _SECONDS = 20.0, 60.0
 # So many faults before the end are told.
-_MOST_TOLD = 40
+_MOST_LINES = 40
 _CONTROLLERS, _PLANNERS, _NODES = 3, 2, 6
 CAP = 2
 RULES = {"rolling_rules": {"global": CAP}}
@@ -57,13 +57,13 @@ class JobResult:
     log: list[str] = field(default_factory=list)
 
 
-def told(result: JobResult) -> str:
+def described(result: JobResult) -> str:
     """Return what is printed of a failing night: what is wrong, what went wrong in Consul, and the command that repeats it."""
     return "\n".join(
         [
             f"seed {result.seed} (jobs) fails:",
             *(f"  {one}" for one in result.violations[:5]),
-            *(f"  {line}" for line in result.log[-_MOST_TOLD:]),
+            *(f"  {line}" for line in result.log[-_MOST_LINES:]),
             f"Next: .venv/bin/python tests/simulation --job-seed {result.seed}",
         ]
     )
@@ -93,7 +93,7 @@ class _Night:
             server.index += 1
             server.keys.put(key, Entry(base64.b64encode(value.encode()).decode(), server.index, 0))
         self._network = networks[world] = Network(world, server)
-        self._network.heard.append(self._judge)
+        self._network.listeners.append(self._judge)
         self._actors: list[Actor] = []
         self._ran = jobs.Ran()
 
@@ -146,8 +146,8 @@ class _Night:
         return bool(self._actors[0].shared.calm.value) and ledger.get("state") not in _UNDER_WAY
 
     def _state_of_all(self) -> str:
-        wanted = (_LEDGER, _JOB_GATES, _JOB_RECORDS, "upgrade/hosts/", "config_state/")
-        keys = {key: one.value for key, one in sorted(self._network.now.items()) if key.startswith(wanted)}
+        prefixes = (_LEDGER, _JOB_GATES, _JOB_RECORDS, "upgrade/hosts/", "config_state/")
+        keys = {key: one.value for key, one in sorted(self._network.now.items()) if key.startswith(prefixes)}
         return json.dumps(keys, indent=1)
 
     def _judge(self, step: Step) -> None:

@@ -41,7 +41,7 @@ _LEAST = 0.0002
 _OLD, _OLDEST = 1.0, 3.0
 
 
-class Told(Reading):
+class StateReading(Reading):
     """What a process was told, without the JSON of it.
 
     :param found: the keys of that moment.
@@ -64,7 +64,7 @@ class Line:
     :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
     :param lost_at: when a reply was lost last, because it was cut (seconds of the night).
     :param token: used instead of that of the process, if it is not empty.
-    :param told: thread -> what it was told last of all that a planner needs. Threads of one process plan by what they have read themselves.
+    :param readings: thread -> what it was told last of all that a planner needs. Threads of one process plan by what they have read themselves.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Line:
     lost_after: int = 0
     lost_at: float = float("-inf")
     token: str = ""
-    told: dict[Any, Told] = field(default_factory=dict)
+    readings: dict[Any, StateReading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +82,13 @@ class Sent:
     """A request on its way.
 
     :param at: when it was sent (unix seconds).
-    :param told: what its sender had been told by then.
+    :param reading: what its sender had read by then.
     """
 
     line: Line
     wait: Wait
     at: float
-    told: Told | None
+    reading: StateReading | None
     method: str
     path: str
     params: Mapping[str, str]
@@ -115,7 +115,7 @@ class Network:
     """All lines, and the server at their end. It notes every step of the keys.
 
     :param now: the keys as they are, ``base`` those of the beginning.
-    :param heard: called with each step.
+    :param listeners: called with each step.
     """
 
     def __init__(self, world: World, server: Server) -> None:
@@ -126,19 +126,19 @@ class Network:
         self.base: State = self._state()
         self.steps: list[Step] = []
         self.restores: list[Restore] = []
-        self.heard: list[Callable[[Step], None]] = []
+        self.listeners: list[Callable[[Step], None]] = []
         self.requests = 0
         # Sentences on requests that no code of the product may send.
         self.malformed: list[str] = []
         self._readings = 0
         # Prefix -> its blocking queries, and the index at which they were looked at last.
         self._blocked: dict[str, list[tuple[Blocked, Sent]]] = {}
-        self._looked_at: dict[str, int] = {}
+        self._answered_at: dict[str, int] = {}
         self._held: list[Sent] = []
         self._next_end: float | None = None
         self.now: State = self.base
         # The keys of the last seconds: since when they were so, as the server has them, and as the judge has them.
-        self._past: deque[tuple[float, Keys, State]] = deque([(0.0, server.keys.copy(), self.base)])
+        self._earlier: deque[tuple[float, Keys, State]] = deque([(0.0, server.keys.copy(), self.base)])
         # What the server's old keys are for the judge.
         self._old: State = self.base
 
@@ -157,7 +157,15 @@ class Network:
         self.requests += 1
         wait = world.new_wait()
         sent = Sent(
-            line, wait, self._clock(), line.told.get(wait.thread), method, path, dict(params), body, line.token or token
+            line,
+            wait,
+            self._clock(),
+            line.readings.get(wait.thread),
+            method,
+            path,
+            dict(params),
+            body,
+            line.token or token,
         )
         arrives = world.chance.uniform(_LEAST, line.delay)
         if line.is_cut:
@@ -173,9 +181,9 @@ class Network:
         if isinstance(found, _Broken):
             raise requests.exceptions.ConnectionError(str(found))
         answer: Answer = found[0]
-        told: Told | None = found[1]
-        if told is not None:
-            line.told[wait.thread] = told
+        reading: StateReading | None = found[1]
+        if reading is not None:
+            line.readings[wait.thread] = reading
         return answer
 
     def _clock(self) -> float:
@@ -199,15 +207,17 @@ class Network:
             self.malformed.append(
                 f"{sent.line.name} sent {sent.method} {sent.path}, and Consul answered {found.code}: {found.body[:_SHOWN]}"
             )
-        told = None
+        reading = None
         if sent.is_write:
             if found.code == 200:
-                write = Write(sent.line.name, sent.operations, sent.told, sent.at, server.index, True, True)
+                write = Write(sent.line.name, sent.operations, sent.reading, sent.at, server.index, True, True)
                 write.answered_at = self._clock()
                 self._note(before, write)
         elif sent.operations and found.code == 200 and any(one["Key"].endswith(_LEDGER) for one in sent.operations):
             self._readings += 1
-            told = Told(self._readings, sent.at, before if server.keys_for(request) is server.keys else self._old)
+            reading = StateReading(
+                self._readings, sent.at, before if server.keys_for(request) is server.keys else self._old
+            )
         elif server.index != index:
             self._note(before, None)
         if server.index != index:
@@ -216,7 +226,7 @@ class Network:
             sent.line.lost_after -= 1
             self._reply(sent, _Broken("the connection was reset"))
         else:
-            self._reply(sent, (found, told))
+            self._reply(sent, (found, reading))
         self._plan_expiry()
 
     def _reply(self, sent: Sent, what: Any) -> None:
@@ -232,9 +242,9 @@ class Network:
             return
         for prefix, queries in self._blocked.items():
             index = self.server.keys.index_below(prefix)
-            if not queries or index == self._looked_at.get(prefix):
+            if not queries or index == self._answered_at.get(prefix):
                 continue
-            self._looked_at[prefix] = index
+            self._answered_at[prefix] = index
             self._blocked[prefix] = [one for one in queries if not self._is_answered(*one)]
 
     def _is_answered(self, blocked: Blocked, sent: Sent) -> bool:
@@ -272,8 +282,8 @@ class Network:
         self._remember()
         step = Step(self.server.index, before, self.now, write, self._clock())
         self.steps.append(step)
-        for hear in self.heard:
-            hear(step)
+        for listener in self.listeners:
+            listener(step)
 
     def _state(self, before: State | None = None, write: Write | None = None) -> State:
         """Return the keys as the judge has them; after a write, only what it names is looked at."""
@@ -292,10 +302,10 @@ class Network:
 
     def _remember(self) -> None:
         """Keep the keys of now, with which a leader of the next seconds may answer default reads for a moment."""
-        past, now = self._past, self.world.now
-        past.append((now, self.server.keys.copy(), self.now))
-        while len(past) > 1 and past[1][0] < now - _OLDEST:
-            past.popleft()
+        earlier, now = self._earlier, self.world.now
+        earlier.append((now, self.server.keys.copy(), self.now))
+        while len(earlier) > 1 and earlier[1][0] < now - _OLDEST:
+            earlier.popleft()
 
     def lose_leader(self) -> None:
         """Let the leader be gone."""
@@ -308,7 +318,7 @@ class Network:
         server.sessions.renew_all(self.world.now)
         chance, now = self.world.chance, self.world.now
         known_at = now - chance.uniform(0.0, _OLDEST)
-        kept = [one for one in self._past if one[0] <= known_at] or [self._past[0]]
+        kept = [one for one in self._earlier if one[0] <= known_at] or [self._earlier[0]]
         _at, server.old, self._old = kept[-1]
         server.old_until = now + chance.uniform(0.0, _OLD)
         self.world.call(self._catch_up, server.old_until - now)
@@ -319,7 +329,7 @@ class Network:
 
     def _catch_up(self) -> None:
         """Answer the blocking queries that old keys have kept waiting."""
-        self._looked_at = {}
+        self._answered_at = {}
         self._unblock()
 
     def ledger(self) -> dict[str, Any]:
@@ -340,7 +350,7 @@ class Network:
         self._remember()
         self.restores.append(Restore(self.server.index, snapshot.index))
         self.steps.append(Step(self.server.index, before, self.now, None, self._clock(), is_restore=True))
-        blocked, self._blocked, self._looked_at = self._blocked, {}, {}
+        blocked, self._blocked, self._answered_at = self._blocked, {}, {}
         for one, sent in (pair for queries in blocked.values() for pair in queries):
             self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))
 

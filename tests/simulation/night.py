@@ -37,9 +37,9 @@ from .consul.keys import Entry
 from .consul.server import Server
 from .faults import KINDS, Faults
 from .network import Adapter, HTTPClient, Network, networks
+from .night_log import night_log
 from .notified import Hook, be_notifier
 from .status import StatusReader
-from .story import story
 from .world import Process, Thread, World
 
 _FAULTS = 12.0
@@ -68,7 +68,7 @@ class Result:
 
     :param kind: what its seed stands for.
     :param seconds: how long the night was.
-    :param story: what happened before the first violation, in lines.
+    :param log: what happened before the first violation, in lines.
     :param stuck: what there is to see of a rollout that did not end: keys, and where each process waits.
     """
 
@@ -80,7 +80,7 @@ class Result:
     requests: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-    story: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     stuck: str = ""
 
 
@@ -204,7 +204,7 @@ class Night:
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(_FAULTS))
         if self._is_honest and not plan.restore:
-            network.heard.append(self._over_the_caps)
+            network.listeners.append(self._over_the_caps)
         world.run(3600, lambda: not harness.is_alive or self._has_failed())
         if harness.error is not None:
             raise harness.error
@@ -218,8 +218,8 @@ class Night:
                 actor.start()
         for actor in self._actors:
             actor.shared.calm.value = 1
-        network.heard.append(lambda _step: self._look(others[0]))
-        self._look(others[0])
+        network.listeners.append(lambda _step: self._note_end(others[0]))
+        self._note_end(others[0])
         world.run(world.now + _SECONDS, lambda: self._is_complete or self._has_failed())
         self._wait_for_hook(faults)
         say = self._findings.at(None)
@@ -235,12 +235,12 @@ class Night:
             for problem in self._not_sent(faults):
                 say(problem)
             if not self._is_notified():
-                say(f"the end was not told within {_UNTIL_SENT:.0f} s: {[one['event'] for one in self._hook.told]}")
+                say(f"the end was not sent within {_UNTIL_SENT:.0f} s: {[one['event'] for one in self._hook.events]}")
         self._judge(faults, result)
         result.violations = self._findings.sentences()
         result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
         if result.violations:
-            result.story = story(network, faults.log, self._findings.first())
+            result.log = night_log(network, faults.log, self._findings.first())
         return result
 
     def _start(self) -> tuple[list[Actor], list[Actor]]:
@@ -263,7 +263,7 @@ class Night:
                 if f"push{n}" not in self._without:
                     others.append(self._actor(f"push{n}", self._be_push, plan, n))
         if self._is_read:
-            reader = StatusReader(self._network, self._rules_of, self._say_now)
+            reader = StatusReader(self._network, self._rules_of, self._report_now)
             others.append(self._actor("reader", reader.work, plan.seed))
         for n in range(1, _NOTIFIERS + 1):
             if self._has_notifiers and f"notifier{n}" not in self._without:
@@ -305,11 +305,11 @@ class Night:
         every = not any("notifier" in one for one in faults.killed)
         return [*self._hook.problems(self._network.now, every=every)]
 
-    def _say_now(self, sentence: str) -> None:
+    def _report_now(self, sentence: str) -> None:
         self._findings.at(self._network.server.index)(sentence)
 
     def _is_notified(self) -> bool:
-        return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.was_told_of_the_end
+        return not any(actor.name.startswith("notifier") for actor in self._actors) or self._hook.has_sent_the_end
 
     def _actor(self, name: str, act: Any, *arguments: Any) -> Actor:
         port = self._network.line(name, self._world.chance.choice((0.001, 0.005, 0.05)))
@@ -322,7 +322,7 @@ class Night:
             return False
         return any(one.process.error is not None and one.code not in _EXPECTED for one in self._actors)
 
-    def _look(self, operator: Actor) -> None:
+    def _note_end(self, operator: Actor) -> None:
         """Notice the end of the rollout."""
         target = NEW
         if self._plan.rollback is not None:
@@ -366,8 +366,8 @@ class Night:
         return self._down[2]
 
     def _stuck(self) -> str:
-        wanted = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS)
-        keys = {key: entry.value for key, entry in sorted(self._network.now.items()) if key.startswith(wanted)}
+        prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS)
+        keys = {key: entry.value for key, entry in sorted(self._network.now.items()) if key.startswith(prefixes)}
         stacks = "\n".join(f"{actor.name}:\n{actor.process.stacks()}" for actor in self._actors)
         return f"{json.dumps(keys, indent=1)}\n{stacks}"
 

@@ -18,29 +18,29 @@ from fire.replay import State
 from .world import World
 
 # What is told -> the events of the history that it may tell of. A budget pauses and resumes a rollout too.
-_TOLD = {"begin": ("begin",), "pause": ("pause", "budget"), "resume": ("resume", "budget")}
+_SENT = {"begin": ("begin",), "pause": ("pause", "budget"), "resume": ("resume", "budget")}
 
 
 class Hook:
     """Stands in the place of a hook, which would be another run of Ansible. It remembers what it was told.
 
-    :param told: the events, in order.
+    :param events: the events, in order.
     """
 
     def __init__(self, world: World) -> None:
         self.file = "hook.yml"
-        self.told: list[Mapping[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
         self._world = world
 
     def call(self, event: Mapping[str, Any]) -> None:
         """Take an event, which takes a moment."""
         self._world.wait(self._world.chance.uniform(0.01, 0.2))
-        self.told.append(event)
+        self.events.append(event)
 
     @property
-    def was_told_of_the_end(self) -> bool:
+    def has_sent_the_end(self) -> bool:
         """Whether the last rollout was told to have come to its end."""
-        names = [event["event"] for event in self.told if event["event"] in ("begin", "end")]
+        names = [event["event"] for event in self.events if event["event"] in ("begin", "end")]
         return names[-1:] == ["end"]
 
     def problems(self, state: State, *, every: bool) -> Iterator[str]:
@@ -50,18 +50,18 @@ class Hook:
         :param every: whether some notifier was at work all the time.
         """
         history = {int(key[len(HISTORY) :]): data_of(entry) for key, entry in state.items() if key.startswith(HISTORY)}
-        told = {(event["epoch"], event["event"]) for event in self.told}
-        for epoch, name in sorted(told):
+        sent = {(event["epoch"], event["event"]) for event in self.events}
+        for epoch, name in sorted(sent):
             # Entries of rollouts that are not kept are gone.
             if (
                 epoch >= min(history, default=0)
-                and name in _TOLD
-                and history.get(epoch, {}).get("what") not in _TOLD[name]
+                and name in _SENT
+                and history.get(epoch, {}).get("what") not in _SENT[name]
             ):
-                yield f"{name} of epoch {epoch} was told, and the history has {history.get(epoch, {}).get('what')}"
+                yield f"{name} of epoch {epoch} was sent, and the history has {history.get(epoch, {}).get('what')}"
         for epoch, event in sorted(history.items()):
-            if every and event["what"] in _TOLD and (epoch, event["what"]) not in told:
-                yield f"{event['what']} of epoch {epoch} was not told"
+            if every and event["what"] in _SENT and (epoch, event["what"]) not in sent:
+                yield f"{event['what']} of epoch {epoch} was not sent"
 
 
 def be_notifier(_shared: Any, settings: Any, hook: Any, world: World) -> None:

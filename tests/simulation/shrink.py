@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from .night import PARTS, Result, run
-from .story import kind_of
+from .night_log import kind_of
 
 
 def shrink(result: Result, again: Callable[[int, Collection[str]], Result] = run) -> tuple[Result, tuple[str, ...]]:
@@ -16,7 +16,7 @@ def shrink(result: Result, again: Callable[[int, Collection[str]], Result] = run
 
     :param result: the failing night.
     """
-    wanted = {kind_of(one) for one in result.violations}
+    kinds = {kind_of(one) for one in result.violations}
     smallest, without = result, ()
     is_smaller = True
     while is_smaller:
@@ -25,19 +25,19 @@ def shrink(result: Result, again: Callable[[int, Collection[str]], Result] = run
             if part in without:
                 continue
             tried = again(result.seed, (*without, part))
-            if wanted & {kind_of(one) for one in tried.violations}:
+            if kinds & {kind_of(one) for one in tried.violations}:
                 smallest, without, is_smaller = tried, (*without, part), True
     return smallest, without
 
 
-def told(result: Result, without: Collection[str]) -> str:
-    """Return what is printed of a failing night: what is wrong, its story, and the command that repeats it."""
+def described(result: Result, without: Collection[str]) -> str:
+    """Return what is printed of a failing night: what is wrong, its log, and the command that repeats it."""
     more = f" --without {','.join(without)}" if without else ""
     return "\n".join(
         [
             f"seed {result.seed} ({result.kind}) fails:",
             *(f"  {one}" for one in result.violations[:5]),
-            *(f"  {line}" for line in result.story),
+            *(f"  {line}" for line in result.log),
             f"Next: .venv/bin/python tests/simulation --seed {result.seed}{more}",
         ]
     )

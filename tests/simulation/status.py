@@ -42,7 +42,7 @@ class StatusReader:
     ) -> None:
         """Begin without a look."""
         self._network, self._rules_of, self._say = network, rules_of, say
-        self.looks = 0
+        self.reads = 0
 
     def work(self, _shared: Shared, settings: Settings, seed: int) -> None:
         """Read until killed."""
@@ -50,10 +50,10 @@ class StatusReader:
         while True:
             with patience():
                 view = read_fleet(store, fleet=FLEET)
-                told = self._network.lines[settings.port].told.get(getcurrent())
-                if told is not None:
-                    self.looks += 1
-                    for sentence in self._mistakes(view, told.state):
+                reading = self._network.lines[settings.port].readings.get(getcurrent())
+                if reading is not None:
+                    self.reads += 1
+                    for sentence in self._mistakes(view, reading.state):
                         self._say(f"the status says {sentence}")
             runtime.sleep(chance.uniform(0.3, 2.0))
 
@@ -97,5 +97,5 @@ def _of_host(facts: Facts, host: str, shown: str) -> Iterator[str]:
     is_admitted = gate is not None and gate.value == "True" and not is_held
     if shown == "pending" and is_admitted and not has_come:
         yield "is pending, and its own gate is open"
-    if shown == "pending" and facts.says(host, "started"):
+    if shown == "pending" and facts.is_recorded_as(host, "started"):
         yield "is pending, and it has started"

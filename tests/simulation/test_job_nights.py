@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from .job_night import run, told
+from .job_night import described, run
 
 # The nights of one test. In a single one, other work may leave no time for a job.
 _TOGETHER = 10
@@ -18,7 +18,7 @@ _QUICK, _MORE = range(0, 20, 10), [range(first, first + _TOGETHER) for first in 
 def test_nights_of_jobs_break_no_rule(seeds: range) -> None:
     results = [run(seed) for seed in seeds]
     for result in results:
-        assert not result.violations, told(result)
+        assert not result.violations, described(result)
         assert result.faults
     for count in (sum(result.begun["job"] for result in results), sum(result.runs for result in results)):
         assert count >= len(results)

@@ -15,7 +15,7 @@ from greenlet import getcurrent
 
 from .consul.keys import Entry
 from .consul.server import Server
-from .network import Network, Told
+from .network import Network, StateReading
 from .stand_ins import BEGIN
 from .world import Process, World
 
@@ -48,28 +48,28 @@ class Fixture:
         """Send a PUT from the current thread."""
         return self.network.send(self.port, "put", path, params or {}, json.dumps(body), "", 3.0)
 
-    def told(self) -> Told | None:
+    def last_reading(self) -> StateReading | None:
         """Return what the current thread was told last."""
-        return self.network.lines[self.port].told.get(getcurrent())
+        return self.network.lines[self.port].readings.get(getcurrent())
 
 
 @pytest.mark.parametrize(("params", "value"), [({}, "1"), ({"consistent": "1"}, "2")])
 def test_the_judge_records_which_keys_answered_a_read(params: dict[str, str], value: str) -> None:
     one = Fixture()
 
-    def act() -> tuple[Any, Told | None]:
+    def act() -> tuple[Any, StateReading | None]:
         one.world.wait(10)
         one.ask("/v1/txn", [{"KV": {"Verb": "set", "Key": _LEDGER, "Value": "Mg=="}}])
         one.network.lose_leader()
         one.network.choose_leader()
         # The new leader has not heard of the write yet.
         one.network.server.old_until = one.world.now + 1
-        return one.ask("/v1/txn", _READ, params), one.told()
+        return one.ask("/v1/txn", _READ, params), one.last_reading()
 
-    answer, told = one.run(act)
+    answer, reading = one.run(act)
     shown = json.loads(answer.body)["Results"][0]["KV"]["ModifyIndex"]
-    assert told is not None
-    assert told.entries()[_LEDGER] == (value, shown)
+    assert reading is not None
+    assert reading.entries()[_LEDGER] == (value, shown)
 
 
 def test_a_lost_reply_may_be_that_of_a_request_for_a_session() -> None:
@@ -105,8 +105,8 @@ _SET = {"KV": {"Verb": "set", "Key": "a", "Value": "MQ=="}}
 def test_a_request_that_consul_never_takes_is_reported(operations: list[dict[str, Any]], is_malformed: bool) -> None:
     one = Fixture()
     one.run(lambda: one.ask("/v1/txn", operations))
-    told = [text.startswith("planner1 sent put /v1/txn, and Consul answered 4") for text in one.network.malformed]
-    assert told == ([True] if is_malformed else [])
+    found = [text.startswith("planner1 sent put /v1/txn, and Consul answered 4") for text in one.network.malformed]
+    assert found == ([True] if is_malformed else [])
 
 
 def test_the_end_of_a_session_has_a_time() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from .night import run
-from .shrink import shrink, told
+from .shrink import described, shrink
 
 # Seeds that once found a fault: in the last one, a clock is set back while a planner waits. Both `make test` and `make test-all` have fresh ones too,
 # as many as fit in 30 seconds and in 10 minutes of the processor.
@@ -30,7 +30,7 @@ def seeds() -> list[Any]:
 @pytest.mark.parametrize("seed", seeds())
 def test_a_night_breaks_no_rule(seed: int) -> None:
     result = run(seed)
-    assert not result.violations, told(*shrink(result))
+    assert not result.violations, described(*shrink(result))
     assert result.admissions
     assert result.faults
 

@@ -18,7 +18,7 @@ MOST_LINES = 40
 _DETAILS = 120
 
 
-def story(network: Network, faults: Sequence[tuple[float, str]], index: int | None) -> list[str]:
+def night_log(network: Network, faults: Sequence[tuple[float, str]], index: int | None) -> list[str]:
     """Return the last lines up to an index, or up to the end.
 
     :param faults: time (seconds of the night) and text of each fault.
