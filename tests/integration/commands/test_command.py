@@ -64,7 +64,7 @@ def at_once(folder: Path) -> int:
     return most
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -108,7 +108,7 @@ def test_a_failure_names_host_status_and_last_lines_and_the_job_goes_on_after_a_
     with job_nodes():
         failed = play("command", run="work", args={"grace": 3}, only="compute", **{**MORE, "instructions": rules})
         assert failed.returncode, failed.stdout
-        text = words(failed.stdout)
+        text = one_line(failed.stdout)
         assert "compute1: failed: work: exit status 3: no disk" in text, failed.stdout
         assert "[failure_budget]" in text
         (folder / "fixed").touch()
@@ -123,11 +123,11 @@ def test_a_failure_names_host_status_and_last_lines_and_the_job_goes_on_after_a_
 def test_a_job_and_a_rollout_exclude_each_other(play: Shipped, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", RULES, fleet=FLEET))
-    told = play("command", run="work", args={"grace": 3}, **MORE)
-    assert told.returncode and "[rollout_under_way]" in told.stdout
-    assert "The rollout under way goes to 2" in words(told.stdout)
+    while_running = play("command", run="work", args={"grace": 3}, **MORE)
+    assert while_running.returncode and "[rollout_under_way]" in while_running.stdout
+    assert "The rollout under way goes to 2" in one_line(while_running.stdout)
     neither = play("command", **MORE)
-    assert neither.returncode and "Neither run nor job is given" in words(neither.stdout)
+    assert neither.returncode and "Neither run nor job is given" in one_line(neither.stdout)
 
 
 @pytest.mark.thorough
@@ -158,7 +158,7 @@ def test_only_signed_jobs_run_where_nodes_demand_that(
         unsigned = play("command", run="work", args={"grace": 1}, only="compute1", once=True, **MORE)
         assert unsigned.returncode == 0, unsigned.stdout
         refused = play("command", "-e", f"job={only_job(consul)}", **MORE)
-        assert refused.returncode and "refused: The job is not signed" in words(refused.stdout), refused.stdout
+        assert refused.returncode and "refused: The job is not signed" in one_line(refused.stdout), refused.stdout
         assert play("abort", reason="not signed", **MORE).returncode == 0
         signed = play("command", run="work", args={"grace": 1}, only="compute1", sign_with=str(folder / "key"), **MORE)
     assert signed.returncode == 0, signed.stdout

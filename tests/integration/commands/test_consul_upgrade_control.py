@@ -25,11 +25,11 @@ pytestmark = pytest.mark.one_release
 
 
 def test_a_paused_rollout_admits_no_host_until_it_is_resumed(run: Runner, begun: Store, consul: RawKV) -> None:
-    word = {"reason": "logins fail", "by": "ann"}
-    dry = run([control("pause", **word)], check=True, diff=True)[0]
+    given = {"reason": "logins fail", "by": "ann"}
+    dry = run([control("pause", **given)], check=True, diff=True)[0]
     assert (dry["changed"], dry["state"], ledger(consul)["state"]) == (True, "paused", "running")
     assert '"state": "paused"' in dry["diff"]["after"]
-    paused, again = run([control("pause", **word), control("pause", **word)])
+    paused, again = run([control("pause", **given), control("pause", **given)])
     assert (paused["changed"], again["changed"], paused["state"]) == (True, False, "paused")
     upgrade(begun, "controller1")
     assert make_pass(begun, PassRequest()).admissions == []
@@ -207,7 +207,7 @@ def test_health_and_deadlines_from_real_checks(run: Runner, store: Store, consul
     assert view.reason == "was upgraded, and now has no check nova in Consul"
 
 
-WORDS: dict[str, Any] = {
+COMMANDS: dict[str, Any] = {
     "pause": lambda store: operator.pause(store, operator.Command()),
     "abort": lambda store: operator.abort(store, operator.Command()),
     "retry": lambda store: operator.retry(store, operator.Command()),
@@ -215,9 +215,9 @@ WORDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_for_a_rollout_does_not_apply_to_another_one_that_was_begun_meanwhile(
-    begun: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, word: str
+    begun: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     fail(begun, "controller1")
     write = begun.client.write
@@ -229,7 +229,7 @@ def test_a_command_for_a_rollout_does_not_apply_to_another_one_that_was_begun_me
 
     monkeypatch.setattr(begun.client, "write", late)
     with pytest.raises(UpgradeError) as caught:
-        WORDS[word](begun)
+        COMMANDS[command](begun)
     assert caught.value.code == "overtaken"
     assert "to 3" in caught.value.message or "to '3'" in caught.value.message
     assert (ledger(consul)["version"], ledger(consul)["state"]) == ("3", "running")
@@ -247,8 +247,8 @@ def test_an_inventory_with_only_a_part_of_the_fleet_approves_and_retries_nothing
     make_pass(store, PassRequest("2", rules, fleet=fleet))
     upgrade(store, "compute1")
     before = consul.tree()
-    for word in (control("approve"), control("approve", stage="canary"), control("retry")):
-        refused = run([word])[0]
+    for command in (control("approve"), control("approve", stage="canary"), control("retry")):
+        refused = run([command])[0]
         assert refused["failure"]["code"] == "fleet_too_small"
         assert refused["failure"]["message"].startswith(
             "Nothing is written: role compute: 2 of its 3 hosts have reported or are named in fleet"

@@ -241,8 +241,8 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
     monkeypatch.setattr(store.client, "write", late)
     held = set_holds(store, HoldTargets(hosts=["compute1"]), "RAM test", "ann")
     assert [change.key for change in held.changes] == ["upgrade/hold/host/compute1"]
-    told = history(consul)[-1]
-    assert (told["what"], told["by"], told["hosts"]) == ("hold", "ann", {"compute1": "RAM test"})
+    entry = history(consul)[-1]
+    assert (entry["what"], entry["by"], entry["hosts"]) == ("hold", "ann", {"compute1": "RAM test"})
 
 
 def test_a_missing_target_or_reason_is_refused(run: Runner, consul: RawKV) -> None:

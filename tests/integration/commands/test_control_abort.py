@@ -100,9 +100,9 @@ def test_an_abort_continues_after_a_gate_that_can_not_be_read(run: Runner, store
     assert gates(consul) == {"global": "False", "host/compute1": "Flase", "host/compute2": "False", "role/web": ""}
 
 
-def late_word(monkeypatch: pytest.MonkeyPatch, store: Store, word: Any, times: int = 1) -> None:
+def before_closing(monkeypatch: pytest.MonkeyPatch, store: Store, act: Any, times: int = 1) -> None:
     """Say something right before each of the first writes that close gates."""
-    write, left = store.client.write, [word] * times
+    write, left = store.client.write, [act] * times
 
     def late(operations: Any) -> Any:
         if left and any("enable_puppet" in one["KV"]["Key"] for one in operations):
@@ -119,7 +119,7 @@ def test_a_host_that_begins_while_an_abort_works_is_not_closed(
     seed(consul, names(compute=4))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     other = Store(store.settings)
-    late_word(monkeypatch, store, lambda: write_report(other, HostReport("compute1", "2", state)))
+    before_closing(monkeypatch, store, lambda: write_report(other, HostReport("compute1", "2", state)))
     done = operator.abort(store, operator.Command("enough"))
     assert done.hosts == ["compute2", "compute3"]
     assert gates(consul) == {
@@ -138,11 +138,11 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     make_pass(store, PassRequest("2", UNLIMITED))
     assert gates(consul)["role/compute"] == "True"
     other = Store(store.settings)
-    late_word(monkeypatch, store, lambda: write_report(other, HostReport("compute2", "2", "started")))
+    before_closing(monkeypatch, store, lambda: write_report(other, HostReport("compute2", "2", "started")))
     operator.abort(store, operator.Command("enough"))
     assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute2": "True"}
-    told = [event for event in history(consul) if event["what"] == "close"]
-    assert [event["hosts"] for event in told] == [{"compute2": "it has begun, so its gate stays open"}, {}]
+    closed = [event for event in history(consul) if event["what"] == "close"]
+    assert [event["hosts"] for event in closed] == [{"compute2": "it has begun, so its gate stays open"}, {}]
 
 
 def test_a_host_that_writes_without_end_does_not_keep_other_gates_open(
@@ -150,12 +150,14 @@ def test_a_host_that_writes_without_end_does_not_keep_other_gates_open(
 ) -> None:
     seed(consul, names(compute=3))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
-    said = iter(range(1000))
+    times_written = iter(range(1000))
     record = {"version": "0", "state": "upgraded"}
-    late_word(
+    before_closing(
         monkeypatch,
         store,
-        lambda: consul.put("upgrade/hosts/compute1", json.dumps({**record, "times": {"upgraded": next(said)}})),
+        lambda: consul.put(
+            "upgrade/hosts/compute1", json.dumps({**record, "times": {"upgraded": next(times_written)}})
+        ),
         times=1000,
     )
     assert operator.abort(store, operator.Command("enough")).hosts == ["compute1", "compute2"]
@@ -178,5 +180,5 @@ def test_a_fleet_that_is_open_at_large_is_closed_by_an_abort(run: Runner, store:
         aborted, again = run([control("abort", reason="enough"), control("abort")])
         assert (aborted["changed"], aborted["hosts"], again["changed"]) == (True, [], False)
         assert gates(consul) == {"global": "False", **{f"host/compute{number}": "True" for number in (1, 2, 3)}}
-        (told,) = [event for event in history(consul) if event["what"] == "close" and "hosts" not in event]
-        assert told["reason"] == "the rollout was aborted, and the global gate was open"
+        (entry,) = [event for event in history(consul) if event["what"] == "close" and "hosts" not in event]
+        assert entry["reason"] == "the rollout was aborted, and the global gate was open"

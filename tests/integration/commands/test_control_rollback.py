@@ -177,8 +177,8 @@ def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
     assert {**ledger(consul)["command"], "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
     seen = run([info(name="compute1")])[0]
     assert seen["ledger"]["command"]["reason"] == "logins fail"
-    (told,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
-    assert (told["by"], told["reason"]) == ("ann", "the fleet is rolled back: logins fail")
+    (event,) = [one for one in seen["host"]["events"] if one["what"] == "begin" and one["version"] == "1"]
+    assert (event["by"], event["reason"]) == ("ann", "the fleet is rolled back: logins fail")
 
 
 def test_a_rollout_that_was_restarted_after_an_abort_can_be_rolled_back(store: Store, consul: RawKV) -> None:

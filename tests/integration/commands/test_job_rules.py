@@ -54,7 +54,7 @@ def job_nodes(agent: Agent, folder: Path) -> JobNodes:
     return partial(running_nodes, Connection(port=agent.http_port), FLEET, folder)
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -80,7 +80,7 @@ def test_a_job_of_a_group_waits_for_a_window_and_for_the_end_of_a_freeze(
         waited = play(
             "command", run="work", args={"grace": 1}, only="workers", instructions=rules, upgrade_wait_timeout=1, **MORE
         )
-        text = words(waited.stdout)
+        text = one_line(waited.stdout)
         assert waited.returncode and "[timeout] The wait timeout has passed, and the job continues" in text
         assert "outside of all windows; the next one begins" in text
         following, then = next_of(waited.stdout)
@@ -123,20 +123,22 @@ def test_a_job_under_the_stages_of_the_last_rollout_waits_for_an_approval_of_its
 
     begun = play("command", run="work", args={"grace": 1}, only="workers", once=True, **MORE)
     assert begun.returncode == 0, begun.stdout
-    assert "waits for stage canary (1 host to go: gpu1)" in words(begun.stdout)
+    assert "waits for stage canary (1 host to go: gpu1)" in one_line(begun.stdout)
     identifier = ledger(consul)["version"].removeprefix("job/")
     with job_nodes():
         until(lambda: "end gpu1" in lines(folder))
         waited = play("command", job=identifier, upgrade_wait_timeout=1, **MORE)
-        assert waited.returncode and "waits for an approval after stage canary" in words(waited.stdout)
+        assert waited.returncode and "waits for an approval after stage canary" in one_line(waited.stdout)
         following, then = next_of(waited.stdout)
         assert "/approve.yml" in following and "-e stage=canary" in following
         assert "/command.yml" in then and f"-e job={identifier}" in then and "run=" not in then
         shown = play("status", **MORE)
-        assert f"Job {identifier}" in shown.stdout and "convoy.upgrade.approve -e stage=canary" in words(shown.stdout)
+        assert f"Job {identifier}" in shown.stdout and "convoy.upgrade.approve -e stage=canary" in one_line(
+            shown.stdout
+        )
         assert lines(folder) == ["begin gpu1", "end gpu1"]
         wrong = play("approve", stage="rest", **MORE)
-        assert wrong.returncode and "the job is in stage canary" in words(wrong.stdout)
+        assert wrong.returncode and "the job is in stage canary" in one_line(wrong.stdout)
         assert "/status.yml" in next_of(wrong.stdout)[0]
         approved = play("approve", stage="canary", reason="gpu1 works", by="ann", **MORE)
         assert approved.returncode == 0, approved.stdout

@@ -180,8 +180,8 @@ def grants(**options: Any) -> Task:
     return {"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", "name": "leaks", **options}}
 
 
-WORDS = [control(action) for action in ("pause", "resume", "approve", "retry", "abort", "rollback")]
-OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state="absent"), *WORDS, grants()]
+COMMANDS = [control(action) for action in ("pause", "resume", "approve", "retry", "abort", "rollback")]
+OPERATORS = [hold(everything=True, reason="audit"), hold(everything=True, state="absent"), *COMMANDS, grants()]
 
 
 @pytest.mark.thorough
@@ -198,11 +198,11 @@ def test_operators_learn_what_is_wrong_with_their_token_and_never_see_it(
         hold(roles=["web"], reason="disk", allow_unknown=True),
         hold(roles=["web"], state="absent", allow_unknown=True),
     ]
-    for token, said in ((UNKNOWN, "does not know the token that it was given"), (reader, "permission denied")):
+    for token, expected in ((UNKNOWN, "does not know the token that it was given"), (reader, "permission denied")):
         played = run([*OPERATORS, *with_web], check=check, diff=True, environ={"CONSUL_HTTP_TOKEN": token}, verbosity=5)
-        told = {result["msg"] for result in played if result["failed"]}
+        messages = {result["msg"] for result in played if result["failed"]}
         denied = [result for result in played if result["failed"] and result["failure"]["code"] == "denied"]
-        assert any(said in words for words in told)
+        assert any(expected in message for message in messages)
         if token == UNKNOWN:
             assert len(denied) == len(played)
         elif not check:

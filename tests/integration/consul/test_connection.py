@@ -118,7 +118,7 @@ def test_a_port_with_another_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "expected", "words"),
+    ("code", "body", "expected", "message"),
     [
         (
             200,
@@ -132,21 +132,21 @@ def test_a_port_with_another_protocol() -> None:
         (501, b"<html>" + b"x" * 5000, "unreachable", "it answered with a web page, code 501"),
     ],
 )
-def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, words: str) -> None:
+def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, message: str) -> None:
     with speaking(answering(code, body)) as port:
         error = failure({"port": port})
     assert error.code == expected
-    assert words in error.message
+    assert message in error.message
     assert len(error.message) < 500
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed_with_the_token(code: int) -> None:
-    heard: list[str | None] = []
+    tokens: list[str | None] = []
 
     class Elsewhere(answering(200, b"[]")):
         def do_PUT(self) -> None:
-            heard.append(self.headers.get("X-Consul-Token"))
+            tokens.append(self.headers.get("X-Consul-Token"))
             super().do_PUT()
 
         do_GET = do_DELETE = do_PUT
@@ -179,11 +179,11 @@ def test_no_redirect_is_followed_with_the_token(code: int) -> None:
                     f"The server at http://127.0.0.1:{port} redirects to http://localhost:{other}/v1/"
                 )
                 assert "s3cr3t" not in caught.value.message
-    assert heard == []
+    assert tokens == []
 
 
 @pytest.mark.parametrize(
-    ("options", "environ", "words"),
+    ("options", "environ", "message"),
     [
         (
             {},
@@ -208,10 +208,10 @@ def test_no_redirect_is_followed_with_the_token(code: int) -> None:
         ({}, {"CONSUL_HTTP_TOKEN": "secret\x00"}, "token: it has a line break or another character"),
     ],
 )
-def test_options_that_cannot_be_right(options: dict[str, Any], environ: dict[str, str], words: str) -> None:
+def test_options_that_cannot_be_right(options: dict[str, Any], environ: dict[str, str], message: str) -> None:
     error = failure(options, environ)
     assert error.code == "bad_connection", error.message
-    assert words in error.message
+    assert message in error.message
     assert "secret" not in error.message
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
@@ -122,8 +122,8 @@ def test_post_upgrade_tasks_are_refused_likewise(store: Store, consul: RawKV, pr
     seed(consul, FLEET)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     for host in FLEET:
-        write_report(store, Said(host, "2", "started"))
-        write_report(store, Said(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
     make_pass(store, PassRequest())
     before = read(consul)[1]
     with pytest.raises(UpgradeError, match="Reading the fleet and planning took") as caught:

@@ -108,14 +108,14 @@ def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
     assert (
         "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
     )
-    told = {"folder": str(tmp_path), **options}
-    assert not run([{"convoy.upgrade.consul_upgrade_rollout_report": told}])[0]["failed"]
+    options_of_report = {"folder": str(tmp_path), **options}
+    assert not run([{"convoy.upgrade.consul_upgrade_rollout_report": options_of_report}])[0]["failed"]
     metrics = {"path": str(tmp_path / "convoy.prom"), **options}
     assert not run([{"convoy.upgrade.consul_upgrade_metrics": metrics}])[0]["failed"]
     # Where there is no rollout, following it ends at once.
-    looks = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
-    looked = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in looks])
-    assert [result["failed"] for result in looked] == [False] * 2, looked.stdout
+    readers = [("schema", options), ("follow", {**options, "kv_prefix": "elsewhere"})]
+    results = run([{f"convoy.upgrade.consul_upgrade_{name}": given} for name, given in readers])
+    assert [result["failed"] for result in results] == [False] * 2, results.stdout
     noted = run(
         [{"convoy.upgrade.consul_upgrade_notify": {"hook": str(example(tmp_path)), **options}}], environ=WATCHED
     )
@@ -212,8 +212,8 @@ def test_https_to_the_http_port(secure: Secure) -> None:
 def test_http_to_the_https_port(secure: Secure) -> None:
     error = failure(settings(secure, scheme="http", timeout=0.2))
     # Consul answers and resets the connection at once, and which of the two gets here first is a matter of luck.
-    said = "speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)"
-    assert said in error.message or "are host, port and scheme (or CONSUL_HTTP_ADDR) right?" in error.message
+    hint = "speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)"
+    assert hint in error.message or "are host, port and scheme (or CONSUL_HTTP_ADDR) right?" in error.message
 
 
 @pytest.mark.parametrize("option", ["ca_path", "client_cert", "client_key"])

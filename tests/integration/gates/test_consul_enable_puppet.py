@@ -107,10 +107,10 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
         (gate(scope="global", state="reset"), "scope: 'global' does not go with state: reset, which wipes all gates"),
         (gate(scope="everywhere", value=True), "value of scope must be one of: global, role, host, got: everywhere"),
     ]
-    played = run([task for task, _words in tasks])
-    for result, (task, words) in zip(played, tasks, strict=True):
+    played = run([task for task, _message in tasks])
+    for result, (task, message) in zip(played, tasks, strict=True):
         assert result["failed"], task
-        assert words in result["msg"], task
+        assert message in result["msg"], task
     assert [played[0]["failure"]["code"], played[1]["failure"]["code"]] == ["bad_gate_value", "bad_name"]
     assert consul.tree() == before
 

@@ -112,9 +112,9 @@ def test_by_default_no_check_takes_services_out_of_consul_or_expires(run: Runner
     run([health({"name": "puppet", "status": "passing", "ttl": 1})])
     wait_until(lambda: seen_by_agent(consul)["puppet"]["Status"] == "critical", seconds=6, what="the end of its time")
     assert services_found(consul) == []
-    renewed, again, told = run([health({"name": "puppet"}, critical=False)] * 2 + [health(failed, critical=False)])
-    assert [one["changed"] for one in (renewed, again, told)] == [True, False, False]
-    for one in (renewed, told):
+    renewed, again, unchanged = run([health({"name": "puppet"}, critical=False)] * 2 + [health(failed, critical=False)])
+    assert [one["changed"] for one in (renewed, again, unchanged)] == [True, False, False]
+    for one in (renewed, unchanged):
         assert (one["checks"][0]["status"], one["checks"][0]["ttl"]) == ("warning", None)
     time.sleep(1.5)
     found = seen_by_agent(consul)["puppet"]

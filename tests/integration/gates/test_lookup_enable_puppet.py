@@ -100,10 +100,10 @@ def test_trouble_is_an_error(run: Runner, consul: RawKV) -> None:
         (ask("compute1", detial=True), "detial"),
         (ask("compute2"), None),
     ]
-    played = run([task for task, _words in tasks])
-    for result, (task, words) in zip(played[:-2], tasks[:-2], strict=True):
+    played = run([task for task, _message in tasks])
+    for result, (task, message) in zip(played[:-2], tasks[:-2], strict=True):
         assert result["failed"], task
-        assert words is not None and words in result["msg"], task
+        assert message is not None and message in result["msg"], task
     assert played[-1]["msg"] == [True]
 
 

@@ -35,16 +35,16 @@ def say(store: Store, host: str, version: str, state: str, **more: Any) -> None:
 def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
     seed(consul, ["compute7", "compute70"])
     before = consul.tree()
-    words = [
+    reports = [
         playbook.report("compute7", "2", "started", service="nova_compute", step="stop", admitted=False),
         playbook.report("compute7", "2", "failed", step="upgrade", error="no space left"),
         playbook.report("compute7", "2", "started", admitted=False),
         playbook.report("compute7", "2", "upgraded"),
     ]
-    shown = run([words[0], words[3]], check=True, diff=True)
+    shown = run([reports[0], reports[3]], check=True, diff=True)
     assert consul.tree() == before
     begun = int(time.time())
-    done = run([one for word in words for one in (word, word)], diff=True)
+    done = run([one for one_report in reports for one in (one_report, one_report)], diff=True)
     started, failed, restarted, upgraded = done[::2]
     assert [one["changed"] for one in done] == [True, False] * 4
     assert all(again["record"] == first["record"] for first, again in zip(done[::2], done[1::2], strict=True))
@@ -107,9 +107,9 @@ def test_a_host_that_holds_itself_counts_as_held_and_stays_what_it_was(store: St
     assert make_pass(store, PassRequest("2", rules)).plan.hosts["compute1"].state == "pending"
     say(store, "compute3", "2", "released")
     assert consul.get("upgrade/hosts/compute3") is None
-    for word in (HostReport("compute1", "2", "held"), HostReport("compute1", "2", "started", reason="disk")):
+    for report in (HostReport("compute1", "2", "held"), HostReport("compute1", "2", "started", reason="disk")):
         with pytest.raises(UpgradeError, match="reason is valid only with state: held"):
-            write_report(store, word)
+            write_report(store, report)
 
 
 @pytest.mark.thorough
@@ -127,10 +127,10 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
             "value of state must be one of: started, upgraded, failed, held, released, delivered, got: done",
         ),
     ]
-    played = run([task for task, _words in tasks])
-    for result, (task, words) in zip(played, tasks, strict=True):
+    played = run([task for task, _message in tasks])
+    for result, (task, message) in zip(played, tasks, strict=True):
         assert result["failed"], task
-        assert words in result["msg"], task
+        assert message in result["msg"], task
     assert [one["failure"]["code"] for one in played[:4]] == ["bad_name", "bad_name", "bad_name", "bad_report"]
     assert consul.tree() == {}
 
@@ -214,12 +214,12 @@ def test_what_a_report_costs_does_not_grow_with_the_fleet(store: Store, consul: 
     for others in (20, 2000):
         consul.delete("", tree=True)
         seed(consul, names(compute=others))
-        spent = []
+        counts = []
         for version, state in (("2", "started"), ("2", "upgraded"), ("3", "started"), ("3", "upgraded")):
             before = store.client.requests
             say(store, "compute7", version, state)
-            spent.append(store.client.requests - before)
-        costs.append(spent)
+            counts.append(store.client.requests - before)
+        costs.append(counts)
     assert costs[0] == costs[1]
     assert costs[0] == [2, 4, 2, 3]
 

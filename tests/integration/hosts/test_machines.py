@@ -27,7 +27,7 @@ CAPPED = {"rolling_rules": {"global": 1}}
 WARNING = "compute1: two machines have reported under this name, b and a."
 
 
-def said(state: str, machine: str, version: str = "2", **options: Any) -> Task:
+def report_of(state: str, machine: str, version: str = "2", **options: Any) -> Task:
     given = {"name": "compute1", "version": version, "state": state, "machine": machine, **options}
     return {"convoy.upgrade.consul_upgrade_host_report": given}
 
@@ -48,14 +48,14 @@ def warnings(store: Store) -> list[str]:
 def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     run: Runner, going: Store, consul: RawKV
 ) -> None:
-    run([said("started", "a")])
+    run([report_of("started", "a")])
     before = record(consul, "compute1")
     assert before["machine"] == "a"
-    dry = run([said("upgraded", "b")], check=True)[0]
+    dry = run([report_of("upgraded", "b")], check=True)[0]
     assert dry["failure"]["code"] == "other_machine"
     assert record(consul, "compute1") == before
     for state in ("started", "upgraded", "failed"):
-        refused = run([said(state, "b")])[0]
+        refused = run([report_of(state, "b")])[0]
         assert refused["failure"]["code"] == "other_machine"
         assert "run ansible-playbook convoy.upgrade.forget -e host=compute1 -e force=true." in refused["msg"]
     assert record(consul, "compute1") == {**before, "other_machine": "b"}
@@ -67,31 +67,31 @@ def test_while_one_is_at_work_the_other_neither_starts_nor_gives_its_slot_back(
     assert view.details is not None
     assert any("two machines have reported under this name, a and b" in line for line in view.details["explanation"])
     # The one that has begun goes on, and ends it.
-    assert not run([said("upgraded", "a")])[0]["failed"]
+    assert not run([report_of("upgraded", "a")])[0]["failed"]
     assert [one.host for one in make_pass(going, PassRequest(fleet=FLEET)).admissions] == ["compute2"]
 
 
 def test_a_reinstalled_host_is_shown_until_its_next_version(run: Runner, going: Store, consul: RawKV) -> None:
-    run([said("started", "a"), said("upgraded", "a")])
+    run([report_of("started", "a"), report_of("upgraded", "a")])
     assert warnings(going) == []
-    changed, again = run([said("upgraded", "b"), said("upgraded", "b")])
+    changed, again = run([report_of("upgraded", "b"), report_of("upgraded", "b")])
     assert (changed["changed"], again["changed"]) == (True, False)
     assert warnings(going)[0].startswith(WARNING)
     # Reports that know of no machine, such as those of a run of Ansible, leave it as it is.
-    report = said("upgraded", "")
+    report = report_of("upgraded", "")
     run([report])
     assert (record(consul, "compute1")["machine"], record(consul, "compute1")["other_machine"]) == ("b", "a")
-    run([said("upgraded", "b", "3")])
+    run([report_of("upgraded", "b", "3")])
     assert warnings(going) == []
 
 
 def test_a_failed_host_may_be_reinstalled_and_a_retry_ends_the_warning(
     run: Runner, going: Store, consul: RawKV
 ) -> None:
-    run([said("started", "a"), said("failed", "a", error="no disk")])
-    assert not run([said("started", "b")])[0]["failed"]
+    run([report_of("started", "a"), report_of("failed", "a", error="no disk")])
+    assert not run([report_of("started", "b")])[0]["failed"]
     assert warnings(going)[0].startswith(WARNING)
-    run([said("failed", "b", error="no disk"), control("retry", hosts=["compute1"], fleet=FLEET)])
+    run([report_of("failed", "b", error="no disk"), control("retry", hosts=["compute1"], fleet=FLEET)])
     assert record(consul, "compute1")["machine"] == "b"
     assert warnings(going) == []
 
@@ -99,7 +99,7 @@ def test_a_failed_host_may_be_reinstalled_and_a_retry_ends_the_warning(
 def test_a_machine_that_reports_under_another_name_is_reported_until_the_previous_one_is_forgotten(
     run: Runner, going: Store
 ) -> None:
-    run([said("started", "a"), said("upgraded", "a"), said("upgraded", "a", name="compute3")])
+    run([report_of("started", "a"), report_of("upgraded", "a"), report_of("upgraded", "a", name="compute3")])
     texts = [text for text in read_fleet(going, fleet=FLEET, name="compute3").warnings if "one machine" in text]
     assert texts == [
         "compute1, compute3 have reported from one machine, a. If they are clones, give each an /etc/machine-id of its own. "

@@ -50,12 +50,12 @@ def test_a_release_that_can_t_report_is_refused_and_the_one_before_goes_on(
     wait_for(lambda: node.runs[-1]["facts"]["puppet_gate_release"] == "r1" and len(node.runs) > 1, "r1 goes on")
     assert node.active == "r1"
     refused = (node.home / "releases/broken/refused").read_text()
-    told = {
+    reasons = {
         "no report": "wrote no report for",
         "no loop": "its convoy-node agent ended with 1",
         "no program": "its convoy-node check ended with 3",
     }
-    assert told[fault] in refused
+    assert reasons[fault] in refused
     # The next upgrade brings a release that works.
     node.install("r3", "--stage")
     node.stop()

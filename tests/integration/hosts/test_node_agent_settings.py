@@ -60,12 +60,12 @@ def test_a_token_that_can_t_be_read_is_waited_for(node: Node) -> None:
     token = node.folder / "token"
     node.write(puppet_gate_token_file=str(token))
     node.start()
-    for told in ("waits for the gate", "the settings in"):
+    for line in ("waits for the gate", "the settings in"):
         wait_for(node.says(f"the token file {token} can't be read: No such file"), "it says so")
         token.write_text("5ec2e7\n")
         assert node.process is not None
         node.process.send_signal(signal.SIGHUP)
-        wait_for(node.says(told), "it goes on")
+        wait_for(node.says(line), "it goes on")
         # The same for a token that is lost later.
         token.unlink()
         node.lines.clear()
@@ -107,7 +107,7 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     quick(
         3,
         [
@@ -125,13 +125,13 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
     ),
 )
 @pytest.mark.usefixtures("consul")
-def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, told: str, node: Node) -> None:
+def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, sentence: str, node: Node) -> None:
     node.file.unlink() if text is None else node.file.write_text(text)
     # The agent waits for its token.
-    for command in ("once", "run", "check", "status", *([] if "token" in told else ["agent"])):
+    for command in ("once", "run", "check", "status", *([] if "token" in sentence else ["agent"])):
         done = node.call(command)
         assert done.returncode == 78, done
-        assert told in done.stderr
+        assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert node.runs == []
 
@@ -175,16 +175,16 @@ def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: 
     other.write_text("its content")
     if fault == "link":
         (folder / "agent.lock").symlink_to(other)
-        told = f"convoy-node: The lock can't be opened: {folder}/agent.lock is a symbolic link. Run rm {folder}/agent.lock\n"
+        sentence = f"convoy-node: The lock can't be opened: {folder}/agent.lock is a symbolic link. Run rm {folder}/agent.lock\n"
     else:
         folder.chmod(0o777)
-        told = (
+        sentence = (
             f"convoy-node: Locks in {folder} can't be trusted: {folder} can be written by other users than its owner (mode 0777). Run chmod "
             f"go-w {folder}, or set puppet_gate_lock_file to a path in /run/convoy\n"
         )
         # Nor are the temporary files of an agent run put there.
         done = node.call("run")
-        assert (done.returncode, done.stderr) == (1, told)
+        assert (done.returncode, done.stderr) == (1, sentence)
     done = node.call("once")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
     assert (node.runs, other.read_text()) == ([], "its content")

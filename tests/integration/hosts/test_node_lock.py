@@ -111,10 +111,10 @@ def test_check_mode_reports_whether_the_lock_is_free(run: Runner, path: Path, tm
 @pytest.mark.one_release
 def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "target")
-    told = run([lock(path)])[0]
-    assert told["failed"]
-    assert told["failure"]["code"] == "bad_lock_file"
-    assert told["failure"]["message"].startswith(f"path: {path} can't be opened: ")
+    result = run([lock(path)])[0]
+    assert result["failed"]
+    assert result["failure"]["code"] == "bad_lock_file"
+    assert result["failure"]["message"].startswith(f"path: {path} can't be opened: ")
 
 
 @pytest.mark.thorough
@@ -122,9 +122,9 @@ def test_a_file_that_cannot_be_had_is_a_failure(run: Runner, path: Path, tmp_pat
 def test_the_holder_can_be_named_and_the_id_of_its_run_can_not(run: Runner, path: Path, tmp_path: Path) -> None:
     first = run.start([lock(path, who="ann", run="mine", process=1), wait(tmp_path / "go")])
     wait_until(lambda: path.exists() and path.read_text() and not is_free(path), what="the lock")
-    told = run([lock(path, run="mine", process=1)])[0]
-    assert not told["acquired"]
-    assert told["holder"]["who"] == "ann"
+    result = run([lock(path, run="mine", process=1)])[0]
+    assert not result["acquired"]
+    assert result["holder"]["who"] == "ann"
     (tmp_path / "go").touch()
     assert first.end(60).code == 0
     # Who holds it sees the end of the run a moment later, as in the other tests.
@@ -132,7 +132,7 @@ def test_the_holder_can_be_named_and_the_id_of_its_run_can_not(run: Runner, path
 
 
 @pytest.mark.parametrize(
-    ("update", "at", "now", "told"),
+    ("update", "at", "now", "message"),
     [
         (True, "", "v2", "another run has brought the node to v2 meanwhile"),
         (False, "v1", "v2", "another run has brought the node to v2 meanwhile"),
@@ -140,7 +140,7 @@ def test_the_holder_can_be_named_and_the_id_of_its_run_can_not(run: Runner, path
     ],
 )
 def test_an_agent_run_ends_if_another_one_has_worked_since_it_read_the_version(
-    update: bool, at: str, now: str, told: str, run: Runner, consul: RawKV, path: Path, tmp_path: Path
+    update: bool, at: str, now: str, message: str, run: Runner, consul: RawKV, path: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "version").write_text(f"{now}\n" if now else "")
     # What ask.yml has found out before the lock was taken.
@@ -165,6 +165,6 @@ def test_an_agent_run_ends_if_another_one_has_worked_since_it_read_the_version(
     role = {"name": "convoy.upgrade.puppet_gate", "tasks_from": "run"}
     played = run([{"ansible.builtin.set_fact": found}, {"ansible.builtin.include_role": role}], extra_vars=given)
     assert not [task for task in played if task["failed"]], played.stdout
-    assert f"web1: {told}" in played.stdout
+    assert f"web1: {message}" in played.stdout
     assert consul.tree("upgrade/hosts/") == {}
     assert is_free(path)

@@ -49,7 +49,7 @@ def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul
 
 
 @pytest.mark.parametrize(
-    ("version", "code", "told"),
+    ("version", "code", "message"),
     [
         ("2.9", "no_sources", "Consul has no package sources of 2.9 in upgrade/sources/2.9/"),
         ("2.11", "bad_sources", "upgrade/sources/2.11/convoy-test.list is not UTF-8 text."),
@@ -57,14 +57,14 @@ def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul
     ],
 )
 def test_a_version_without_files_and_files_that_can_t_be_used_are_refused(
-    version: str, code: str, told: str, store: Store, consul: RawKV
+    version: str, code: str, message: str, store: Store, consul: RawKV
 ) -> None:
     consul.put("upgrade/sources/2.10/convoy-test.list", "")
     consul.put("upgrade/sources/2.11/convoy-test.list", b"\xff")
     with pytest.raises(UpgradeError) as caught:
         read_sources(store, version)
     assert caught.value.code == code
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_only_the_files_of_the_version_are_read(store: Store, consul: RawKV) -> None:

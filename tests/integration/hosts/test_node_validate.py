@@ -23,18 +23,18 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
     played = run([validate(folder), validate(folder, timeout=5)])
-    for told in played:
-        assert told["changed"] is False
-        assert [(one["name"], one["output"]) for one in told["validations"]] == [
+    for result in played:
+        assert result["changed"] is False
+        assert [(one["name"], one["output"]) for one in result["validations"]] == [
             ("2-second", "two\n"),
             ("10-third", "three\n"),
         ]
     (folder / "2-second").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nsleep 60\n")
-    told = run([validate(folder, timeout=0.5)])[0]
-    assert told["failed"]
-    assert told["failure"]["code"] == "validation_failed"
+    result = run([validate(folder, timeout=0.5)])[0]
+    assert result["failed"]
+    assert result["failure"]["code"] == "validation_failed"
     message = f"{folder}/2-second took longer than 0.5 s and was ended: it printed nothing. Fix that on the host"
-    assert told["failure"]["message"].startswith(message)
+    assert result["failure"]["message"].startswith(message)
     assert (tmp_path / "ran").exists()
 
 
@@ -58,7 +58,7 @@ def test_check_mode_names_the_checks_and_runs_none(run: Runner, tmp_path: Path) 
     folder.mkdir()
     (folder / "check").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (folder / "check").chmod(0o755)
-    told = run([validate(folder)], check=True)[0]
-    assert told["validations"] == [{"name": "check", "seconds": None, "output": None}]
+    result = run([validate(folder)], check=True)[0]
+    assert result["validations"] == [{"name": "check", "seconds": None, "output": None}]
     assert not (tmp_path / "ran").exists()
     assert run([validate(tmp_path / "nowhere")])[0]["validations"] == []

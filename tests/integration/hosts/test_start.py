@@ -76,9 +76,9 @@ def between(store: Store, act: Callable[[], Any]) -> None:
     store.client.write = late  # type: ignore[method-assign]
 
 
-def refused(store: Store, word: HostReport = STARTS) -> str:
+def refused(store: Store, report: HostReport = STARTS) -> str:
     with pytest.raises(UpgradeError) as caught:
-        write_report(store, word)
+        write_report(store, report)
     assert caught.value.code == "not_admitted", caught.value
     return caught.value.message
 
@@ -169,13 +169,13 @@ def test_the_module_needs_an_admission_and_is_given_the_role(run: Runner, store:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", ONE_BY_ONE))
     options = {"role_pattern": "(web)", "default": False}
-    told = run([
+    results = run([
         playbook.report("web2", "2", "started", **options),
         playbook.report("web1", "2", "started", role="web"),
         playbook.report("web2", "2", "started", admitted=False),
     ])  # fmt: skip
-    assert [one.get("failure", {}).get("code") for one in told] == ["not_admitted", None, None]
-    assert "config_state/enable_puppet/global is False" in told[0]["msg"]
+    assert [one.get("failure", {}).get("code") for one in results] == ["not_admitted", None, None]
+    assert "config_state/enable_puppet/global is False" in results[0]["msg"]
     assert (record(consul, "web1")["state"], record(consul, "web2")["state"]) == ("started", "started")
 
 

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.one_release
 FLEET = names(web=4, db=4)
 CAP = 2
 RULES = {"rolling_rules": {"global": CAP, "fleet": CAP}}
-SAID = control.Command("a crowd", fleet=FLEET)
+COMMAND = control.Command("a crowd", fleet=FLEET)
 _SECONDS, _PLANNERS, _NODES = 6.0, 8, 4
 _LATE = (
     "not_admitted",
@@ -117,7 +117,7 @@ class Crowd:
         time.sleep(chance.uniform(0, 0.15))
         what = chance.choice(("host", "host", "role", "all", "abort"))
         if what == "abort":
-            control.abort(store, SAID)
+            control.abort(store, COMMAND)
             self.version += 1
             make_pass(store, PassRequest(str(self.version), RULES, fleet=FLEET))
             return

@@ -149,9 +149,9 @@ def test_a_migrator_may_do_that_and_nothing_else(guarded: Agent) -> None:
         assert caught.value.code == "denied", key
 
 
-@pytest.mark.parametrize(("who", "may_look"), [(("viewer",), True), (("node", "compute1"), False)])
+@pytest.mark.parametrize(("who", "may_read"), [(("viewer",), True), (("node", "compute1"), False)])
 def test_who_may_not_see_all_keys_or_not_write_them_is_refused_and_nothing_is_changed(
-    guarded: Agent, who: tuple[str, ...], may_look: bool
+    guarded: Agent, who: tuple[str, ...], may_read: bool
 ) -> None:
     kv = guarded.kv
     wipe(kv)
@@ -161,7 +161,7 @@ def test_who_may_not_see_all_keys_or_not_write_them_is_refused_and_nothing_is_ch
     with pytest.raises(UpgradeError) as caught:
         Migrator(store).run()
     assert caught.value.code == "denied"
-    if may_look:
+    if may_read:
         assert Migrator(store).run(dry=True).kept == 10
     else:
         with pytest.raises(UpgradeError) as caught:

@@ -72,12 +72,12 @@ def test_a_rollout_begins_and_admits_no_host_meanwhile(agent: Agent, store: Stor
     assert consul.tree() == before
     opened: list[tuple[set[str], set[str]]] = []
 
-    def look_on(write: Write, operations: Sequence[Any]) -> Any:
+    def note_open_gates(write: Write, operations: Sequence[Any]) -> Any:
         answer = write(operations)
         opened.append(are_open(seen, consul))
         return answer
 
-    around_writes(store, look_on)
+    around_writes(store, note_open_gates)
     requests = store.client.requests
     outcome = make_pass(store, PassRequest("2", FIVE))
     # It reads, removes the first 16, begins, reads again and opens. Pauses stay.

@@ -146,12 +146,12 @@ def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, c
     shown = migrated(store, dry=True)
     done = migrated(store)
     assert shown.net_changes() == done.net_changes()
-    told = {one.key: (one.before, one.after) for one in done.net_changes()}
-    assert [json.loads(text or "")["epoch"] for text in told["upgrade/ledger"]] == [4, 5]
-    assert "commit" not in (told["upgrade/ledger"][1] or "")
+    changes = {one.key: (one.before, one.after) for one in done.net_changes()}
+    assert [json.loads(text or "")["epoch"] for text in changes["upgrade/ledger"]] == [4, 5]
+    assert "commit" not in (changes["upgrade/ledger"][1] or "")
     after = consul.texts()
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    assert {*told, "upgrade/history/5"} == changed
+    assert {*changes, "upgrade/history/5"} == changed
     # Once more, there is nothing to tell.
     assert migrated(store).net_changes() == []
     assert [one.key for one in migrated(store, dry=True, remove_legacy=True).net_changes()] == [
@@ -330,8 +330,8 @@ def test_where_nothing_of_a_fleet_is_found_it_says_which_keys_it_read(agent: Age
     for prefix, where in (("", "and no kv_prefix is given"), ("cloud/", "below cloud/")):
         store = Store(Settings(port=agent.http_port, kv_prefix=prefix))
         for dry in (True, False, False):
-            told = migrated(store, dry=dry).summary(dry=dry)[-1]
-            assert told.startswith(
+            line = migrated(store, dry=dry).summary(dry=dry)[-1]
+            assert line.startswith(
                 f"Nothing of a fleet was found: Consul at {store.settings.url}, {where}, has no report"
             )
     load(consul, legacy_gates({"global": "True"}))

@@ -65,7 +65,7 @@ SEED = seed_of_run()
 
 def boundaries(writes: int) -> list[tuple[int, bool]]:
     """Return the transactions around which a migrator is killed, and whether before or after each."""
-    every = [(point, after) for point in range(1, writes + 1) for after in (False, True)]
+    every = [(at, after) for at in range(1, writes + 1) for after in (False, True)]
     if os.environ.get("CONVOY_TEST_EVERY_KILL") == "1":
         return every
     return sorted(random.Random(SEED).sample(every, _SAMPLE))
@@ -81,12 +81,12 @@ class Undisturbed(NamedTuple):
 
     :param keys: all that is in Consul after it.
     :param writes: how many transactions it took.
-    :param told: what check mode told before.
+    :param in_check_mode: what check mode told before.
     """
 
     keys: dict[str, tuple[str, int, str]]
     writes: int
-    told: MigrationResult
+    in_check_mode: MigrationResult
 
 
 _KNOWN: dict[int, Undisturbed] = {}
@@ -96,9 +96,9 @@ def undisturbed(consul: RawKV, settings: Settings, keys: dict[str, str]) -> Undi
     """Return what a migration that no one cuts short leaves behind, and write the keys again."""
     if len(keys) not in _KNOWN:
         fresh(consul, keys)
-        told = Migrator(Store(settings), **REMOVAL).run(dry=True)
+        in_check_mode = Migrator(Store(settings), **REMOVAL).run(dry=True)
         writes = writes_of(settings, **REMOVAL)
-        _KNOWN[len(keys)] = Undisturbed(whole(consul), writes, told)
+        _KNOWN[len(keys)] = Undisturbed(whole(consul), writes, in_check_mode)
     fresh(consul, keys)
     return _KNOWN[len(keys)]
 
@@ -110,32 +110,32 @@ def fresh(consul: RawKV, keys: dict[str, str]) -> None:
 
 @pytest.mark.thorough
 def test_killed_at_a_boundary_the_next_run_finishes_a_large_fleet(consul: RawKV, settings: Settings) -> None:
-    expected, writes, _told = undisturbed(consul, settings, LARGE)
+    expected, writes, _in_check_mode = undisturbed(consul, settings, LARGE)
     assert len([key for key in expected if key.startswith("running/versions/")]) == HOSTS
     # One for each 62 reports copied, one for each 31 removed, and some.
     assert HOSTS / 62 + HOSTS / 31 < writes < HOSTS / 62 + HOSTS / 31 + 12
-    for point, after in boundaries(writes):
+    for at, after in boundaries(writes):
         fresh(consul, LARGE)
-        assert killed_at(settings, point, after=after, **REMOVAL)
+        assert killed_at(settings, at, after=after, **REMOVAL)
         migrate(settings, **REMOVAL)
-        assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}, CONVOY_TEST_SEED={SEED}"
+        assert whole(consul) == expected, f"killed {'after' if after else 'before'} {at}, CONVOY_TEST_SEED={SEED}"
 
 
 @pytest.mark.thorough
 def test_killed_at_every_boundary_the_next_run_finishes_a_small_fleet(consul: RawKV, settings: Settings) -> None:
-    expected, writes, _told = undisturbed(consul, settings, SMALL)
-    for point in range(1, writes + 1):
+    expected, writes, _in_check_mode = undisturbed(consul, settings, SMALL)
+    for at in range(1, writes + 1):
         for after in (False, True):
             fresh(consul, SMALL)
-            assert killed_at(settings, point, after=after, **REMOVAL)
+            assert killed_at(settings, at, after=after, **REMOVAL)
             migrate(settings, **REMOVAL)
-            assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}"
+            assert whole(consul) == expected, f"killed {'after' if after else 'before'} {at}"
     assert not killed_at(settings, writes + 1, after=False, **REMOVAL)
 
 
 @pytest.mark.thorough
 def test_killed_again_and_again_each_run_goes_on_where_the_last_one_was(consul: RawKV, settings: Settings) -> None:
-    expected, writes, _told = undisturbed(consul, settings, SMALL)
+    expected, writes, _in_check_mode = undisturbed(consul, settings, SMALL)
     runs = 1
     # Each time: finding the lock of one who died, taking it over, and one chunk of work.
     while killed_at(settings, 4, after=False, **REMOVAL):
@@ -150,8 +150,8 @@ def test_until_it_is_finished_planners_are_refused_and_nodes_are_answered(consul
     roles = {f"compute{number}": "compute" for number in range(1, 151)}
     store = Store(settings)
     before = {host: one.value for host, one in ask_gate(store, roles).items()}
-    for point in range(2):
-        assert killed_at(settings, 4, after=False), point
+    for at in range(2):
+        assert killed_at(settings, 4, after=False), at
         with pytest.raises(UpgradeError) as caught:
             make_pass(store, PassRequest(version="v675", rules=UNLIMITED))
         assert caught.value.code == "migrating"
@@ -215,9 +215,9 @@ def test_two_that_begin_at_once_end_as_one_does(agent: Agent, consul: RawKV, set
         assert whole(consul) == expected
 
 
-@pytest.mark.parametrize("point", [2, 4, 6])
+@pytest.mark.parametrize("at", [2, 4, 6])
 def test_one_that_loses_its_session_writes_nothing_more_and_the_next_run_finishes(
-    consul: RawKV, settings: Settings, point: int
+    consul: RawKV, settings: Settings, at: int
 ) -> None:
     expected = undisturbed(consul, settings, SMALL).keys
     store = Store(settings)
@@ -227,7 +227,7 @@ def test_one_that_loses_its_session_writes_nothing_more_and_the_next_run_finishe
     def losing(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal count, left
         count += 1
-        if count == point:
+        if count == at:
             _value, _flags, session = whole(consul)["upgrade/migration"]
             assert consul.call("PUT", f"session/destroy/{session}")[0] == 200
             left = whole(consul)
@@ -278,20 +278,20 @@ def lossy(agent: Agent, consul: RawKV) -> Iterator[LossyProxy]:  # noqa: ARG001 
 def test_what_is_lost_is_neither_done_twice_nor_reported_twice(
     consul: RawKV, settings: Settings, lossy: LossyProxy, fate: str, before: int
 ) -> None:
-    expected, _writes, told = undisturbed(consul, settings, SMALL)
+    expected, _writes, in_check_mode = undisturbed(consul, settings, SMALL)
     lossy.fates[:] = [PASS] * before + [fate]
     outcome = Migrator(Store(Settings(port=lossy.port, timeout=2)), **REMOVAL).run()
     assert not lossy.fates
     assert whole(consul) == expected
-    assert outcome.plain(dry=False) == told.plain(dry=False)
-    assert outcome.net_changes() == told.net_changes()
+    assert outcome.plain(dry=False) == in_check_mode.plain(dry=False)
+    assert outcome.net_changes() == in_check_mode.net_changes()
 
 
 @pytest.mark.thorough
 def test_when_the_last_replies_are_lost_it_still_comes_to_its_end(
     consul: RawKV, settings: Settings, lossy: LossyProxy
 ) -> None:
-    expected, writes, _told = undisturbed(consul, settings, SMALL)
+    expected, writes, _in_check_mode = undisturbed(consul, settings, SMALL)
     for last in (writes - 1, writes - 2):
         fresh(consul, SMALL)
         lossy.fates[:] = [PASS] * last + [LOSE_REPLY]

@@ -10,7 +10,7 @@ import json
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -31,7 +31,7 @@ def test_a_host_that_an_operator_put_back_has_not_reported_by_that(store: Store,
     make_pass(store, PassRequest("v2", SILENT, fleet=fleet))
     # A node with old code says nothing of its upgrade; its gate was set long ago.
     consul.call("PUT", "kv/config_state/enable_puppet/host/web1?flags=1600000000", b"True")
-    done = retry(store, Said("its disk is new", fleet=fleet), ["web1"])
+    done = retry(store, Command("its disk is new", fleet=fleet), ["web1"])
     assert (done.hosts, record(consul, "web1")["state"]) == (["web1"], "retried")
     write_report(store, HostReport("web2", "v2", "upgraded"))
     before = consul.tree("config_state/")

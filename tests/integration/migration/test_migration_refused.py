@@ -102,7 +102,7 @@ def test_a_blocker_that_appears_later_is_reported_with_what_was_done_before(
     load(consul, legacy_reports(list(names(compute=100))))
     writes = 0
 
-    def somebody_writes(write: Write, operations: Sequence[Any]) -> Any:
+    def write_meanwhile(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal writes
         writes += 1
         answer = write(operations)
@@ -112,7 +112,7 @@ def test_a_blocker_that_appears_later_is_reported_with_what_was_done_before(
             consul.put("running_version/v673/compute100", "1700000000")
         return answer
 
-    around_writes(store, somebody_writes)
+    around_writes(store, write_meanwhile)
     error = refusal(store)
     assert [one["key"] for one in error.details["problems"]] == ["running_version/stray"]
     copied = consul.tree("running/versions/")
@@ -138,7 +138,7 @@ def test_of_very_many_the_first_are_in_the_sentence_and_all_in_the_details(store
     assert error.message.endswith(" | And 20 more, in failure.details.")
 
 
-WORDS = [
+COMMANDS = [
     ("upgrade", lambda store: make_pass(store, PassRequest(version="v675", rules=UNLIMITED))),
     (
         "look at what an upgrade would do",
@@ -153,7 +153,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("state", ["running", "removing", "nonsense"])
-@pytest.mark.parametrize(("what", "act"), WORDS)
+@pytest.mark.parametrize(("what", "act"), COMMANDS)
 def test_planners_and_operators_commands_are_refused_while_it_runs(
     store: Store, consul: RawKV, what: str, act: Any, state: str
 ) -> None:
@@ -194,8 +194,8 @@ def test_a_planner_that_has_read_before_does_not_write_after(agent: Agent, store
         make_pass(slow, PassRequest(version="2", rules=rules))
         assert slept
         assert consul.get("upgrade/schema") == b"1"
-        said = [event["what"] for event in history(consul)]
-        assert said.count("migrate") == begun
+        events = [event["what"] for event in history(consul)]
+        assert events.count("migrate") == begun
         assert opened(history(consul)) == ["compute1", "compute2", "compute3"]
 
 

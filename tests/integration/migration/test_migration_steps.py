@@ -108,8 +108,8 @@ def test_a_layout_may_be_named_and_the_next_run_goes_on_from_there(settings: Set
     assert consul.get("upgrade/schema") == b"1"
     assert consul.tree("records/") == {}
     for dry in (True, False):
-        told = Migrator(Store(settings), target=1).run(dry=dry).summary(dry=dry)
-        assert told[0].startswith("The keys have layout 1, as asked for. 70 legacy keys are kept")
+        lines = Migrator(Store(settings), target=1).run(dry=dry).summary(dry=dry)
+        assert lines[0].startswith("The keys have layout 1, as asked for. 70 legacy keys are kept")
     outcome = Migrator(Store(settings)).run()
     assert (outcome.origin, [one.step.number for one in outcome.steps]) == (1, [2])
     assert (
@@ -127,13 +127,13 @@ def test_killed_at_every_boundary_between_and_within_steps_the_next_run_finishes
     load(consul, legacy_reports(HOSTS))
     writes = writes_of(settings, **REMOVAL)
     expected = whole(consul)
-    for point in range(1, writes + 1):
+    for at in range(1, writes + 1):
         for after in (False, True):
             assert consul.delete("", tree=True)
             load(consul, legacy_reports(HOSTS))
-            assert killed_at(settings, point, after=after, **REMOVAL)
+            assert killed_at(settings, at, after=after, **REMOVAL)
             migrate(settings, **REMOVAL)
-            assert whole(consul) == expected, f"killed {'after' if after else 'before'} {point}"
+            assert whole(consul) == expected, f"killed {'after' if after else 'before'} {at}"
 
 
 def test_what_blocks_a_later_step_is_found_when_it_is_reached(settings: Settings, consul: RawKV) -> None:
@@ -164,7 +164,7 @@ def test_a_write_between_reading_and_locking_leaves_the_kept_old_keys(settings: 
     before = consul.get("upgrade/migration")
     store, writes = Store(settings), 0
 
-    def somebody_writes(write: Write, operations: Sequence[Any]) -> Any:
+    def write_meanwhile(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal writes
         writes += 1
         answer = write(operations)
@@ -172,7 +172,7 @@ def test_a_write_between_reading_and_locking_leaves_the_kept_old_keys(settings: 
             consul.put("running/versions/v1/web1", "{")
         return answer
 
-    around_writes(store, somebody_writes)
+    around_writes(store, write_meanwhile)
     assert refusal(store).code == "in_the_way"
     assert consul.get("upgrade/migration") == before
     consul.delete("running/versions/v1/web1")

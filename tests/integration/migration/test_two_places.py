@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
@@ -222,8 +222,8 @@ def test_what_is_written_in_two_places_is_shown_and_check_mode_shows_it_too(kept
         f"{GATES}/global": ("true", "false"),
         f"{GATES}/host/compute1": (None, "true"),
     }
-    told = {one.key: (one.before, one.after) for one in dry.changes if one.key.startswith("config_state/")}
-    assert told == shown
+    changed_gates = {one.key: (one.before, one.after) for one in dry.changes if one.key.startswith("config_state/")}
+    assert changed_gates == shown
     assert not make_pass(kept, PassRequest("2", ONE_BY_ONE)).changes
 
 
@@ -239,12 +239,12 @@ def test_an_abort_and_a_retry_close_both(kept: Store, consul: RawKV) -> None:
     make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))
     write_report(kept, HostReport("compute1", "2", "started"))
     write_report(kept, HostReport("compute1", "2", "failed", error="disk full"))
-    retry(kept, Said("fixed"))
+    retry(kept, Command("fixed"))
     assert gates(consul)["host/compute1"] == "false"
     alike(consul)
     make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 2}}))
     alike(consul)
-    abort(kept, Said("no"))
+    abort(kept, Command("no"))
     assert gates(consul) == {"global": "false", "host/compute1": "false", "host/compute2": "false"}
 
 

@@ -44,7 +44,7 @@ class Watchers:
         self.versions = _versions(consul)
         self.wrong: list[str] = []
         self.count = 0
-        self._acts = [self._one, self._one, self._all, self._look]
+        self._acts = [self._one, self._one, self._all, self._read]
         if not to_its_end:
             self._acts += [self._old_code, self._plan]
         self._over = threading.Event()
@@ -87,7 +87,7 @@ class Watchers:
     def _old_code(self, _store: Store) -> None:
         self._see("the old code", _old_answers(self.consul), self.right)
 
-    def _look(self, store: Store) -> None:
+    def _read(self, store: Store) -> None:
         self._see(
             "the status", {host: one.version for host, one in read_fleet(store).plan.hosts.items()}, self.versions
         )
@@ -138,10 +138,10 @@ def test_no_answer_is_wrong_while_migrators_are_killed_and_come_again(
     load(consul, fleet)
     watchers = Watchers(store, consul)
     assert set(watchers.right.values()) == {True, False}
-    points = sorted(seeded.sample(range(1, writes), 4))
+    kills = sorted(seeded.sample(range(1, writes), 4))
     with watchers.watching():
-        for before, point in zip([0, *points], points, strict=False):
-            assert killed_at(store.settings, max(1, point - before), after=seeded.random() < 0.5)
+        for before, kill in zip([0, *kills], kills, strict=False):
+            assert killed_at(store.settings, max(1, kill - before), after=seeded.random() < 0.5)
         # Not to its end: from then on a planner may go on.
         assert consul.get("upgrade/schema") is None
     assert not watchers.wrong, watchers.wrong[:5]

@@ -44,8 +44,8 @@ def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) ->
     assert shown.code == 2
     lines = shown.stdout.splitlines()
     assert "localhost: a?[2Jb" in lines
-    told = [line.removeprefix("localhost: ") for line in lines if line.startswith("localhost: ")]
-    assert told == ["a?[2Jb", f"folder: {tmp_path}", "it is one", "it is three", "item: four"]
+    printed = [line.removeprefix("localhost: ") for line in lines if line.startswith("localhost: ")]
+    assert printed == ["a?[2Jb", f"folder: {tmp_path}", "it is one", "it is three", "item: four"]
     assert "role  hosts" in lines
     assert "-old" in lines
     assert "+new?[2J" in lines

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
@@ -43,8 +43,8 @@ def test_it_ends_with_an_abort_and_counts_who_failed(run: Runner, store: Store, 
     hosts = names(compute=3)
     seed(consul, hosts)
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
-    write_report(store, Said("compute1", "2", "started"))
-    write_report(store, Said("compute1", "2", "failed", error="no space left"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no space left"))
     abort(store, Command(by="ann", reason="logins fail"))
     before = consul.tree()
 
@@ -62,7 +62,7 @@ def test_it_ends_when_all_are_upgraded_and_the_gates_are_open(run: Runner, store
     seed(consul, hosts)
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     for host in hosts:
-        write_report(store, Said(host, "2", "upgraded"))
+        write_report(store, HostReport(host, "2", "upgraded"))
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
 
     (found,) = played = run([follow()])
@@ -78,7 +78,7 @@ def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, c
     hosts = names(compute=3)
     seed(consul, hosts)
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
-    write_report(store, Said("compute1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "started"))
     abort(store, Command(by="ann", reason="logins fail"))
 
     (once,) = follow_in_process(store.settings)
@@ -87,7 +87,7 @@ def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, c
 
     reads = follow_in_process(store.settings, until_hosts_finish=True)
     first = next(reads)
-    write_report(store, Said("compute1", "2", "failed", error="no space left"))
+    write_report(store, HostReport("compute1", "2", "failed", error="no space left"))
     *_, last = (one for one in reads if isinstance(one, ProgressUpdate))
     assert isinstance(first, ProgressUpdate)
     assert (first.progress.over, first.hosts["compute1"].state) == (True, "upgrading")
@@ -146,7 +146,7 @@ def test_a_complete_rollout_whose_gates_stay_closed_is_over_when_nothing_follows
     hosts = names(compute=1)
     seed(consul, hosts)
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
-    write_report(store, Said("compute1", "2", "upgraded"))
+    write_report(store, HostReport("compute1", "2", "upgraded"))
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     assert consul.get("config_state/enable_puppet/global") == b"False"
 
@@ -188,7 +188,7 @@ def test_what_is_no_part_of_it_does_not_keep_it_from_being_over(store: Store, co
     hosts = names(compute=1)
     seed(consul, hosts)
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
-    write_report(store, Said("compute1", "2", "upgraded"))
+    write_report(store, HostReport("compute1", "2", "upgraded"))
     make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
     over = threading.Event()
 

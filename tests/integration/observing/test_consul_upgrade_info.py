@@ -100,8 +100,10 @@ def test_it_reports_the_state_of_each_host_and_why(run: Runner, store: Store, co
     assert one["host"]["services"] is None
     assert [event["what"] for event in one["host"]["events"]] == ["begin"]
     assert (one["host"]["cause"], one["host"]["rule"]) == ("cap", "rolling_rules.global")
-    told = [re.sub(r"\d{4}-\S+ \S+ \(\d+ \w+ ago\)", "TIME", sentence) for sentence in one["host"]["explanation"]]
-    assert told == [
+    explanation = [
+        re.sub(r"\d{4}-\S+ \S+ \(\d+ \w+ ago\)", "TIME", sentence) for sentence in one["host"]["explanation"]
+    ]
+    assert explanation == [
         "compute5 runs 1, as it reported at TIME. The target version is 2.",
         "It has been pending since TIME, when the rollout to 2 began.",
         f"Why: waits for a slot: {slots}.",

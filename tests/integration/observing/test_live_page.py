@@ -118,7 +118,7 @@ def test_each_view_is_accessible_at_each_size_in_light_and_dark(
 ) -> None:
     (report,) = site.folder.glob("rollout-2.10-*.html")
     views = {"overview": "index.html", "hosts": "hosts/1.html", "report": report.name}
-    browser.look(width=width, dark=dark)
+    browser.set_display(width=width, dark=dark)
     for name, path in views.items():
         browser.open(f"{site.url}/{path}")
         assert serious(browser, axe) == [], name
@@ -127,7 +127,7 @@ def test_each_view_is_accessible_at_each_size_in_light_and_dark(
         assert browser.complaints == [], name
     if os.environ.get("CONVOY_TEST_PICTURES") and (width, dark) == SIZES[0]:
         # For the documentation.
-        browser.look(width=1280, dark=False)
+        browser.set_display(width=1280, dark=False)
         browser.open(f"{site.url}/index.html")
         browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
 
@@ -139,7 +139,7 @@ def test_an_awaited_operator_and_the_command_are_at_the_top(
     site = Site(store, tmp_path / "page", Scene(computes=40, waits=True).write(consul))
     try:
         site.update()
-        browser.look(width=390, dark=False)
+        browser.set_display(width=390, dark=False)
         browser.open(f"{site.url}/index.html")
         assert serious(browser, axe) == []
         command = "ansible-playbook convoy.upgrade.approve -i inventory.yml -e stage=canary"
@@ -161,7 +161,7 @@ def test_an_awaited_operator_and_the_command_are_at_the_top(
 def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader(
     site: Site, store: Store, browser: BrowserSession
 ) -> None:
-    browser.look(width=1280, dark=False)
+    browser.set_display(width=1280, dark=False)
     browser.open(f"{site.url}/index.html")
     browser.run("window.stays = true; document.querySelector('#rules details').open = true")
     browser.run("document.querySelector('#moving a').focus()")
@@ -196,7 +196,7 @@ def test_it_changes_without_being_loaded_again_and_keeps_the_place_of_its_reader
 def test_a_reader_with_a_keyboard_goes_from_a_failure_to_the_details_of_its_host(
     site: Site, browser: BrowserSession
 ) -> None:
-    browser.look(width=1280, dark=False)
+    browser.set_display(width=1280, dark=False)
     browser.open(f"{site.url}/index.html")
     browser.press("Tab")
     assert browser.run("document.activeElement.textContent") == "Skip to the rollout"
@@ -310,8 +310,10 @@ def test_text_of_hosts_is_only_text(
         browser.wait_until("document.querySelector('article:target')")
         # A name that is no plain word is quoted for the shell.
         command = browser.run("document.querySelector('article:target code').textContent")
-        words = subprocess.run(["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True)
-        assert json.loads(words.stdout.splitlines()[-1])["host"] in hosts
+        printed = subprocess.run(
+            ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+        )
+        assert json.loads(printed.stdout.splitlines()[-1])["host"] in hosts
     finally:
         site.close()
 
@@ -346,7 +348,7 @@ esac""",
                 assert (found["id"], found["command"], found["args"]) == ("work-1", "work", '{"grace": 7}')
                 assert [found[name] for name in ("done", "running", "failed", "waiting")] == [1, 1, 1, 0]
 
-                browser.look(width=1280, dark=False)
+                browser.set_display(width=1280, dark=False)
                 browser.open(f"{site.url}/index.html")
                 assert browser.run("document.querySelector('h1').textContent") == "Job work-1"
                 assert browser.run("document.title") == "Job work-1: 1 of 3 done"
@@ -396,7 +398,7 @@ def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
     site = Site(store, tmp_path / "page", Scene(computes=4977).write(consul))
     try:
         site.update()
-        browser.look(width=1280, dark=False)
+        browser.set_display(width=1280, dark=False)
         browser.open(f"{site.url}/index.html")
         browser.wait_until("performance.getEntriesByName('first-contentful-paint').length")
         assert browser.run("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 1000

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as Said
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
@@ -58,16 +58,16 @@ def closing(terminal: Terminal) -> Iterator[Terminal]:
 
 
 def say(store: Store, host: str, state: str, *where: str, error: str | None = None) -> None:
-    write_report(store, Said(host, "2", state, *(where or (None, None)), error=error))
+    write_report(store, HostReport(host, "2", state, *(where or (None, None)), error=error))
 
 
 def wait_until_open(consul: RawKV, host: str) -> None:
     wait_until(lambda: gates(consul).get(f"host/{host}") == "True", what=host)
 
 
-def lines_of(screen: str, *words: str) -> list[str]:
+def lines_of(screen: str, *texts: str) -> list[str]:
     """Return the lines that have all of these words."""
-    return [line for line in screen.splitlines() if all(word in line for word in words)]
+    return [line for line in screen.splitlines() if all(text in line for text in texts)]
 
 
 def begin(store: Store, version: str = "3") -> None:
@@ -169,7 +169,7 @@ def test_without_color_or_terminal_progress_is_reported_in_lines(
     begin(store)
     with closing(play.on_terminal("status", **no_colour, follow=True)) as seen:
         seen.wait_for("controller1 admitted")
-        write_report(store, Said("controller1", "3", "started"))
+        write_report(store, HostReport("controller1", "3", "started"))
         abort(store, Command(by="ann", reason="logins fail"))
         assert seen.end() == 0
         assert b"\x1b" not in seen.raw

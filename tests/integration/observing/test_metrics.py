@@ -79,12 +79,12 @@ def test_the_file_has_what_consul_has(run: Runner, store: Store, consul: RawKV, 
         {"convoy.upgrade.consul_upgrade_metrics": {"path": str(path), "fleet": {"compute5": "compute"}}}
         for path in (file, run.folder)
     ]
-    told, refused = run(tasks)
+    result, refused = run(tasks)
 
     text = file.read_text()
     found = read(text)
-    assert told["metrics"] == text
-    assert told["changed"]
+    assert result["metrics"] == text
+    assert result["changed"]
     assert consul.tree() == before
     assert refused["failure"]["code"] == "bad_metrics_file"
     assert {key: value for key, value in found.items() if key[0] == "hosts" and value} == {

@@ -58,7 +58,7 @@ def upgraded(store: Store, *hosts: str) -> None:
         write_report(store, HostReport(host, "2", "upgraded"))
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -104,20 +104,20 @@ def test_each_event_is_sent_once_for_hosts_that_upgrade_themselves(
         **dict.fromkeys(("upgraded", "lost", "upgrading", "held"), 0), "failed": 1, "pending": 1
     }  # fmt: skip
 
-    said = control.Command("logins fail", "ann", FLEET)
-    control.pause(store, said)
+    command = control.Command("logins fail", "ann", FLEET)
+    control.pause(store, command)
     paused = chat.wait_for("pause")
     assert (paused["by"], paused["reason"], paused["cause"]) == ("ann", "logins fail", "command")
     assert paused["text"] == "The rollout to 2 was paused by ann: logins fail."
     control.resume(store, control.Command("", "ann", FLEET))
     assert chat.wait_for("resume")["text"] == "The rollout to 2 was resumed by ann."
-    control.retry(store, said, ["compute1"])
+    control.retry(store, command, ["compute1"])
     # In this order, because the runs would end if only hosts that were not admitted were on their way.
     upgraded(store, "compute1", "controller1")
-    wanted = chat.wait_for("approval_needed")
-    assert (wanted["stage"], wanted["upgraded"]) == ("canary", 2)
-    assert "convoy.upgrade.approve -e stage=canary" in wanted["next"]
-    control.approve(store, said)
+    needed = chat.wait_for("approval_needed")
+    assert (needed["stage"], needed["upgraded"]) == ("canary", 2)
+    assert "convoy.upgrade.approve -e stage=canary" in needed["next"]
+    control.approve(store, command)
     assert chat.wait_for("approved")["by"] == "ann"
     wait_until(lambda: ask_gate(store, {"compute2": "compute"}, default=False)["compute2"].value, 90, "its admission")
     upgraded(store, "compute2")
@@ -144,7 +144,9 @@ def test_a_command_is_reported_by_the_playbook_that_gives_it_and_by_no_later_one
     given = {**MORE, "upgrade_notify": str(example(play.folder)), "chat_webhook": chat.url}
     shown = play("pause", "--check", reason="logins fail", **given)
     assert shown.returncode == 0, shown.stdout
-    assert f"{given['upgrade_notify']} would be called with the events pause, but is not called" in words(shown.stdout)
+    assert f"{given['upgrade_notify']} would be called with the events pause, but is not called" in one_line(
+        shown.stdout
+    )
     assert (chat.posted, consul.get("upgrade/notified"), ledger(consul)["state"]) == ([], None, "running")
 
     paused = play("pause", reason="logins fail", by="ann", **given)
@@ -174,7 +176,7 @@ def test_the_targets_of_a_settings_file_get_the_event_and_a_bad_one_is_refused(
     file.write_text(json.dumps({"targets": [{"webhook": chat.url, "events": ["paused"]}]}))
     refused = play("pause", upgrade_notify=str(file), **MORE)
     assert refused.returncode == 2, refused.stdout
-    assert f"upgrade_notify: {file}: targets[0].events: 'paused' is not one of begin, stage" in words(refused.stdout)
+    assert f"upgrade_notify: {file}: targets[0].events: 'paused' is not one of begin, stage" in one_line(refused.stdout)
     assert consul.tree() == before
 
     file.write_text(
@@ -183,8 +185,8 @@ def test_the_targets_of_a_settings_file_get_the_event_and_a_bad_one_is_refused(
     ran = play("pause", upgrade_notify=str(file), reason="logins fail", **MORE)
     assert (ran.returncode, ledger(consul)["state"]) == (0, "paused"), ran.stdout
     assert chat.wait_for("pause")["reason"] == "logins fail"
-    assert "was called with the event pause" in words(ran.stdout)
-    assert "and failed: JSON: " in words(ran.stdout)
+    assert "was called with the event pause" in one_line(ran.stdout)
+    assert "and failed: JSON: " in one_line(ran.stdout)
 
 
 @pytest.mark.thorough
@@ -202,8 +204,8 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
         (play.folder / "text.yml").write_text("tasks\n")
         refused = play("pause", upgrade_notify=str(play.folder / file), **MORE)
         assert refused.returncode == 2, refused.stdout
-        said = f"upgrade_notify: {play.folder / file}: {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify"
-        assert said in words(refused.stdout)
+        message = f"upgrade_notify: {play.folder / file}: {why}. Nothing was done: give a file with tasks or targets, or leave upgrade_notify"
+        assert message in one_line(refused.stdout)
     assert consul.tree() == before
 
     file = hook(play.folder, {"ansible.builtin.fail": {"msg": "no bot {{ upgrade_event.event }}"}})
@@ -212,13 +214,13 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert re.search(
         rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout continues, but "
         "this event is not sent again. Fix the file.",
-        words(failed.stdout),
+        one_line(failed.stdout),
     )
     mark = play.folder / "hangs"
     file = hook(play.folder, {"ansible.builtin.shell": f"echo $$ > {mark}; exec sleep 3600"})
     late = play("resume", upgrade_notify=file, upgrade_notify_timeout=15, **MORE)
     assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
-    assert "and failed: it took longer than 15 s and was stopped. The rollout" in words(late.stdout)
+    assert "and failed: it took longer than 15 s and was stopped. The rollout" in one_line(late.stdout)
     assert start_ticks(int(mark.read_text())) is None
 
 

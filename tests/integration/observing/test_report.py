@@ -72,14 +72,14 @@ def test_the_files_have_what_consul_has_and_a_second_time_nothing_changes(
     assert consul.tree() == before
     assert [one["changed"] for one in (would, did, former, again)] == [True, True, True, False]
     assert did["files"] == [f"{folder}/rollout-3.{end}" for end in ("html", "json", "csv")]
-    told = json.loads(Path(did["files"][1]).read_text())
-    phases = {one["host"]: one["phase"] for one in told["hosts"]}
+    report = json.loads(Path(did["files"][1]).read_text())
+    phases = {one["host"]: one["phase"] for one in report["hosts"]}
     assert phases == {
         "compute1": "failed", "compute2": "upgrading", "compute3": "admitted", "compute4": "waiting", "compute9": "waiting",
     }  # fmt: skip
     entries = history(consul)
     begun = max(event["at"] for event in entries if event["what"] == "begin")
-    assert (told["begun"], told["version"], told["previous_version"]) == (begun, "3", "2")
+    assert (report["begun"], report["version"], report["previous_version"]) == (begun, "3", "2")
     rows = {row["host"]: row for row in csv.DictReader(Path(did["files"][2]).read_text().splitlines())}
     assert rows["compute1"]["ended"] == str(record(consul, "compute1")["times"]["failed"])
     # Nothing in it ends a cell or begins a formula.

@@ -53,7 +53,7 @@ def check(consul: RawKV, host: str, status: str) -> None:
     assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
 
 
-def tell(consul: RawKV, host: str, post: str) -> None:
+def put_post(consul: RawKV, host: str, post: str) -> None:
     """Write where a host is with its post-upgrade tasks, as the push daemon does."""
     consul.put(f"upgrade/hosts/{host}", json.dumps({**record(consul, host), "post": post}))
 
@@ -105,13 +105,13 @@ def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_i
     assert opened(go(done)) == ["compute1", "compute2"]
     # It reboots.
     check(consul, "compute1", "critical")
-    tell(consul, "compute1", "started")
+    put_post(consul, "compute1", "started")
     outcome = go(done)
     assert (opened(outcome), outcome.plan.blocker) == ([], None)
-    tell(consul, "compute2", "done")
+    put_post(consul, "compute2", "done")
     assert opened(go(done)) == ["compute3"]
     # It is back, and its service is not.
-    tell(consul, "compute1", "done")
+    put_post(consul, "compute1", "done")
     outcome = go(done)
     assert (opened(outcome), outcome.plan.blocker) == ([], None)
     view = outcome.plan.hosts["compute1"]
@@ -138,7 +138,7 @@ def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul
     assert "Run ansible-playbook convoy.upgrade.post_upgrade -e version=2." in caught.value.message
     assert make_pass(store, PassRequest("3", rules, fleet=FLEET, restart=True), dry=True).begun
     for host in FLEET:
-        tell(consul, host, "done")
+        put_post(consul, host, "done")
     assert make_pass(store, PassRequest("2", fleet=FLEET, converge=True)).plan.post_upgrade == ()
     assert consul.get("config_state/enable_puppet/global") == b"True"
     assert "post_upgrade" not in ledger(consul)
@@ -147,8 +147,8 @@ def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul
 
 def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:
     assert opened(go(done)) == ["compute1", "compute2"]
-    tell(consul, "compute1", "failed")
-    tell(consul, "compute2", "done")
+    put_post(consul, "compute1", "failed")
+    put_post(consul, "compute2", "done")
     outcome = go(done)
     assert opened(outcome) == []
     assert outcome.plan.blocker is not None
@@ -164,8 +164,8 @@ def test_a_host_that_never_was_well_is_not_upgraded(done: Store, consul: RawKV) 
 
 def test_a_host_that_planners_admitted_goes_on_and_one_that_only_says_so_does_not(done: Store, consul: RawKV) -> None:
     assert opened(go(done)) == ["compute1", "compute2"]
-    tell(consul, "compute1", "started")
-    tell(consul, "compute3", "started")
+    put_post(consul, "compute1", "started")
+    put_post(consul, "compute3", "started")
     outcome = go(done)
     assert opened(outcome) == []
     hosts = outcome.plan.hosts
@@ -173,10 +173,10 @@ def test_a_host_that_planners_admitted_goes_on_and_one_that_only_says_so_does_no
     assert "was not admitted; it keeps a slot" in hosts["compute3"].reason
     assert outcome.plan.can_move
     for number in (1, 2):
-        tell(consul, f"compute{number}", "done")
+        put_post(consul, f"compute{number}", "done")
     outcome = go(done)
     assert opened(outcome) == ["compute4"]
-    tell(consul, "compute4", "done")
+    put_post(consul, "compute4", "done")
     assert not go(done).plan.can_move
 
 

@@ -36,7 +36,7 @@ from integration.support.fleets.bad_day import (
     RECORD,
     SITE,
     Site,
-    assert_told,
+    assert_readable,
 )
 from integration.support.fleets.fleet import GATES
 from integration.support.runs.playbook import Runner, info, plan
@@ -120,12 +120,10 @@ def opened(result: dict[str, Any]) -> set[str]:
 
 def slots_left(result: dict[str, Any]) -> int:
     """Return how many computes more a pass might have admitted; less than none where it admitted too many."""
-    let_through = {
-        one["host"] for one in result["transitions"] if one["role"] == "compute" and one["from"] == "pending"
-    }
+    admitted = {one["host"] for one in result["transitions"] if one["role"] == "compute" and one["from"] == "pending"}
     down = {host for host, view in result["hosts"].items() if view["state"] in ("failed", "lost", "upgrading")}
-    taken = {host for host in down if FLEET[host] == "compute"} - let_through
-    return max(0, CAP - len(taken)) - len(let_through)
+    taken = {host for host in down if FLEET[host] == "compute"} - admitted
+    return max(0, CAP - len(taken)) - len(admitted)
 
 
 def test_the_site_admits_two_hosts_when_nothing_is_bad(site: Site) -> None:
@@ -301,14 +299,14 @@ def test_any_mark(site: Site, mark: bytes, call: tuple[str, dict[str, Any]]) -> 
     site.call(module, **options)
 
 
-def _are_words(value: bytes) -> bool:
+def _is_printable(value: bytes) -> bool:
     """Return whether somebody may have written it by hand, as an approval may be."""
     return any(32 < byte < 127 or byte > 127 for byte in value)
 
 
 @pytest.mark.thorough
 @fuzzed
-@given(bad_data.no_json(), bad_data.no_json().filter(lambda value: not _are_words(value)))
+@given(bad_data.no_json(), bad_data.no_json().filter(lambda value: not _is_printable(value)))
 def test_unreadable_marks_and_approvals_count_as_missing(site: Site, mark: bytes, approval: bytes) -> None:
     site.lay({**SITE, f"upgrade/health/{DONE}": mark})
     result = site.call(PLAN, hosts="all")
@@ -345,7 +343,7 @@ def test_any_keys_at_all(site: Site, keys: dict[str, bytes], call: tuple[str, di
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"[" * 20_000, "it is nested too deeply"),
         (b'{"rolling_rules": {"global": %s}}' % (b"9" * 5000), "integer string conversion"),
@@ -354,12 +352,12 @@ def test_any_keys_at_all(site: Site, keys: dict[str, bytes], call: tuple[str, di
     ],
     ids=["nested", "digits in json", "digits in yaml", "no date"],
 )
-def test_a_file_that_can_not_be_read_is_named(site: Site, tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_can_not_be_read_is_named(site: Site, tmp_path: Path, content: bytes, message: str) -> None:
     site.restore()
     (tmp_path / "rules").write_bytes(content)
     result = site.call(PLAN, version="2", instructions_file=str(tmp_path / "rules"))
     # Early releases of Python 3.10 read numbers of any length.
-    assert words in result["msg"] or "is not a cap" in result["msg"]
+    assert message in result["msg"] or "is not a cap" in result["msg"]
     assert str(tmp_path / "rules") in result["msg"]
 
 
@@ -371,5 +369,5 @@ def test_ansible_itself_shows_the_sentence(run: Runner, site: Site) -> None:
     played = run([plan(), info(), plan(version="2", instructions=rules)])
     assert [one["failure"]["code"] for one in played] == ["unreadable_ledger", "unreadable_ledger", "bad_instructions"]
     for one in played:
-        assert_told(one)
+        assert_readable(one)
     assert site.found() == before

@@ -83,9 +83,9 @@ def test_a_planner_that_slept_admits_no_host_once_another_has_recorded_that_a_bu
     assert woken.admissions == []
     assert woken.plan.blocker is not None
     assert opened(consul) == {"compute1", "compute2"}
-    told = [event for event in history(consul) if event["what"] == "budget"]
-    assert [event["keys"] for event in told] == [["failure_rules.fleet"]]
-    assert "compute1" in told[0]["reason"]
+    entries = [event for event in history(consul) if event["what"] == "budget"]
+    assert [event["keys"] for event in entries] == [["failure_rules.fleet"]]
+    assert "compute1" in entries[0]["reason"]
     assert ledger(consul)["stopped"] == ["failure_rules.fleet"]
 
     control.retry(store, control.Command("fixed", fleet=FLEET))
@@ -238,8 +238,8 @@ def test_a_host_that_lost_its_health_waits_again_after_a_retry(store: Store, con
 def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -> None:
     begin(store, consul)
     # As a node writes it that may write its own record alone.
-    said = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
-    consul.put("upgrade/hosts/compute1", json.dumps(said))
+    record = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
+    consul.put("upgrade/hosts/compute1", json.dumps(record))
     outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert outcome.plan.hosts["compute1"].state == "upgraded"
     assert consul.get("running/versions/2/compute1") == b"4000"
@@ -248,10 +248,10 @@ def test_a_host_whose_clock_went_back_is_believed(store: Store, consul: RawKV) -
 
 def test_a_report_that_is_out_of_date_is_not_published(store: Store, consul: RawKV) -> None:
     begin(store, consul)
-    said = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
-    consul.put("upgrade/hosts/compute1", json.dumps(said))
+    record = {"version": "2", "state": "upgraded", "attempt": 1, "times": {"upgraded": 4000}}
+    consul.put("upgrade/hosts/compute1", json.dumps(record))
     sleeper = Sleeper(store.settings)
-    sleeper.meanwhile = lambda: consul.put("upgrade/hosts/compute1", json.dumps({**said, "state": "failed"}))
+    sleeper.meanwhile = lambda: consul.put("upgrade/hosts/compute1", json.dumps({**record, "state": "failed"}))
     make_pass(sleeper, PassRequest(fleet=FLEET))
     assert consul.get("running/versions/2/compute1") is None
     assert make_pass(store, PassRequest(fleet=FLEET)).plan.hosts["compute1"].state == "failed"

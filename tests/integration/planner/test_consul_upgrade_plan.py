@@ -136,8 +136,8 @@ def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run
     assert history(consul)[1]["roles"] == {"web": {"hosts": 2, "reason": "nothing limits role web"}}
     assert [one["host"] for one in result["transitions"]] == ["compute1", "compute3", "controller1", "web1", "web2"]
     assert result["status"]["held"] == ["compute2"]
-    words = "held by ann since today: disk (ends when the key upgrade/hold/host/compute2 is deleted)"
-    assert result["hosts"]["compute2"]["reason"] == words
+    expected = "held by ann since today: disk (ends when the key upgrade/hold/host/compute2 is deleted)"
+    assert result["hosts"]["compute2"]["reason"] == expected
 
 
 def test_instructions_come_from_a_file_and_inline_and_each_is_reported_with_its_source(

@@ -64,10 +64,10 @@ def test_the_module_names_what_is_wrong_and_what_to_do(run: Runner, consul: RawK
         (plan(version="2", wait="perhaps"), "wait"),
         (plan(version="2", wait=True, wait_timeout="soon"), "wait_timeout"),
     ]
-    played = run([task for task, _words in tasks])
-    for result, (task, words) in zip(played, tasks, strict=True):
+    played = run([task for task, _message in tasks])
+    for result, (task, message) in zip(played, tasks, strict=True):
         assert result["failed"], task
-        assert words in result["msg"], task
+        assert message in result["msg"], task
         assert not result["changed"]
     assert played[3]["failure"] == {
         "code": "unknown_limit",
@@ -87,7 +87,7 @@ Put = Callable[[RawKV], None]
 
 
 @pytest.mark.parametrize(
-    ("keys", "request_", "code", "words"),
+    ("keys", "request_", "code", "message"),
     [
         ({"upgrade/ledger": "{"}, {}, "unreadable_ledger", "The ledger upgrade/ledger can't be read"),
         ({"upgrade/ledger": '{"epoch": "x", "version": "1"}'}, {}, "unreadable_ledger", "epoch is 'x'"),
@@ -111,14 +111,14 @@ Put = Callable[[RawKV], None]
     ],
 )
 def test_a_pass_refuses_and_leaves_everything_as_it_was(
-    store: Store, consul: RawKV, keys: dict[str, str], request_: dict[str, Any], code: str, words: str
+    store: Store, consul: RawKV, keys: dict[str, str], request_: dict[str, Any], code: str, message: str
 ) -> None:
     seed(consul, ["compute1", "compute2"])
     consul.load(keys.items())
     before = consul.tree()
     error = refusal(store, **{"version": "2", **request_})
     assert error.code == code
-    assert words in error.message
+    assert message in error.message
     assert consul.tree() == before
 
 
@@ -142,7 +142,7 @@ def test_a_planner_with_fewer_hosts_than_the_rollout_admits_no_host(store: Store
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (None, "No such file or directory"),
         (b'{"rolling_rules": {"global": 1', "line 1, column"),
@@ -155,7 +155,7 @@ def test_a_planner_with_fewer_hosts_than_the_rollout_admits_no_host(store: Store
     ids=["missing", "json", "yaml", "list", "twice in json", "twice in yaml", "not utf-8"],
 )
 def test_a_bad_instructions_file_is_named_with_what_is_wrong_in_it(
-    tmp_path: Path, content: bytes | None, words: str
+    tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "rules"
     if content is not None:
@@ -164,7 +164,7 @@ def test_a_bad_instructions_file_is_named_with_what_is_wrong_in_it(
         given_rules(None, str(path))
     assert caught.value.code == "bad_instructions_file"
     assert caught.value.message.startswith(f"instructions_file: {path} can't be used: ")
-    assert words in caught.value.message
+    assert message in caught.value.message
 
 
 def test_a_rule_that_is_wrong_in_a_file_is_reported_with_the_file(tmp_path: Path) -> None:

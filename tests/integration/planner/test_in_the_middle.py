@@ -31,7 +31,7 @@ ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 MANY: dict[str, Any] = {"rolling_rules": {"global": 9}}
 A = {"name": "a", "hosts": ["compute1"]}
 B = {"name": "b", "hosts": ["compute2"], "approve": True}
-SAID = control.Command("network", "ann", FLEET)
+COMMAND = control.Command("network", "ann", FLEET)
 
 
 def begin(store: Store, consul: RawKV, rules: dict[str, Any]) -> PassResult:
@@ -55,7 +55,7 @@ def upgrade(store: Store, *hosts: str) -> None:
 
 def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner) -> None:
     begin(store, consul, MANY)
-    control.pause(store, SAID)
+    control.pause(store, COMMAND)
     upgrade(store, *FLEET)
     outcome = make_pass(store, PassRequest("2", fleet=FLEET, converge=True))
     assert (outcome.plan.complete, outcome.plan.scope_done, outcome.plan.can_move) == (False, False, True)
@@ -71,14 +71,14 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
     assert "paused by ann" in waited["msg"]
 
     assert consul.delete("running/versions/1/compute5")
-    control.resume(store, SAID)
+    control.resume(store, COMMAND)
     assert make_pass(store, PassRequest("2", fleet=FLEET, converge=True)).plan.complete
     assert (ledger(consul)["state"], gates(consul)) == ("complete", {"global": "True"})
 
 
 def test_no_other_rollout_begins_in_place_of_a_paused_one(store: Store, consul: RawKV) -> None:
     begin(store, consul, ONE)
-    control.pause(store, SAID)
+    control.pause(store, COMMAND)
     before = consul.tree("")
     with pytest.raises(UpgradeError) as caught:
         make_pass(store, PassRequest("3", ONE, fleet=FLEET))
@@ -87,7 +87,7 @@ def test_no_other_rollout_begins_in_place_of_a_paused_one(store: Store, consul: 
     assert "is paused by ann" in caught.value.message
     assert "-e replace=2" in caught.value.message
     assert consul.tree("") == before
-    control.abort(store, SAID)
+    control.abort(store, COMMAND)
     assert make_pass(store, PassRequest("3", ONE, fleet=FLEET)).begun
 
 
@@ -95,9 +95,9 @@ def test_what_comes_after_a_complete_rollout_can_be_paused(store: Store, consul:
     begin(store, consul, MANY)
     upgrade(store, *FLEET)
     assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
-    control.pause(store, SAID)
+    control.pause(store, COMMAND)
     assert make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"]).admissions == []
-    control.resume(store, SAID)
+    control.resume(store, COMMAND)
     assert make_pass(store, PassRequest("2", fleet=FLEET)).plan.complete
     after = make_post_upgrade_pass(store, PassRequest("2", fleet=FLEET), ["compute"])
     assert [one.host for one in after.admissions] == list(FLEET)
@@ -106,7 +106,7 @@ def test_what_comes_after_a_complete_rollout_can_be_paused(store: Store, consul:
 
 def test_an_abort_outlasts_the_last_host(store: Store, consul: RawKV) -> None:
     first = begin(store, consul, MANY)
-    control.abort(store, SAID)
+    control.abort(store, COMMAND)
     upgrade(store, *FLEET)
     # One who waits goes on with what it began, and with the end that it was to make of it.
     waiting = make_pass(store, PassRequest("2", fleet=FLEET, since=first.index, converge=True))
@@ -135,7 +135,7 @@ def test_a_finished_stage_that_is_dropped_takes_no_other_one_with_it(store: Stor
     assert go_on(store) == []
     outcome = make_pass(store, PassRequest("2", {**MANY, "stages": [B]}, fleet=FLEET))
     assert (outcome.admissions, outcome.plan.stage, outcome.plan.needs_approval) == ([], "b", True)
-    control.approve(store, SAID)
+    control.approve(store, COMMAND)
     assert go_on(store) == ["compute3", "compute4"]
 
 
@@ -156,7 +156,7 @@ def test_an_approval_is_of_the_stages_as_they_were(store: Store, consul: RawKV) 
     begin(store, consul, {**MANY, "stages": [canary]})
     upgrade(store, "compute1")
     go_on(store)
-    control.approve(store, SAID)
+    control.approve(store, COMMAND)
     rules = {**MANY, "stages": [{**canary, "hosts": 3}]}
     dry = make_pass(store, PassRequest("2", rules, fleet=FLEET), dry=True)
     assert "upgrade/approval/canary" in [change.key for change in dry.changes]
@@ -173,7 +173,7 @@ def test_a_rollback_does_not_wait_for_hosts_that_never_left(store: Store, consul
     begin(store, consul, {**ONE, "health": {"soak": 3600}})
     write_report(store, HostReport("compute1", "2", "started"))
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
-    control.roll_back(store, SAID)
+    control.roll_back(store, COMMAND)
     outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert [one.host for one in outcome.admissions] == ["compute1"]
     assert {outcome.plan.hosts[host].state for host in ("compute2", "compute3", "compute4")} == {"upgraded"}
@@ -192,7 +192,7 @@ def test_no_host_waits_for_hosts_whose_checks_failed_before_a_rollback(
     upgrade(store, "compute1")
     check("compute1", "critical")
     check("compute4", "critical")
-    control.roll_back(store, SAID)
+    control.roll_back(store, COMMAND)
     assert ledger(consul)["broken"] == ["compute4"]
     outcome = make_pass(store, PassRequest(fleet=FLEET))
     assert [one.host for one in outcome.admissions] == ["compute1"]
@@ -207,7 +207,7 @@ def test_a_rollout_that_is_restarted_goes_on_with_the_soaks_of_its_hosts(store: 
     assert [one.host for one in make_pass(store, PassRequest("2", fleet=FLEET)).admissions] == ["compute2"]
     upgrade(store, "compute2")
     make_pass(store, PassRequest("2", fleet=FLEET))
-    control.abort(store, SAID)
+    control.abort(store, COMMAND)
     # What has soaked does not soak again, and what soaks goes on.
     outcome = make_pass(store, PassRequest("2", fleet=FLEET, restart=True))
     assert (outcome.admissions, outcome.plan.hosts["compute2"].soaking) == ([], True)

@@ -53,15 +53,15 @@ def test_a_pass_costs_one_request_to_read_and_one_for_30_openings(store: Store, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("point", "after"), [(1, False), (1, True), (2, True), (3, False), (3, True), (4, True)])
+@pytest.mark.parametrize(("at", "after"), [(1, False), (1, True), (2, True), (3, False), (3, True), (4, True)])
 def test_a_killed_planner_leaves_a_state_that_the_next_one_goes_on_with(
-    store: Store, consul: RawKV, point: int, after: bool
+    store: Store, consul: RawKV, at: int, after: bool
 ) -> None:
     seed(consul, FLEET)
-    victim = spawn(open_and_die, store.settings, REQUEST, point, after=after)
+    victim = spawn(open_and_die, store.settings, REQUEST, at, after=after)
     victim.join(20)
     assert victim.exitcode == -signal.SIGKILL
-    written = point if after else point - 1
+    written = at if after else at - 1
     assert len(history(consul)) == written
     hosts = list(FLEET)[: min(CAP, max(0, written - 1) * MOST_ADMISSIONS)]
     assert sorted(opened(history(consul))) == sorted(hosts)

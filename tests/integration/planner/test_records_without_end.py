@@ -85,7 +85,7 @@ def writes_all_the_time(consul: RawKV, store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store.client, "write", again)
 
 
-def says(consul: RawKV, host: str, state: str, version: str = "2") -> None:
+def put_record(consul: RawKV, host: str, state: str, version: str = "2") -> None:
     consul.put(f"upgrade/hosts/{host}", json.dumps({"version": version, "state": state, "times": {state: 9}}))
 
 
@@ -94,8 +94,8 @@ def test_a_host_that_writes_all_the_time_is_left_out_of_a_pass_and_named(
 ) -> None:
     seed(consul, names(compute=5))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
-    says(consul, "compute1", "upgraded")
-    says(consul, "compute2", "upgraded")
+    put_record(consul, "compute1", "upgraded")
+    put_record(consul, "compute2", "upgraded")
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     before = store.client.requests
     outcome = make_pass(store, PassRequest())
@@ -116,7 +116,7 @@ def test_all_hosts_that_write_all_the_time_stop_no_other_host(
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 40}, "role_order": {"web": "compute"}}))
     hosts = [f"compute{at}" for at in range(1, 41)]
     for host in hosts:
-        says(consul, host, "upgraded")
+        put_record(consul, host, "upgraded")
     # What the hosts write meanwhile counts as time of the pass.
     store = Store(replace(store.settings, pass_limit=100))
     writes_all_the_time(consul, store, monkeypatch, *hosts)
@@ -131,12 +131,12 @@ def test_a_host_whose_record_changed_meanwhile_is_not_published(
 ) -> None:
     seed(consul, names(compute=3))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
-    says(consul, "compute1", "upgraded")
+    put_record(consul, "compute1", "upgraded")
     write = store.client.write
 
     def fail_first(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         monkeypatch.setattr(store.client, "write", write)
-        says(consul, "compute1", "failed")
+        put_record(consul, "compute1", "failed")
         return write(operations)
 
     monkeypatch.setattr(store.client, "write", fail_first)
@@ -152,7 +152,7 @@ def test_retry_for_all_leaves_out_and_names_a_host_that_writes_all_the_time(
     seed(consul, names(compute=6))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     for host in ("compute1", "compute2", "compute3"):
-        says(consul, host, "failed")
+        put_record(consul, host, "failed")
     writes_all_the_time(consul, store, monkeypatch, "compute2")
     done = operator.retry(store, operator.Command())
     assert done.hosts == ["compute1", "compute3"]
@@ -170,7 +170,7 @@ def test_post_upgrade_tasks_begin_on_all_but_a_host_that_writes_all_the_time(
     seed(consul, fleet)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
     for host in fleet:
-        says(consul, host, "upgraded")
+        put_record(consul, host, "upgraded")
     make_pass(store, PassRequest())
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     outcome = make_post_upgrade_pass(store, PassRequest("2", fleet=fleet), {"compute"})
@@ -188,7 +188,7 @@ def test_an_abort_closes_all_and_a_host_that_writes_all_the_time_too(
 ) -> None:
     seed(consul, names(compute=4))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 4}}))
-    says(consul, "compute1", "upgraded", "1")
+    put_record(consul, "compute1", "upgraded", "1")
     writes_all_the_time(consul, store, monkeypatch, "compute1")
     before = store.client.requests
     done = operator.abort(store, operator.Command())
@@ -221,10 +221,10 @@ def test_the_history_does_not_grow_with_every_record(store: Store, consul: RawKV
             "upgrade/hosts/compute1", json.dumps({"version": version, "state": state, "times": {"upgraded": at}})
         )
         warnings |= {*make_pass(store, PassRequest()).warnings}
-    told = [event["what"] for event in history(consul)]
-    assert told.count("publish") <= 5
-    assert told.count("health") <= 20
-    assert len(told) < 30
+    entries = [event["what"] for event in history(consul)]
+    assert entries.count("publish") <= 5
+    assert entries.count("health") <= 20
+    assert len(entries) < 30
     if states[1] == "upgraded":
         assert any("No further report is published for compute1 in this rollout: 5 were" in one for one in warnings)
 
@@ -241,7 +241,7 @@ def test_the_history_does_not_grow_with_every_failure(store: Store, consul: RawK
     seed(consul, names(compute=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}, **more}))
     for at in range(100):
-        says(consul, "compute1", "upgraded" if at % 2 else "failed", "2")
+        put_record(consul, "compute1", "upgraded" if at % 2 else "failed", "2")
         make_pass(store, PassRequest())
     entries = [event["what"] for event in history(consul)]
     assert 30 < entries.count("budget") + entries.count("stage") <= 42
@@ -252,9 +252,9 @@ def test_the_next_rollout_publishes_again(store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=1))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     for at in range(20):
-        says(consul, "compute1", "upgraded", "2" if at % 2 else "1")
+        put_record(consul, "compute1", "upgraded", "2" if at % 2 else "1")
         make_pass(store, PassRequest())
     make_pass(store, PassRequest("3", {"rolling_rules": {"global": 1}}, replace="2"))
-    says(consul, "compute1", "upgraded", "3")
+    put_record(consul, "compute1", "upgraded", "3")
     make_pass(store, PassRequest())
     assert consul.get("running/versions/3/compute1") == b"9"

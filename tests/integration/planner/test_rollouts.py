@@ -154,13 +154,13 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     assert opened(history(consul)) == ["compute1", "compute1"]
     go(store, None, {"rolling_rules": {"global": 2}, "failure_rules": {}})
     assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}}
-    told = [event for event in history(consul) if event["what"] == "rules"]
-    assert told[0]["changed"] == {"failure_rules": {"before": '{"fleet": 1}', "after": '{"fleet": 3}'}}
-    assert told[1]["changed"] == {
+    entries = [event for event in history(consul) if event["what"] == "rules"]
+    assert entries[0]["changed"] == {"failure_rules": {"before": '{"fleet": 1}', "after": '{"fleet": 3}'}}
+    assert entries[1]["changed"] == {
         "failure_rules": {"before": '{"fleet": 3}', "after": ""},
         "rolling_rules": {"before": '{"global": 1}', "after": '{"global": 2}'},
     }
-    assert told[1]["reason"] == "the instructions changed: failure_rules, rolling_rules"
+    assert entries[1]["reason"] == "the instructions changed: failure_rules, rolling_rules"
     # A rollout that is begun has all of its rules from who begins it.
     go(store, "3", {**UNLIMITED, "stages": [{"hosts": 1}]}, replace="2")
     assert "failure_rules" not in ledger(consul)["instructions"]

@@ -32,7 +32,7 @@ def upgrade(store: Store, *hosts: str) -> None:
         write_report(store, HostReport(host, "2", "upgraded"))
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -51,10 +51,10 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     assert ended.returncode == 0, ended.stdout
     assert set(consul.tree("upgrade/hold/")) == {"upgrade/hold/", "upgrade/hold/host/compute2"}
     of_role = play("hold", role="compute", reason="RAM test", **MORE)
-    assert "compute3 had begun to upgrade. The current run continues; no further run begins" in words(of_role.stdout)
+    assert "compute3 had begun to upgrade. The current run continues; no further run begins" in one_line(of_role.stdout)
     untargeted = play("hold", reason="RAM test")
     assert untargeted.returncode == 2
-    assert "No target is given: give hosts, roles, or everything: true." in words(untargeted.stdout)
+    assert "No target is given: give hosts, roles, or everything: true." in one_line(untargeted.stdout)
 
 
 @pytest.mark.thorough
@@ -64,8 +64,8 @@ def test_pause_resume_and_abort(play: Shipped, store: Store, consul: RawKV) -> N
     paused = play("pause", reason="logins fail", **MORE)
     assert paused.returncode == 0, paused.stdout
     assert "No host is admitted: the rollout is paused by " in paused.stdout
-    told = play("status", host="compute2", **MORE).stdout
-    assert f"pause 2 by {current_user()}: logins fail (epoch 3)" in told
+    shown = play("status", host="compute2", **MORE).stdout
+    assert f"pause 2 by {current_user()}: logins fail (epoch 3)" in shown
     resumed = play("resume", **MORE)
     assert (resumed.returncode, "No host is admitted" in resumed.stdout) == (0, False)
     aborted = play("abort", reason="enough", **MORE)
@@ -132,7 +132,7 @@ def test_a_name_that_is_given_and_empty_is_refused(
     assert f"-e {which}=NAME" in refused.stdout
     assert (
         f"{which} is empty, which usually means an unset variable. Nothing was done: give a name, or leave {which} out."
-        in (words(refused.stdout))
+        in (one_line(refused.stdout))
     )
     assert consul.tree() == before
 
@@ -160,10 +160,10 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     before = consul.tree()
     again = play("rollback", reason="logins fail", **MORE)
     assert again.returncode == 0, again.stdout
-    assert "The rollback to 1 is complete already." in words(again.stdout)
+    assert "The rollback to 1 is complete already." in one_line(again.stdout)
     assert consul.tree() == before
-    told = play("status", host="compute2", **MORE).stdout
-    assert f"begin 1 by {current_user()}: the fleet is rolled back: logins fail" in told
+    shown = play("status", host="compute2", **MORE).stdout
+    assert f"begin 1 by {current_user()}: the fleet is rolled back: logins fail" in shown
 
 
 @pytest.mark.thorough
@@ -208,7 +208,7 @@ def test_a_version_that_is_a_number_is_refused_before_the_rollout_is_turned_roun
     before = consul.tree()
     refused = play("rollback", version=2.10, **MORE)
     assert refused.returncode != 0
-    assert "version: 2.1 is not text but a number" in words(refused.stdout)
+    assert "version: 2.1 is not text but a number" in one_line(refused.stdout)
     assert consul.tree() == before
 
 

@@ -326,8 +326,8 @@ def test_tags_that_choose_nothing_are_an_error(roles: Roles, tmp_path: Path) -> 
         done = ansible(tmp_path, play, *arguments)
         assert done.returncode == code, (arguments, done.stdout)
         if code:
-            told = f"{' '.join(arguments)}: these tags select no task of any service, so nothing would be done. The known tags are "
-            assert told in " ".join(done.stdout.split()), done.stdout
+            message = f"{' '.join(arguments)}: these tags select no task of any service, so nothing would be done. The known tags are "
+            assert message in " ".join(done.stdout.split()), done.stdout
             assert "db, once, post_upgrade, saying, step2, step3, stop, upgrade, web, web-2." in done.stdout
 
 
@@ -363,8 +363,8 @@ def test_each_instance_runs_with_its_own_variables_and_files(roles: Roles, tmp_p
     path.write_text(json.dumps(task_groups))
     done = run_step(tmp_path, "node/step3_upgrade.yml")
     assert done.returncode == 0, done.stdout
-    said = re.findall(r'"msg": "(.*)"', done.stdout)
-    assert said == ["migrated", "more of first", "web is first of Größe", "more of second", "web is second of 2"]
+    messages = re.findall(r'"msg": "(.*)"', done.stdout)
+    assert messages == ["migrated", "more of first", "web is first of Größe", "more of second", "web is second of 2"]
     only = run_step(tmp_path, "node/step3_upgrade.yml", "--tags", "step2")
     assert re.findall(r'"msg": "(.*)"', only.stdout) == ["more of first", "more of second"], only.stdout
 

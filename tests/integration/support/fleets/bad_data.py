@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 # fmt: off
-_WORDS = (
+_TEXTS = (
     "", " ", "\0", "a\0b", "\n", "\u202e", "\x1b[2J", "٣", "²", "é" * 300, "\U0001f642", "None", "null", "NaN",
     "-Infinity", "true", "yes", "no", "0", "-1", "1.5", "1e400", "9" * 5000, "9" * 20 + "d", "9" * 5000 + "%", "101%", "5 %",
     "0%", "a/b", "../..", "a?b#c%20", "/", "(", "(" * 2000, "a{99999999999}", "[[a]", "(?P<a>x)(?P<a>y)", "(?i", "*",
@@ -29,8 +29,8 @@ _NO_JSON = (
 _NUMBERS = (-1, 0, 1, 2**31, 2**63, 2**64, 10**12, 10**30, 10**400, -(10**400), 1e308, float("inf"), float("nan"), -0.0)
 # fmt: on
 
-WORDS = st.sampled_from(_WORDS)
-TEXTS = st.one_of(WORDS, st.text(st.characters(exclude_categories=("Cs",)), max_size=12))
+SAMPLES = st.sampled_from(_TEXTS)
+TEXTS = st.one_of(SAMPLES, st.text(st.characters(exclude_categories=("Cs",)), max_size=12))
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 200), st.sampled_from(_NUMBERS), st.floats(width=32), TEXTS
 )

@@ -99,7 +99,7 @@ class Site:
         result = call(module, {**self._options, **options}, check=check)
         after = self.found()
         if result["failed"]:
-            assert_told(result)
+            assert_readable(result)
         if result["failed"] or check or module == "consul_upgrade_info":
             assert after == before
         opened = {one["host"] for one in result.get("transitions", ())}
@@ -108,7 +108,7 @@ class Site:
         return result
 
 
-def assert_told(result: Mapping[str, Any]) -> None:
+def assert_readable(result: Mapping[str, Any]) -> None:
     """Make sure that a failure is a sentence for people and a code for programs."""
     failure = result["failure"]
     message = failure["message"]

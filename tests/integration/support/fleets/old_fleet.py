@@ -98,7 +98,7 @@ def writes_of(settings: Settings, **options: Any) -> int:
     return count
 
 
-def killed_at(settings: Settings, point: int, *, after: bool, **options: Any) -> bool:
+def killed_at(settings: Settings, number: int, *, after: bool, **options: Any) -> bool:
     """Migrate in a process that is killed by SIGKILL right before or after the transaction with this number.
 
     :returns: whether it came so far; if not, it has migrated to the end.
@@ -106,7 +106,7 @@ def killed_at(settings: Settings, point: int, *, after: bool, **options: Any) ->
 
     def act() -> None:
         store = Store(settings)
-        die_at_write(store, point, after=after)
+        die_at_write(store, number, after=after)
         Migrator(store, **options).run()
 
     status = forked(act)

@@ -43,12 +43,12 @@ output = [os.readlink("/proc/self/fd/%s" % number) for number in (1, 2)]
 call = {{"argv": sys.argv[1:], "facts": facts, "environ": dict(os.environ), "output": output, "at": time.time(), "pid": os.getpid()}}
 with (folder / "runs").open("a") as out:
     out.write(json.dumps(call) + "\\n")
-def told():
+def instruction():
     return (folder / "what").read_text() if (folder / "what").exists() else "report"
-what = told()
+what = instruction()
 while what in ("wait", ""):
     time.sleep(0.02)
-    what = told()
+    what = instruction()
 release = facts["puppet_gate_release"]
 if what == "fail" or facts.get("puppet_gate_unusable"):
     sys.exit(2)

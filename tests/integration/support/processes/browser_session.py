@@ -127,7 +127,7 @@ class BrowserSession:
             assert time.monotonic() < until, f"{condition} is not true: {self.run('document.body.innerText')[:2000]}"
             time.sleep(0.05)
 
-    def look(self, *, width: int, dark: bool) -> None:
+    def set_display(self, *, width: int, dark: bool) -> None:
         """Set the width of the page (CSS pixels), and ask for its dark or its light colours."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600

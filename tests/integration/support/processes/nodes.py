@@ -122,9 +122,9 @@ def living_nodes(
         thread.join(10)
 
 
-def open_and_die(settings: Settings, request: PassRequest, point: int, *, after: bool) -> None:
+def open_and_die(settings: Settings, request: PassRequest, at: int, *, after: bool) -> None:
     """Make a pass, and be killed by SIGKILL right before or right after the transaction with this number."""
     store = Store(settings)
-    die_at_write(store, point, after=after)
+    die_at_write(store, at, after=after)
     make_pass(store, request)
-    raise UpgradeError("test", f"it made fewer than {point} writes")
+    raise UpgradeError("test", f"it made fewer than {at} writes")

@@ -25,7 +25,7 @@ def around_writes(store: Store, act: Callable[[Write, Sequence[Any]], Any]) -> N
     pytest.MonkeyPatch().setattr(store.client, "write", lambda operations: act(write, operations))
 
 
-def die_at_write(store: Store, point: int, *, after: bool) -> None:
+def die_at_write(store: Store, at: int, *, after: bool) -> None:
     """Let this process be killed by SIGKILL right before or after the transaction with this number.
 
     After it also where it was refused, as the first one is while Consul still has the lock of a run that was killed.
@@ -35,12 +35,12 @@ def die_at_write(store: Store, point: int, *, after: bool) -> None:
     def deadly(write: Write, operations: Sequence[Any]) -> Any:
         nonlocal count
         count += 1
-        if count == point and not after:
+        if count == at and not after:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             return write(operations)
         finally:
-            if count == point:
+            if count == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     around_writes(store, deadly)

@@ -91,11 +91,11 @@ class Live:
         """What it has printed so far."""
         return "".join(self._lines)
 
-    def wait_for(self, *words: str, seconds: float = 30) -> None:
+    def wait_for(self, *texts: str, seconds: float = 30) -> None:
         """Return as soon as it has printed one of these words."""
         with self._changed:
-            found = self._changed.wait_for(lambda: any(word in self.stdout for word in words), seconds)
-        assert found, f"none of {words} within {seconds} s in:\n{self.stdout}"
+            found = self._changed.wait_for(lambda: any(one in self.stdout for one in texts), seconds)
+        assert found, f"none of {texts} within {seconds} s in:\n{self.stdout}"
 
     def end(self, seconds: float = 90) -> Played:
         """Wait for its end and return its results."""
