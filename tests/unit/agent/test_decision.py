@@ -159,14 +159,14 @@ def test_a_node_that_reports_nothing_starts_nothing_for_a_hold() -> None:
 
 
 def test_a_doubt_starts_no_upgrade_and_is_reported_if_it_lasts() -> None:
-    behind = replace(FACTS, version="v1")
-    at_once = decide(SETTINGS, DOUBTFUL, behind)
+    outdated = replace(FACTS, version="v1")
+    at_once = decide(SETTINGS, DOUBTFUL, outdated)
     assert (at_once.run, at_once.seconds) == (None, 10.0)
-    assert run(DOUBTFUL, replace(behind, doubt_since=1971.0)) is None
-    assert run(DOUBTFUL, replace(behind, doubt_since=1970.0)) == DOUBT
+    assert run(DOUBTFUL, replace(outdated, doubt_since=1971.0)) is None
+    assert run(DOUBTFUL, replace(outdated, doubt_since=1970.0)) == DOUBT
     # `convoy-node once` reads only once.
-    assert run(DOUBTFUL, replace(behind, patience=0.0)) == DOUBT
-    again = replace(behind, doubt_since=1.0, tried=DOUBT, not_before=3000.0)
+    assert run(DOUBTFUL, replace(outdated, patience=0.0)) == DOUBT
+    again = replace(outdated, doubt_since=1.0, tried=DOUBT, not_before=3000.0)
     assert run(DOUBTFUL, again) is None
 
 

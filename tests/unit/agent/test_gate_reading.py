@@ -150,12 +150,12 @@ def test_a_wake_key_that_consul_did_not_take_is_tried_again_soon(tmp_path: Path,
 
 
 def test_a_token_that_may_not_create_the_wake_key_is_reported_once(tmp_path: Path, answers: Answers) -> None:
-    said: list[str] = []
-    found = gate_reading(tmp_path, answers, say=said.append)
+    lines: list[str] = []
+    found = gate_reading(tmp_path, answers, say=lines.append)
     found.read()
     answers.error = Denied("Consul refused the node's token.")
     assert [found.ensure_wake_key() for _each in range(3)] == [False] * 3
-    assert said == ["compute7: no key can wake it, so it reads its gate every 300 s: Consul refused the node's token."]
+    assert lines == ["compute7: no key can wake it, so it reads its gate every 300 s: Consul refused the node's token."]
 
 
 def test_a_refused_token_is_a_doubt_and_an_outage_is_none(tmp_path: Path, answers: Answers) -> None:

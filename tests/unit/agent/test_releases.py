@@ -208,7 +208,7 @@ def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
 
 
 @pytest.mark.parametrize(
-    ("found", "script", "reboots", "result", "told"),
+    ("found", "script", "reboots", "result", "text"),
     [
         ({"release": "r2", "state": "upgraded"}, "", False, TrialResult.ACTIVE, ""),
         # Whether the upgrade succeeds does not count, only that the release can tell.
@@ -255,7 +255,7 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     script: str,
     reboots: bool,
     result: TrialResult,
-    told: str,
+    text: str,
     record: type[Record],
     node: NodeSettings,
     home: Path,
@@ -267,7 +267,7 @@ def test_a_release_becomes_active_only_if_it_has_reported(
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         (tmp_path / "version.reboot").write_text(f"v2 {boot}")
     outcome, reason = tried(home, node)
-    assert (outcome, told in reason, bool(reason)) == (result, True, bool(told))
+    assert (outcome, text in reason, bool(reason)) == (result, True, bool(text))
     assert current(home) == ("r2" if result is TrialResult.ACTIVE else "r1")
     assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
     # After a reboot, it is tried again.
@@ -411,8 +411,8 @@ def test_a_release_is_not_refused_while_no_release_could_report(
         else:
             monkeypatch.setattr(releases, "run_limited", run)
         outcome, reason = tried(home, node)
-    told = {"gate": "is False", "disabled": "its disk", "lock": "has the lock", "Consul": "Consul is away"}
-    assert (outcome, told[why] in reason) == (TrialResult.POSTPONED, True), reason
+    reasons = {"gate": "is False", "disabled": "its disk", "lock": "has the lock", "Consul": "Consul is away"}
+    assert (outcome, reasons[why] in reason) == (TrialResult.POSTPONED, True), reason
     assert ran.exists() == (when == "meanwhile")
     assert not (home / "releases/r2" / releases.REFUSED).exists()
     assert releases.next_release(Release.at(home / "releases/r1")) is not None
@@ -516,7 +516,7 @@ def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "code", "told"),
+    ("result", "code", "printed"),
     [
         (TrialResult.ACTIVE, 0, "the release r2 was activated by an installation, though its trial failed: it is so."),
         (TrialResult.REBOOTS, 0, "the node reboots, and the release r2 is tried again after the boot"),
@@ -537,7 +537,7 @@ def test_a_reboot_is_one_of_this_boot(tmp_path: Path) -> None:
 def test_each_end_of_a_trial_has_its_sentence_and_exit_code(
     result: TrialResult,
     code: int,
-    told: str,
+    printed: str,
     node: NodeSettings,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -558,4 +558,4 @@ def test_each_end_of_a_trial_has_its_sentence_and_exit_code(
     monkeypatch.setattr(command_line.agent_run, "runtime_problem", lambda _release, _settings: None)
     monkeypatch.setattr(releases, "try_release", lambda *_given: (result, "it is so."))
     assert command_line._run(node, "/nonexistent", []) == code
-    assert told.format(home=home) in capsys.readouterr().out
+    assert printed.format(home=home) in capsys.readouterr().out

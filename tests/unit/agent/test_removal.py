@@ -61,22 +61,22 @@ def test_a_lock_that_can_t_be_removed_is_reported(
     )
 
 
-@pytest.mark.parametrize(("words", "told"), [(["remove"], "leave\n"), (["upgrade", "0.2.0"], "")])
+@pytest.mark.parametrize(("words", "called"), [(["remove"], "leave\n"), (["upgrade", "0.2.0"], "")])
 def test_the_package_lets_puppet_in_when_it_is_removed_and_not_when_it_is_upgraded(
-    words: list[str], told: str, tmp_path: Path
+    words: list[str], called: str, tmp_path: Path
 ) -> None:
     script = (ROOT / "tools/deb/prerm").read_text()
     assert PROGRAM in script
     program = tmp_path / "convoy-node"
-    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n')
     # Not the one of the machine that runs the tests.
     (tmp_path / "systemctl").write_text("#!/bin/sh\n")
     for file in (program, tmp_path / "systemctl"):
         file.chmod(0o755)
-    (tmp_path / "told").touch()
+    (tmp_path / "calls").touch()
     script = script.replace(PROGRAM, str(program)).replace("/run/convoy/", f"{tmp_path}/run/")
     subprocess.run(["/bin/sh", "-c", script, "script", *words], env={"PATH": str(tmp_path)}, check=True)
-    assert (tmp_path / "told").read_text() == told
+    assert (tmp_path / "calls").read_text() == called
 
 
 def test_leaving_lets_puppet_in_even_if_consul_is_away() -> None:

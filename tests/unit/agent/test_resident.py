@@ -240,8 +240,8 @@ def test_an_agent_without_its_token_waits_for_it_and_keeps_out_puppet_s_own_runs
         "puppet_gate_puppet_schedule": "external",
     }
     file.write_text(json.dumps(facts))
-    told: list[str] = []
-    monkeypatch.setattr(SystemdNotifier, "_send", lambda _notifier, message: told.append(message))
+    sent: list[str] = []
+    monkeypatch.setattr(SystemdNotifier, "_send", lambda _notifier, message: sent.append(message))
     monkeypatch.setattr(resident, "Signals", NoSignals)
     waits: list[float] = []
     now = [0.0]
@@ -254,15 +254,15 @@ def test_an_agent_without_its_token_waits_for_it_and_keeps_out_puppet_s_own_runs
 
     monkeypatch.setattr(NoSignals, "wait", wait)
     monkeypatch.setattr("convoy_node.resident.time", SimpleNamespace(monotonic=lambda: now[0]))
-    said: list[str] = []
-    agent = Resident(str(file), said.append)
+    lines: list[str] = []
+    agent = Resident(str(file), lines.append)
     assert agent._settings.connection.token == "5ec2e7"
     assert waits == [30.0] * 3
     reason = f"{file}: the token file {token} can't be read: No such file or directory. Write the Consul token of this node there."
     # Once, however often it is tried.
-    assert said == [f"Puppet's own runs are kept out: closed: {reason}", f"convoy-node: {reason}"]
+    assert lines == [f"Puppet's own runs are kept out: closed: {reason}", f"convoy-node: {reason}"]
     assert puppet_lock.exists()
-    assert set(told) == {f"STATUS={reason}", "READY=1", "WATCHDOG=1"}
+    assert set(sent) == {f"STATUS={reason}", "READY=1", "WATCHDOG=1"}
 
 
 def test_an_agent_without_its_token_ends_when_it_is_stopped(
@@ -423,8 +423,8 @@ def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
     # No one listens on this port, so the gate counts as closed.
     facts = {"puppet_gate_host": "compute7", "puppet_gate_puppet_schedule": "external", "upgrade_consul_port": 1}
     settings.write_text(json.dumps(facts))
-    said: list[str] = []
-    agent = Resident(str(settings), said.append)
+    lines: list[str] = []
+    agent = Resident(str(settings), lines.append)
     reads: list[None] = []
     read = GateReading.read
 
@@ -439,4 +439,4 @@ def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
     ends = is_outside and has_systemd
     assert agent.run() == int(ends)
     assert len(reads) == (1 if ends else 2)
-    assert any("is read-only in it. The service ends" in line for line in said) == ends
+    assert any("is read-only in it. The service ends" in line for line in lines) == ends

@@ -101,18 +101,18 @@ def test_every_state_is_named() -> None:
 def test_every_field_of_the_ledger_and_of_records_is_named() -> None:
     assert named("The ledger") == {one.name for one in fields(ledger.Ledger)}
     assert named("The record of a host") == set(fleet.HostRecord("2.10", fleet.STARTED).plain())
-    told = PARTS["The record of a host"]
-    assert [word for word in (*fleet.RECORD_STATES, *fleet.POST_STATES) if f"`{word}`" not in told] == []
-    assert [word for word in ledger.STATES if f"`{word}`" not in PARTS["The ledger"]] == []
+    page = PARTS["The record of a host"]
+    assert [name for name in (*fleet.RECORD_STATES, *fleet.POST_STATES) if f"`{name}`" not in page] == []
+    assert [name for name in ledger.STATES if f"`{name}`" not in PARTS["The ledger"]] == []
 
 
 def test_every_entry_of_the_history_is_named_and_no_other() -> None:
     written = {
-        word
+        name
         for tree in trees().values()
         for one in ast.walk(tree)
         if isinstance(one, ast.Dict)
-        for word in words(entry(one, "what"))
+        for name in words(entry(one, "what"))
     }
     assert named("The history") - {"what"} == written
 

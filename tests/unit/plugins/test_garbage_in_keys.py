@@ -465,7 +465,7 @@ def _metrics(store: Store) -> None:
     assert text.endswith("# EOF\n")
 
 
-def _notices(store: Store) -> None:
+def _notifications(store: Store) -> None:
     sight = notifications.read_rollout(store, None)
     kept = notifications.read_sent(store) or notifications.initial_state(store, sight, dry=True)
     found, after = notifications.new_notifications(store, sight, kept)
@@ -504,7 +504,7 @@ def _commands(store: Store) -> None:
 
 _ANSWERS = ("not_running", "no_rollout", "nothing_to_approve", "no_approval", "not_waiting")
 READERS: tuple[Callable[[Store], None], ...] = (
-    *(_info, _plan, _report, _page, _metrics, _notices, _inventory, _lookup, _live_view, _commands),
+    *(_info, _plan, _report, _page, _metrics, _notifications, _inventory, _lookup, _live_view, _commands),
 )
 
 

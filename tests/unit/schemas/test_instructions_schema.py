@@ -145,7 +145,7 @@ def mistaken(draw: st.DrawFn) -> dict[str, Any]:
     return rules
 
 
-def said(rules: dict[str, Any]) -> str:
+def refusal_of(rules: dict[str, Any]) -> str:
     """Return what the parser says against rules, nothing if it takes them."""
     try:
         parse(rules)
@@ -166,7 +166,7 @@ def test_the_schema_is_one() -> None:
 
 @given(GOOD)
 def test_what_the_parser_takes_the_schema_takes(rules: dict[str, Any]) -> None:
-    refusal = said(rules)
+    refusal = refusal_of(rules)
 
     assert not refusal
     assert fits(rules), [error.message for error in VALIDATOR.iter_errors(rules)]
@@ -174,10 +174,10 @@ def test_what_the_parser_takes_the_schema_takes(rules: dict[str, Any]) -> None:
 
 @given(mistaken())
 def test_the_schema_refuses_what_the_parser_refuses_and_nothing_else(rules: dict[str, Any]) -> None:
-    refusal = said(rules)
+    refusal = refusal_of(rules)
 
     if fits(rules):
-        assert not refusal or any(words in refusal for words in BEYOND), refusal
+        assert not refusal or any(sentence in refusal for sentence in BEYOND), refusal
     else:
         assert refusal, "the schema alone refuses it"
 
@@ -192,7 +192,7 @@ def test_the_examples_of_the_documents_fit() -> None:
                 found.append(data["instructions"])
 
     assert len(found) >= 2
-    assert [rules for rules in found if said(rules) or not fits(rules)] == []
+    assert [rules for rules in found if refusal_of(rules) or not fits(rules)] == []
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_the_examples_of_the_documents_fit() -> None:
     ],
 )
 def test_an_editor_reports_common_mistakes(rules: dict[str, Any]) -> None:
-    assert said(rules)
+    assert refusal_of(rules)
     assert not fits(rules)

@@ -49,7 +49,7 @@ FILES = st.one_of(
 )
 
 
-POINTS = {f"tasks/upgrade_to/{version}.yml": "- name: go\n  command: x\n" for version in VERSIONS}
+CHECKPOINTS = {f"tasks/upgrade_to/{version}.yml": "- name: go\n  command: x\n" for version in VERSIONS}
 
 
 def refusal(meta: Any) -> str:
@@ -57,7 +57,9 @@ def refusal(meta: Any) -> str:
     tasks = "".join(f"- name: {step}\n  command: x\n  tags: {step}\n" for step in STEPS)
     with tempfile.TemporaryDirectory() as folder:
         roles = Roles(Path(folder))
-        roles.add("web", {TASKS: tasks, POST: "- name: after\n  command: x\n", META: yaml.safe_dump(meta), **POINTS})
+        roles.add(
+            "web", {TASKS: tasks, POST: "- name: after\n  command: x\n", META: yaml.safe_dump(meta), **CHECKPOINTS}
+        )
         try:
             load_service("web", roles, "w", [folder])
         except UpgradeError as error:
@@ -73,13 +75,13 @@ def test_the_schema_is_one() -> None:
 @settings(max_examples=200)
 @given(FILES)
 def test_the_schema_refuses_what_the_composer_refuses_and_nothing_else(meta: Any) -> None:
-    said = refusal(meta)
+    refused = refusal(meta)
 
     # An empty list and the like are read as an empty file.
     if VALIDATOR.is_valid(meta or None):
-        assert not said or any(words in said for words in BEYOND), said
+        assert not refused or any(sentence in refused for sentence in BEYOND), refused
     else:
-        assert said, "the schema alone refuses it"
+        assert refused, "the schema alone refuses it"
 
 
 def test_the_services_of_the_collection_fit() -> None:

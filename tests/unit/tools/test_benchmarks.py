@@ -71,8 +71,8 @@ def test_a_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
     report = Report(tmp_path / "tables.md")
     report.table("What it takes.", ["way", "hosts", "seconds"]).add("a pass", 1000)
     report.least({"seconds": {"ours": 2, "theirs": 1}})
-    wanted = "\nWhat it takes.\n\n| way | hosts | seconds |\n| :--- | ---: | ---: |\n| a pass | 1,000 |  |\n\nLeast seconds: theirs.\n"
-    assert capsys.readouterr().out == wanted == (tmp_path / "tables.md").read_text()
+    expected = "\nWhat it takes.\n\n| way | hosts | seconds |\n| :--- | ---: | ---: |\n| a pass | 1,000 |  |\n\nLeast seconds: theirs.\n"
+    assert capsys.readouterr().out == expected == (tmp_path / "tables.md").read_text()
 
 
 def test_an_unknown_part_is_refused() -> None:

@@ -43,8 +43,8 @@ def test_test_all_has_every_check_of_make_test() -> None:
 def test_every_command_of_a_check_exists() -> None:
     for check in (*OTHERS, *LAB):
         for command in (*check.commands, *check.quick):
-            word = command[1] if command[0] == "python" else command[0]
-            assert (ROOT / word).exists() or (Path(sys.executable).parent / word).exists(), command
+            program = command[1] if command[0] == "python" else command[0]
+            assert (ROOT / program).exists() or (Path(sys.executable).parent / program).exists(), command
             assert [part for part in command if part.startswith("tests/") and not (ROOT / part).exists()] == []
 
 

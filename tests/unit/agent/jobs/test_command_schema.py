@@ -53,7 +53,7 @@ def test_arguments_that_fit_are_taken(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "The argument service is missing"),
         ({"service": "nova", "gracee": 3}, "did you mean grace?"),
@@ -78,14 +78,14 @@ def test_arguments_that_fit_are_taken(arguments: dict[str, Any]) -> None:
         ({"service": "nova", "disks": ["\ud800"]}, "without control characters"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_by_name(arguments: dict[str, Any], told: str) -> None:
+def test_arguments_that_do_not_fit_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused) as error:
         check_arguments(parse(), arguments)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"$ref": "x"}, '"$ref" is not known here'),
         ({"type": "array"}, "type has to be object"),
@@ -109,10 +109,10 @@ def test_arguments_that_do_not_fit_are_refused_by_name(arguments: dict[str, Any]
         ({"properties": {"a": {"type": "string", "enum": []}}, "required": []}, "give a list of values"),
     ],
 )
-def test_what_a_schema_may_not_say_refuses_the_command(changes: dict[str, Any], told: str) -> None:
+def test_what_a_schema_may_not_say_refuses_the_command(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused) as error:
         parse(**changes)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith("/etc/x.json can't be used: ")
 
 

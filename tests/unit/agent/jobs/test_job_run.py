@@ -90,7 +90,7 @@ def test_a_command_that_can_t_be_started_or_takes_too_long_fails(node: Node, ins
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "message"),
     [
         ({"command": "missing"}, "This node has no command missing"),
         ({"command": "../a"}, "can't be the name of a command"),
@@ -102,7 +102,7 @@ def test_a_command_that_can_t_be_started_or_takes_too_long_fails(node: Node, ins
     ],
 )
 def test_what_a_node_refuses_is_reported_and_nothing_runs(
-    facts: dict[str, Any], told: str, node: Node, install: Install, trusted: Path
+    facts: dict[str, Any], message: str, node: Node, install: Install, trusted: Path
 ) -> None:
     install("a", f"touch {trusted}/ran")
     node.admit("j1")
@@ -110,7 +110,7 @@ def test_what_a_node_refuses_is_reported_and_nothing_runs(
     node.consul.put("upgrade/jobs/j1", json.dumps(job))
     assert node.run() == 1
     assert node.record["state"] == "failed"
-    assert node.record["error"].startswith("refused: ") and told in node.record["error"]
+    assert node.record["error"].startswith("refused: ") and message in node.record["error"]
     assert not (trusted / "ran").exists()
     # Once it is corrected, an operator's retry lets it run.
     node.consul.put(
@@ -339,6 +339,6 @@ def test_a_lock_that_others_could_hold_refuses_every_job(
     else:
         node.lock_file.parent.chmod(0o777)
     assert node.run() == 1
-    told = {"folder": "run can be written by other users", "link": f"is a symbolic link. Run rm {node.lock_file}"}
-    assert node.record["error"].startswith("refused: ") and told[fault] in node.record["error"]
+    message = {"folder": "run can be written by other users", "link": f"is a symbolic link. Run rm {node.lock_file}"}
+    assert node.record["error"].startswith("refused: ") and message[fault] in node.record["error"]
     assert (other.read_text(), (trusted / "ran").exists()) == ("its content", False)

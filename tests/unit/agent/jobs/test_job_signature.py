@@ -80,8 +80,8 @@ def test_a_job_signed_with_an_allowed_key_is_accepted(keys: Path) -> None:
     ],
 )
 def test_a_job_that_was_changed_is_refused(changes: dict[str, Any], keys: Path) -> None:
-    told = refusal(replace(signed(JOB, keys / "ann"), **changes), keys)
-    assert "The signature by ann@example.com does not fit the job" in told
+    message = refusal(replace(signed(JOB, keys / "ann"), **changes), keys)
+    assert "The signature by ann@example.com does not fit the job" in message
 
 
 def test_the_signature_of_another_fleet_or_purpose_is_refused(keys: Path) -> None:
@@ -146,11 +146,11 @@ def test_a_job_has_its_time() -> None:
     check_time(replace(JOB, expires=int(now) + 60), now)
     # The clock of a node may be behind.
     check_time(replace(JOB, expires=int(now) + MOST_SECONDS + 3000), now)
-    for expires, told in (
+    for expires, message in (
         (int(now) - 1, "The job expired 1 s ago"),
         (int(now) + MOST_SECONDS + 3609, "at most 2678400 s"),
     ):
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=message):
             check_time(replace(JOB, expires=expires), now)
 
 
@@ -182,8 +182,8 @@ def test_without_room_for_temporary_files_a_job_is_refused_with_what_to_do(
     job = signed(JOB, keys / "ann")
     with monkeypatch.context() as changed:
         changed.setattr(tempfile, "tempdir", str(keys / "missing"))
-        told = refusal(job, keys)
-    assert told == (
+        message = refusal(job, keys)
+    assert message == (
         "The signature can't be verified: no temporary files can be written (No such file or directory). Make room in /tmp of this node, or "
         "create it."
     )

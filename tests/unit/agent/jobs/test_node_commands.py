@@ -48,8 +48,10 @@ def test_what_others_can_write_is_refused(mode: int, install: Install, trusted: 
     for path in (program, folder / "a.json", folder, trusted):
         before = path.stat().st_mode
         path.chmod(mode)
-        told = refusal("a", folder)
-        assert f"{path} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {path}" in told
+        message = refusal("a", folder)
+        assert (
+            f"{path} can be written by other users than its owner (mode {mode:04o}). Run chmod go-w {path}" in message
+        )
         path.chmod(before)
     assert find_command("a", str(folder)).name == "a"
 
@@ -105,13 +107,13 @@ def test_other_files_are_refused(what: str, install: Install, trusted: Path) -> 
         os.mkfifo(schema, 0o644)
     else:
         schema.write_text(" " * 70000)
-    told = {
+    messages = {
         "not executable": "is not executable",
         "a folder": "is not a regular file",
         "a fifo as schema": "is not a regular file",
         "a large schema": "has more than 65536 bytes",
     }
-    assert told[what] in refusal("a", trusted / "commands.d")
+    assert messages[what] in refusal("a", trusted / "commands.d")
 
 
 def test_files_of_other_users_are_refused(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def test_a_folder_that_others_can_write_is_refused(mode: int, tmp_path: Path) ->
     folder = tmp_path / "run"
     folder.mkdir()
     folder.chmod(mode)
-    told = refusal(folder / "node.lock")
-    assert told.endswith(f"Run chmod go-w {folder}, or set puppet_gate_lock_file to a path in /run/convoy")
+    message = refusal(folder / "node.lock")
+    assert message.endswith(f"Run chmod go-w {folder}, or set puppet_gate_lock_file to a path in /run/convoy")
     assert not list(folder.iterdir())
 
 
@@ -75,8 +75,8 @@ def test_a_folder_for_all_users_is_not_to_be_changed(tmp_path: Path) -> None:
     folder = tmp_path / "lock"
     folder.mkdir()
     folder.chmod(0o1777)
-    told = refusal(folder / "node.lock")
-    assert "chmod" not in told and told.endswith("such as /run/convoy/node.lock")
+    message = refusal(folder / "node.lock")
+    assert "chmod" not in message and message.endswith("such as /run/convoy/node.lock")
 
 
 def test_a_file_that_others_can_write_or_that_is_none_is_refused(tmp_path: Path) -> None:

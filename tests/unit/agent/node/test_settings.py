@@ -76,7 +76,7 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         ({**GOOD, "puppet_gate_rle": "x"}, "puppet_gate_rle is not a setting; did you mean puppet_gate_role?"),
         ({**GOOD, "surprise": 1}, "surprise is not a setting. Correct or remove it."),
@@ -115,11 +115,11 @@ def test_the_defaults_are_those_of_the_role(tmp_path: Path) -> None:
         ({**GOOD, "x\x1b[31m": 1}, "x?[31m is not a setting"),
     ],
 )
-def test_what_can_t_be_used_is_refused_with_one_sentence(data: object, told: str, tmp_path: Path) -> None:
+def test_what_can_t_be_used_is_refused_with_one_sentence(data: object, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, data)
     with pytest.raises(BadSettings) as refused:
         read_settings(path)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).startswith(path)
     assert "\n" not in str(refused.value)
 

@@ -14,8 +14,8 @@ from convoy_node.node import state
 from convoy_node.node.state import PuppetRuns, node_version
 
 
-def near(found: float | None, wanted: float) -> bool:
-    return found is not None and abs(found - wanted) < 2
+def near(found: float | None, expected: float) -> bool:
+    return found is not None and abs(found - expected) < 2
 
 
 @pytest.fixture

@@ -206,8 +206,8 @@ def test_a_hold_with_any_value_holds(value: bytes, hold: Hold) -> None:
 
 
 def test_a_long_reason_of_a_hold_or_an_approval_is_truncated() -> None:
-    word = {"reason": "x" * 300_000, "by": "y" * 300_000, "at": 7}
-    hold, approval = decode_hold("k", json.dumps(word).encode()), decode_approval(json.dumps(word).encode())
+    given = {"reason": "x" * 300_000, "by": "y" * 300_000, "at": 7}
+    hold, approval = decode_hold("k", json.dumps(given).encode()), decode_approval(json.dumps(given).encode())
 
     assert approval is not None
     assert [len(text) for text in (hold.reason, hold.by, approval.reason, approval.by)] == [500] * 4
@@ -231,9 +231,9 @@ def test_texts_of_hosts_are_sanitized() -> None:
 
 
 def test_texts_of_operators_are_sanitized() -> None:
-    word = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
-    assert decode_hold("k", word) == Hold("k", TAME, TAME, TAME)
-    assert decode_approval(word) == Approval(TAME, 0, TAME)
+    stored = json.dumps({"reason": ACTING, "by": ACTING, "at": ACTING}).encode()
+    assert decode_hold("k", stored) == Hold("k", TAME, TAME, TAME)
+    assert decode_approval(stored) == Approval(TAME, 0, TAME)
     ledger = {"epoch": 1, "version": "2", "who": ACTING, "command": {"by": ACTING, "reason": ACTING}}
     read_back = decode_ledger("k", json.dumps(ledger).encode())
     assert (read_back.who, read_back.command) == (TAME, {"by": TAME, "reason": TAME})
@@ -295,8 +295,8 @@ def test_an_entry_of_the_history_is_stored_as_it_is() -> None:
 def test_reasons_in_the_history_always_fit_into_a_transaction(hosts: int) -> None:
     rules = {"stages": [{"name": "n" * 3000}]}
     reason = "first " + "\U0001f600" * 300_000 + " last"
-    told = {f"h{at}": reason for at in range(hosts)}
-    text = encode_event({"instructions": rules, "hosts": told, "roles": {"r": {"reason": reason}}, "by": reason})
+    reasons = {f"h{at}": reason for at in range(hosts)}
+    text = encode_event({"instructions": rules, "hosts": reasons, "roles": {"r": {"reason": reason}}, "by": reason})
 
     # Base64 adds a third to each value, and a transaction takes half a megabyte.
     assert len(text) < 300_000

@@ -135,13 +135,13 @@ def test_a_version_that_the_list_lacks_is_refused_with_the_place_of_the_list() -
 
 
 def test_between_excludes_the_start_and_includes_the_end() -> None:
-    order, points = VersionOrder(), ["2.10", "2.4", "2.8", "2.6", "2.12"]
-    assert order.between("2.2", "2.10", points) == ["2.4", "2.6", "2.8", "2.10"]
-    assert order.between("2.8", "2.10", points) == ["2.10"]
-    assert order.between("2.8.0", "2.11", points) == ["2.10"]
-    assert order.between("2.8~rc1", "2.9", points) == ["2.8"]
-    assert order.between("2.10", "2.2", points) == []
-    assert order.between("2.10", "2.10", points) == []
+    order, checkpoints = VersionOrder(), ["2.10", "2.4", "2.8", "2.6", "2.12"]
+    assert order.between("2.2", "2.10", checkpoints) == ["2.4", "2.6", "2.8", "2.10"]
+    assert order.between("2.8", "2.10", checkpoints) == ["2.10"]
+    assert order.between("2.8.0", "2.11", checkpoints) == ["2.10"]
+    assert order.between("2.8~rc1", "2.9", checkpoints) == ["2.8"]
+    assert order.between("2.10", "2.2", checkpoints) == []
+    assert order.between("2.10", "2.10", checkpoints) == []
 
 
 @given(_PEP_440, _PEP_440)

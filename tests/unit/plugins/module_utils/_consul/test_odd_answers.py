@@ -120,7 +120,7 @@ def _asked(store: Store, _consul: MemoryConsul) -> None:
     assert not found["web2"].value
 
 
-def _looked(store: Store, _consul: MemoryConsul) -> None:
+def _read(store: Store, _consul: MemoryConsul) -> None:
     assert set(read_fleet(store, history=5).plan.hosts) == {"web1"}
 
 
@@ -137,7 +137,7 @@ def _granted(store: Store, _consul: MemoryConsul) -> None:
     revoke(store, TokenKind("viewer"))
 
 
-_CALLS = (_paused, _set, _reset, _held, _reported, _asked, _looked, _surveyed, _watched, _granted)
+_CALLS = (_paused, _set, _reset, _held, _reported, _asked, _read, _surveyed, _watched, _granted)
 
 
 def _spoiling(at: int, odd: Answer) -> Callable[[str, str, Answer], Answer]:

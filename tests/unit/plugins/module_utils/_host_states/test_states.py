@@ -209,7 +209,7 @@ def test_a_host_that_started_has_not_ended() -> None:
     assert not state(one()).has_started
 
 
-def said(site: Fleet, host: str) -> str | None:
+def reported_version(site: Fleet, host: str) -> str | None:
     """The version that a host reports, from its record if that is newer than its report."""
     record = site.records.get(host)
     in_record = record is not None and record.readable and record.state == UPGRADED
@@ -236,7 +236,7 @@ def test_every_host_is_in_exactly_one_state(site: Fleet) -> None:
         gate = found.gate.is_open
         record = site.records.get(host)
         tests = {
-            "upgraded": said(site, host) == site.current and not has_left(site, host),
+            "upgraded": reported_version(site, host) == site.current and not has_left(site, host),
             "failed": bool(record and record.state == FAILED and (record.version == NEW or not record.readable)),
             "lost": False,
             "upgrading": bool(gate or (record and record.state == STARTED)),

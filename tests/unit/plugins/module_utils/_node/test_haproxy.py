@@ -37,7 +37,7 @@ def answers(**servers: tuple[str, int]) -> tuple[str, str]:
     return "\n".join([*stat, "app,BACKEND,0,0,0,0,UP,2"]), "\n".join(state)
 
 
-class Standing(HaproxyApi):
+class FixedServers(HaproxyApi):
     """A runtime API whose servers change only through commands."""
 
     def __init__(self, sessions: int = 0, **servers: tuple[str, int]) -> None:
@@ -53,8 +53,8 @@ class Standing(HaproxyApi):
 
     def order(self, command: str) -> None:
         self.orders.append(command)
-        kind, _word, name = command.partition(" server app/")
-        name, _word, state = name.partition(" state ")
+        kind, _keyword, name = command.partition(" server app/")
+        name, _keyword, state = name.partition(" state ")
         if kind == "shutdown sessions":
             self.found[name] = HaproxyServer("app", name, "DRAIN", 0, 8)
             return
@@ -87,7 +87,7 @@ def test_answers_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "orders"),
+    ("before", "goal", "orders"),
     [
         (UP, "drained", ["set server app/web1 state drain"]),
         (UP, "maintenance", ["set server app/web1 state maint"]),
@@ -99,23 +99,23 @@ def test_answers_are_read() -> None:
         (MAINT, "ready", ["set server app/web1 state ready"]),
     ],
 )
-def test_a_server_gets_only_commands_that_change_it(before: tuple[str, int], wanted: str, orders: list[str]) -> None:
-    runtime = Standing(web1=before, web2=UP)
-    assert set_server(runtime, "app", "web1", ServerChange(wanted, 0), dry=True)["changed"] is bool(orders)
+def test_a_server_gets_only_commands_that_change_it(before: tuple[str, int], goal: str, orders: list[str]) -> None:
+    runtime = FixedServers(web1=before, web2=UP)
+    assert set_server(runtime, "app", "web1", ServerChange(goal, 0), dry=True)["changed"] is bool(orders)
     assert runtime.orders == []
-    assert set_server(runtime, "app", "web1", ServerChange(wanted, 0))["changed"] is bool(orders)
+    assert set_server(runtime, "app", "web1", ServerChange(goal, 0))["changed"] is bool(orders)
     assert runtime.orders == orders
 
 
 def test_what_is_in_maintenance_can_be_kept_there() -> None:
-    runtime = Standing(web1=MAINT)
-    told = set_server(runtime, "app", "web1", ServerChange("ready", 0, keep_maintenance=True))
-    assert (told["changed"], told["status"], runtime.orders) == (False, "MAINT", [])
-    assert told["before"] == {"state": "maintenance", "status": "MAINT", "sessions": 0}
+    runtime = FixedServers(web1=MAINT)
+    result = set_server(runtime, "app", "web1", ServerChange("ready", 0, keep_maintenance=True))
+    assert (result["changed"], result["status"], runtime.orders) == (False, "MAINT", [])
+    assert result["before"] == {"state": "maintenance", "status": "MAINT", "sessions": 0}
 
 
 def test_a_server_of_weight_0_is_back_without_being_up() -> None:
-    assert set_server(Standing(web1=("DRAIN", 0)), "app", "web1", ServerChange("ready", 0))["status"] == "DRAIN"
+    assert set_server(FixedServers(web1=("DRAIN", 0)), "app", "web1", ServerChange("ready", 0))["status"] == "DRAIN"
 
 
 def test_the_last_serving_server_is_not_taken_out_but_one_that_does_not_serve_is(
@@ -125,20 +125,20 @@ def test_the_last_serving_server_is_not_taken_out_but_one_that_does_not_serve_is
     with pytest.raises(
         UpgradeError, match=r"^app/web1 is not taken out: 1 other server .* must serve, and none would\."
     ) as caught:
-        set_server(Standing(web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))
+        set_server(FixedServers(web1=UP, web2=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))
     assert caught.value.code == "too_few_servers"
-    assert set_server(Standing(web1=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
-    assert set_server(Standing(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
+    assert set_server(FixedServers(web1=("DOWN", 0)), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
+    assert set_server(FixedServers(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))["changed"]
     monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "no/where/lock"))
     with pytest.raises(UpgradeError, match=r"/no/where/lock can't be opened: No such file or directory"):
-        set_server(Standing(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))
+        set_server(FixedServers(web1=UP, web2=UP), "app", "web1", ServerChange("drained", 0, others=1))
 
 
 def test_sessions_that_do_not_end_fail_or_are_cut_off() -> None:
     with pytest.raises(UpgradeError, match=r"^app/web1 gets no new sessions any more, but has 4 ") as caught:
-        set_server(Standing(4, web1=UP), "app", "web1", ServerChange("drained", 0))
+        set_server(FixedServers(4, web1=UP), "app", "web1", ServerChange("drained", 0))
     assert caught.value.code == "still_busy"
-    runtime = Standing(4, web1=UP)
+    runtime = FixedServers(4, web1=UP)
     assert set_server(runtime, "app", "web1", ServerChange("drained", 0, shut=True))["sessions"] == 0
     assert runtime.orders[-1] == "shutdown sessions server app/web1"
 
@@ -158,7 +158,7 @@ class Clock(Runtime):
 def test_sessions_have_their_full_time_however_long_the_others_took() -> None:
     clock = Clock()
 
-    class Returning(Standing):
+    class Returning(FixedServers):
         def servers(self, backend: str) -> list[HaproxyServer]:
             if clock.seconds > 1090:
                 self.found["web2"] = HaproxyServer("app", "web2", "UP", 0, 0)
@@ -181,7 +181,7 @@ def test_sessions_have_their_full_time_however_long_the_others_took() -> None:
 
 def test_the_error_for_an_unknown_server_names_the_others() -> None:
     with pytest.raises(UpgradeError, match=r"no server web9 in its backend app; it has: web1, web2\.$"):
-        set_server(Standing(web1=UP, web2=UP), "app", "web9", ServerChange("ready", 0))
+        set_server(FixedServers(web1=UP, web2=UP), "app", "web9", ServerChange("ready", 0))
 
 
 @pytest.mark.parametrize("address", ["/nowhere/haproxy.sock", "127.0.0.1:1", "no-address"])

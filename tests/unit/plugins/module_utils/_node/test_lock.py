@@ -222,7 +222,7 @@ def test_a_file_that_others_can_write_and_a_pipe_are_refused(tmp_path: Path, run
 
 
 def test_the_holder_in_the_file_is_sanitized_and_checked(path: str, run: Process) -> None:
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "who": "\x1b[2Jann\n",
         "since": 1,
         "pid": run.pid,
@@ -232,12 +232,12 @@ def test_the_holder_in_the_file_is_sanitized_and_checked(path: str, run: Process
     with Path(path).open("w") as file:
         Path(path).chmod(0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
-        Path(path).write_text(json.dumps(said))
+        Path(path).write_text(json.dumps(content))
         _acquired, holder = acquire_lock(path, lock_request("b", run))
         assert holder is not None
         assert holder.who == "?[2Jann "
         for wrong in ({"pid": "1/../self"}, {"pid": -1}, {"pid": True}, {"who": ["a"]}, {"since": None}, {"run": 1}):
-            Path(path).write_text(json.dumps({**said, **wrong}))
+            Path(path).write_text(json.dumps({**content, **wrong}))
             assert acquire_lock(path, lock_request("b", run)) == (False, None)
             assert release_lock(path, "a") is False
     assert run.poll() is None

@@ -91,13 +91,15 @@ def test_check_mode_only_simulates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(line.startswith("apt-get -s ") for line in commands.ran)
 
 
-@pytest.mark.parametrize("told", LOCKED)
-def test_a_lock_is_waited_for_but_not_for_ever(told: str, monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
-    commands = Commands(dist_upgrade=[(100, told), (100, told), (0, NOTHING)])
+@pytest.mark.parametrize("message", LOCKED)
+def test_a_lock_is_waited_for_but_not_for_ever(
+    message: str, monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    commands = Commands(dist_upgrade=[(100, message), (100, message), (0, NOTHING)])
     assert not upgrade(monkeypatch, commands).changed
     assert slept == [5.0, 5.0]
     with pytest.raises(UpgradeError, match="because another process had a lock for more than 12 s") as caught:
-        upgrade(monkeypatch, Commands(dist_upgrade=[(100, told)]))
+        upgrade(monkeypatch, Commands(dist_upgrade=[(100, message)]))
     assert caught.value.code == "packages_failed"
 
 

@@ -105,7 +105,7 @@ def test_an_environment_may_be_that_of_the_version(environment: str, version: st
 
 
 @pytest.mark.parametrize(
-    ("environment", "version", "told"),
+    ("environment", "version", "message"),
     [
         ("release-{version}", "2.10", "Puppet accepts no environment 'release-2_10': a name has letters, digits and _"),
         ("{version }", "2.10", "Puppet accepts no environment '{version }'"),
@@ -120,12 +120,12 @@ def test_an_environment_may_be_that_of_the_version(environment: str, version: st
     ],
 )
 def test_an_environment_that_puppet_does_not_accept_is_refused(
-    environment: str, version: str | None, told: str, tmp_path: Path
+    environment: str, version: str | None, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UpgradeError) as caught:
         run_puppet(wish(tmp_path, f"touch {tmp_path}/ran", environment=environment, version=version))
     assert caught.value.code == "bad_environment"
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert not (tmp_path / "ran").exists()
 
 

@@ -46,14 +46,14 @@ def under(one: Fleet, rules: Mapping[str, Any], **more: Any) -> Fleet:
     return one
 
 
-def told(one: Fleet, host: str) -> list[str]:
+def explained(one: Fleet, host: str) -> list[str]:
     rules = one.ledger.instructions if one.ledger is not None else {}
     return list(explain(host, one.plan(rules), one.snapshot(), GIVEN))
 
 
 def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_it_and_its_wave() -> None:
     one = under(fleet(compute=4).opened("compute1"), {"rolling_rules": {"roles": {"compute": 1}}})
-    assert told(one, "compute4") == [
+    assert explained(one, "compute4") == [
         FROM_OLD.format("compute4"),
         f"It has been pending {BEGAN}",
         "Why: waits for a slot: rolling_rules.roles.compute admits 1 of role compute at once; slots are taken by compute1.",
@@ -65,7 +65,7 @@ def test_the_explanation_of_a_host_that_waits_for_a_slot_has_its_rule_who_gave_i
 
 def test_an_admissible_host_is_admitted_by_the_next_pass() -> None:
     one = under(fleet(compute=1), {})
-    assert told(one, "compute1") == [
+    assert explained(one, "compute1") == [
         FROM_OLD.format("compute1"),
         f"It has been pending {BEGAN}",
         "Why: can be admitted now.",
@@ -117,7 +117,7 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
     rules: dict[str, Any], rule: str | None, change: str
 ) -> None:
     one = under(fleet(controller=1, compute=1).opened("controller1"), rules)
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert f"To change this: {change}." in sentences
     [shown] = [sentence for sentence in sentences if sentence.startswith("The rule is ")]
     assert rule is None or shown.startswith(f"The rule is {rule}, given by ann@ops at ")
@@ -135,16 +135,16 @@ def test_each_rule_is_shown_as_it_was_given_with_what_would_change_it(
 )
 def test_an_exhausted_budget_is_an_operators_to_fix(rules: dict[str, Any], change: str) -> None:
     one = under(fleet(compute=3).failed("compute1"), rules)
-    sentences = told(one, "compute2")
+    sentences = explained(one, "compute2")
     assert f"To change this: {change}." in sentences
     assert sentences[-1] == "Until that changes, it waits. It is in no wave of the forecast."
 
 
 def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
-    paused = told(under(fleet(compute=1), {}, state=PAUSED), "compute1")
+    paused = explained(under(fleet(compute=1), {}, state=PAUSED), "compute1")
     assert "To change this: run ansible-playbook convoy.upgrade.resume." in paused
     assert paused[-1].startswith("If all upgrades succeed, it is admitted in wave ")
-    aborted = told(under(fleet(compute=1), {}, state=ABORTED), "compute1")
+    aborted = explained(under(fleet(compute=1), {}, state=ABORTED), "compute1")
     assert "Only an operator can change this." in aborted
     assert aborted[-1] == "Until that changes, it waits. It is in no wave of the forecast."
 
@@ -152,7 +152,7 @@ def test_a_pause_is_ended_by_resume_and_an_abort_by_an_operator_alone() -> None:
 def test_a_stage_that_needs_approval_names_the_playbook() -> None:
     rules = {"stages": [{"name": "canary", "hosts": 1, "approve": True}]}
     one = under(fleet(compute=2).upgraded("compute1"), rules)
-    sentences = told(one, "compute2")
+    sentences = explained(one, "compute2")
     assert any(sentence.startswith("The rule is stages[0].approve: true, given by") for sentence in sentences)
     assert "To change this: run ansible-playbook convoy.upgrade.approve." in sentences
 
@@ -163,7 +163,7 @@ def test_a_stage_that_needs_approval_names_the_playbook() -> None:
 )
 def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argument: str) -> None:
     one = under(fleet(compute=1).held(place), {})
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert "It has been held since noon, when the hold was set." in sentences
     assert f"To change this: run ansible-playbook convoy.upgrade.unhold -e {argument}." in sentences
     assert sentences[-1] == "Until then it waits, and takes no slot."
@@ -172,12 +172,12 @@ def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argum
 def test_the_advice_for_a_host_that_holds_itself_does_not_end_the_holds_of_operators() -> None:
     one = under(fleet(compute=1), {})
     one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its disk is being replaced")
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert sentences[-2:] == [
         "To change this: run 'puppet agent --enable' on the host. Its next run ends the hold.",
         "Until then it waits, and takes no slot.",
     ]
-    assert "unhold" in " ".join(told(one.held("global"), "compute1"))
+    assert "unhold" in " ".join(explained(one.held("global"), "compute1"))
 
 
 RETRY = (
@@ -191,14 +191,14 @@ def test_a_failed_host_with_an_agent_tries_again_by_itself() -> None:
     one.records["compute1"] = replace(one.records["compute1"], release="0.1.0")
     assert (
         "To change this: fix the host. Its agent tries again by itself. To free its slot, run ansible-playbook convoy.upgrade.retry -e host=compute1."
-        in told(one, "compute1")
+        in explained(one, "compute1")
     )
 
 
 def test_a_failed_host_keeps_its_slot_until_it_is_fixed() -> None:
     one = under(fleet(compute=1).failed("compute1"), {})
     one.records["compute1"] = replace(one.records["compute1"], times={"failed": 9_940}, service="nova", step="stop")
-    assert told(one, "compute1")[1:] == [
+    assert explained(one, "compute1")[1:] == [
         "It has been failed since 1970-01-01 02:45:40 (60 seconds ago), when it reported the failure.",
         "Why: failed, service nova, step stop: disk full.",
         RETRY,
@@ -209,7 +209,7 @@ def test_a_failed_host_keeps_its_slot_until_it_is_fixed() -> None:
 def test_a_lost_host_is_to_be_fixed_too() -> None:
     one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
     one.gated_at = 9_100
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert sentences[1:3] == ["It is lost.", "Why: silent for 900 s, and health.progress_deadline is 60 s."]
     assert (
         "To change this: fix the host. Its next report ends this. To free its slot, run ansible-playbook convoy.upgrade.retry -e host=compute1."
@@ -221,7 +221,7 @@ def test_a_lost_host_is_not_reported_as_lost_since_its_start() -> None:
     one = under(fleet(compute=1).opened("compute1"), {"health": {"progress_deadline": 60}})
     one.gated_at = 9_100
     one.records["compute1"] = HostRecord(NEW, STARTED, times={STARTED: 9_200})
-    assert told(one, "compute1")[1:3] == [
+    assert explained(one, "compute1")[1:3] == [
         "It is lost.",
         "Why: silent for 800 s, and health.progress_deadline is 60 s.",
     ]
@@ -232,13 +232,13 @@ def test_a_host_that_lost_its_health_is_not_reported_as_failed_at_an_earlier_try
     one.records["compute1"] = HostRecord(NEW, UPGRADED, times={"failed": 9_100, UPGRADED: 9_500})
     one.marks["compute1"] = HealthMark(NEW, 9_600, True, 9_500)
     one.checks = {"compute1": {"web": "critical"}}
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert sentences[1:3] == ["It is failed.", "Why: was upgraded, and now its check web is critical."]
 
 
 def test_a_held_host_that_was_admitted_does_not_begin() -> None:
     one = under(fleet(compute=1).opened("compute1").held("host/compute1"), {})
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert "To change this: run ansible-playbook convoy.upgrade.unhold -e host=compute1." in sentences
     assert sentences[-1] == "Until then it keeps its slot, because it was admitted."
 
@@ -246,21 +246,21 @@ def test_a_held_host_that_was_admitted_does_not_begin() -> None:
 def test_a_host_whose_gate_is_open_is_on_its_own() -> None:
     one = under(fleet(compute=1).opened("compute1"), {})
     one.gated_at = 9_990
-    assert told(one, "compute1")[1:] == [
+    assert explained(one, "compute1")[1:] == [
         "It has been upgrading since 1970-01-01 02:46:30 (10 seconds ago), when its gate was opened.",
         "Why: admitted by gate config_state/enable_puppet/host/compute1 (True), not started yet.",
         "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish.",
         "Next, it starts, upgrades and reports. Until then it keeps its slot.",
     ]
     one.records["compute1"] = HostRecord(NEW, STARTED, "nova", "stop", times={STARTED: 9_995})
-    assert told(one, "compute1")[1] == (
+    assert explained(one, "compute1")[1] == (
         "It has been upgrading since 1970-01-01 02:46:35 (5 seconds ago), when it reported its start."
     )
-    assert told(one, "compute1")[-1] == "Next, it reports the end of its upgrade. Until then it keeps its slot."
+    assert explained(one, "compute1")[-1] == "Next, it reports the end of its upgrade. Until then it keeps its slot."
 
 
 def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
-    sentences = told(under(fleet(compute=2).gated("False", "global").started("compute1"), {}), "compute1")
+    sentences = explained(under(fleet(compute=2).gated("False", "global").started("compute1"), {}), "compute1")
     assert sentences[-2:] == [
         "To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host=compute1.",
         "Until then it keeps its slot.",
@@ -269,7 +269,7 @@ def test_a_host_that_was_not_admitted_needs_an_operator() -> None:
 
 def test_the_soak_of_a_host_goes_on_during_a_hold() -> None:
     one = under(fleet(compute=1).upgraded("compute1").held("host/compute1"), {"health": {"soak": 60}})
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert not [text for text in sentences if "unhold" in text]
     assert sentences[-1] == "Once the soak is over, it counts as upgraded, and its slot is free."
 
@@ -278,12 +278,12 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {"health": {"soak": 60}})
     one.records["compute1"] = HostRecord(NEW, UPGRADED, times={UPGRADED: 9_999})
     one.reported_at["compute1"] = 9_999
-    sentences = told(one, "compute1")
+    sentences = explained(one, "compute1")
     assert (
         sentences[1] == "It has been upgrading since 1970-01-01 02:46:39 (1 second ago), when it reported the version."
     )
     assert sentences[-1] == "Once the soak is over, it counts as upgraded, and its slot is free."
-    assert told(under(one, {}), "compute1") == [
+    assert explained(under(one, {}), "compute1") == [
         "compute1 runs 2.0, as it reported at 1970-01-01 02:46:39 (1 second ago). That is the target version.",
         "It has been upgraded since 1970-01-01 02:46:39 (1 second ago), when it reported the version.",
         "It is done.",
@@ -293,7 +293,7 @@ def test_a_host_that_soaks_and_one_that_is_done() -> None:
 def test_a_retried_host_waits_since_then() -> None:
     one = under(fleet(compute=1), {})
     one.records["compute1"] = HostRecord(NEW, RETRIED, times={RETRIED: 9_970})
-    assert told(one, "compute1")[1] == (
+    assert explained(one, "compute1")[1] == (
         "It has been pending since 1970-01-01 02:46:10 (30 seconds ago), when an operator retried it."
     )
 
@@ -301,7 +301,7 @@ def test_a_retried_host_waits_since_then() -> None:
 def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
     one = fleet(compute=1).silent("compute1")
     one.current = None
-    assert told(one, "compute1") == [
+    assert explained(one, "compute1") == [
         "compute1 has never reported a version.",
         "It is pending.",
         "Why: never reported; there is no version to upgrade to: current_version is not set.",
@@ -312,7 +312,9 @@ def test_a_host_that_never_reported_and_a_fleet_without_a_version() -> None:
 
 def test_a_fleet_that_is_not_given_whole_admits_no_host() -> None:
     one = under(fleet(compute=2), {}, members={"compute": 3})
-    assert told(one, "compute1")[-1].startswith("It waits until the whole fleet is given: role compute: 2 of its 3")
+    assert explained(one, "compute1")[-1].startswith(
+        "It waits until the whole fleet is given: role compute: 2 of its 3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_every_sentence_ends_as_one() -> None:
         fleet(controller=2, compute=2).failed("compute1").held("host/controller2"), {"rolling_rules": {"global": 1}}
     )
     for host in one.members:
-        for sentence in told(one, host):
+        for sentence in explained(one, host):
             assert re.fullmatch(r"[A-Zc].*[.?!]", sentence), sentence
 
 
@@ -345,14 +347,16 @@ def test_a_host_that_failed_after_the_rollout_recovers_with_its_next_run() -> No
     one.records["compute1"] = HostRecord(NEW, FAILED, error="disk full", index=99)
     assert one.ledger is not None
     one.ledger = replace(one.ledger, state="complete")
-    assert told(one, "compute1")[-2] == ("To change this: fix the host. The next run that succeeds there ends this.")
+    assert explained(one, "compute1")[-2] == (
+        "To change this: fix the host. The next run that succeeds there ends this."
+    )
 
 
 def test_an_upgraded_host_with_post_upgrade_tasks_is_not_done() -> None:
     one = under(fleet(compute=1).upgraded("compute1"), {})
     assert one.ledger is not None
     one.ledger = replace(one.ledger, post_upgrade=("compute",))
-    assert told(one, "compute1")[-1] == "Its post-upgrade tasks follow once every host is upgraded."
+    assert explained(one, "compute1")[-1] == "Its post-upgrade tasks follow once every host is upgraded."
 
 
 def test_what_keeps_passes_from_admitting_hosts_comes_next() -> None:

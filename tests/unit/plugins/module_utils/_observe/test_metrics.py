@@ -59,14 +59,14 @@ def test_any_text_and_number_comes_back_as_it_was(text: str, number: float) -> N
 
 @given(any_fleets())
 def test_every_host_is_counted_once(found: Fleet) -> None:
-    told = metrics(found).get("hosts", [])
+    samples = metrics(found).get("hosts", [])
 
     roles = set(found.members.values())
-    assert {(labels["role"], labels["state"]) for labels, _count in told} == {(r, s) for r in roles for s in STATES}
-    assert len(told) == len(roles) * len(STATES)
-    assert sum(count for _labels, count in told) == len(found.members)
+    assert {(labels["role"], labels["state"]) for labels, _count in samples} == {(r, s) for r in roles for s in STATES}
+    assert len(samples) == len(roles) * len(STATES)
+    assert sum(count for _labels, count in samples) == len(found.members)
     for role in roles:
-        mine = sum(count for labels, count in told if labels["role"] == role)
+        mine = sum(count for labels, count in samples if labels["role"] == role)
         assert mine == sum(its == role for its in found.members.values())
 
 
@@ -88,10 +88,10 @@ def test_admissions_are_counted_once_for_each_host_and_by_role() -> None:
         {"what": "open", "hosts": 3, "roles": [1]},
     ]
 
-    told = metrics(found, newest, first, by_role, *odd)
+    samples = metrics(found, newest, first, by_role, *odd)
 
-    assert {labels["role"]: count for labels, count in told["admitted_hosts"]} == {"compute": 2, "controller": 2}
-    assert told["last_admission_timestamp_seconds"] == [({}, 300)]
+    assert {labels["role"]: count for labels, count in samples["admitted_hosts"]} == {"compute": 2, "controller": 2}
+    assert samples["last_admission_timestamp_seconds"] == [({}, 300)]
     assert "last_admission_timestamp_seconds" not in metrics(found)
 
 

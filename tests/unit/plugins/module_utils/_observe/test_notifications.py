@@ -41,13 +41,13 @@ def entry(epoch: int, what: str, **more: Any) -> dict[str, Any]:
     return {"epoch": epoch, "what": what, "at": 1_763_790_601, "who": "ann@vm", "version": NEW, **more}
 
 
-def told_of(
-    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), told: SentNotifications | None = None
+def pending(
+    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), sent_before: SentNotifications | None = None
 ) -> tuple[list[tuple[str, dict[str, Any]]], SentNotifications]:
     """Return each event with its payload, and what has been sent after them."""
     snapshot, plan = site.snapshot(), site.plan()
     hosts = watched_hosts(snapshot, plan)
-    found, after = pending_notifications(snapshot, plan, hosts, entries, told or SentNotifications())
+    found, after = pending_notifications(snapshot, plan, hosts, entries, sent_before or SentNotifications())
     return [(one.event, payload(one, snapshot, plan, hosts)) for one in found], after
 
 
@@ -63,7 +63,7 @@ def test_the_page_has_every_event() -> None:
 
 
 def test_the_page_has_every_field_with_its_type() -> None:
-    ((_name, event),), _told = told_of(rollout(compute=2).failed("compute1"))
+    ((_name, event),), _sent = pending(rollout(compute=2).failed("compute1"))
     documented = {
         name: KINDS[kind] for names, kind, *_rest in table("Event fields") for name in re.findall(r"`(\w+)`", names)
     }
@@ -74,7 +74,7 @@ def test_the_page_has_every_field_with_its_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "event", "text"),
+    ("change", "event", "text"),
     [
         (entry(1, "begin"), "begin", f"The rollout to {NEW} from {OLD} was begun by ann@vm, for 2 hosts."),
         (entry(1, "adopt"), "begin", f"The rollout to {NEW} from {OLD} was begun by ann@vm, for 2 hosts."),
@@ -105,23 +105,23 @@ def test_the_page_has_every_field_with_its_type() -> None:
         (entry(1, "abort", by="bob"), "end", f"The rollout to {NEW} was aborted by bob; 0 of 2 hosts upgraded."),
     ],
 )
-def test_an_entry_of_the_history_is_reported_in_a_sentence(said: dict[str, Any], event: str, text: str) -> None:
-    ((name, found),), told = told_of(rollout(compute=2), [said])
+def test_an_entry_of_the_history_is_reported_in_a_sentence(change: dict[str, Any], event: str, text: str) -> None:
+    ((name, found),), sent_before = pending(rollout(compute=2), [change])
     assert (name, found["text"], found["at"]) == (event, text, "2025-11-22T05:50:01Z")
-    assert told.epoch == 1
-    assert told_of(rollout(compute=2), told=told) == ([], told)
+    assert sent_before.epoch == 1
+    assert pending(rollout(compute=2), sent_before=sent_before) == ([], sent_before)
 
 
 @pytest.mark.parametrize("what", ["open", "publish", "health", "rules", "close", "retry", "after", "hold", "migrate"])
 def test_other_entries_are_passed_over(what: str) -> None:
-    assert told_of(rollout(compute=2), [entry(4, what)]) == ([], SentNotifications(4))
+    assert pending(rollout(compute=2), [entry(4, what)]) == ([], SentNotifications(4))
 
 
 def test_a_rollback_says_so() -> None:
     site = rollout(compute=2)
     assert site.ledger is not None
     site.ledger = replace(site.ledger, rollback=True)
-    ((_name, found),), _told = told_of(
+    ((_name, found),), _sent = pending(
         site, [entry(1, "begin", by="bob", reason="the fleet is rolled back: logins fail")]
     )
     assert found["rollback"]
@@ -130,31 +130,31 @@ def test_a_rollback_says_so() -> None:
 
 def test_a_host_is_reported_as_broken_once_until_it_is_well_or_put_back() -> None:
     site = rollout(compute=3).failed("compute1")
-    ((_name, found),), told = told_of(site)
+    ((_name, found),), sent_before = pending(site)
     assert [(one["host"], one["role"], one["state"]) for one in found["failures"]] == [
         ("compute1", "compute", "failed")
     ]
     assert (found["broken"], found["hosts"], found["counts"]["compute"]["failed"]) == (1, 3, 1)
-    assert told_of(site, told=told) == ([], told)
+    assert pending(site, sent_before=sent_before) == ([], sent_before)
 
     # A node that retries by itself, and fails again.
     retrying = rollout(compute=3).started("compute1")
-    _none, told = told_of(retrying, told=told)
-    assert told.broken == ("compute1",)
-    assert told_of(site, told=told) == ([], told)
+    _none, sent_before = pending(retrying, sent_before=sent_before)
+    assert sent_before.broken == ("compute1",)
+    assert pending(site, sent_before=sent_before) == ([], sent_before)
 
-    again, _told = told_of(site, [entry(10, "retry", hosts={"compute1": "it was failed"})], told)
+    again, _sent = pending(site, [entry(10, "retry", hosts={"compute1": "it was failed"})], sent_before)
     assert [name for name, _found in again] == ["failure"]
-    _none, well = told_of(rollout(compute=3).upgraded("compute1"), told=told)
+    _none, well = pending(rollout(compute=3).upgraded("compute1"), sent_before=sent_before)
     assert well.broken == ()
-    again, _told = told_of(site, [entry(10, "begin")], told)
+    again, _sent = pending(site, [entry(10, "begin")], sent_before)
     assert [name for name, _found in again] == ["begin", "failure"]
 
 
 def test_many_that_fail_together_are_reported_together_and_not_without_end() -> None:
     site = rollout(compute=MOST_FAILURES + 7)
     site.failed(*(f"compute{number}" for number in range(1, MOST_FAILURES + 8)))
-    ((_name, found),), _told = told_of(site)
+    ((_name, found),), _sent = pending(site)
     assert (len(found["failures"]), found["more_failures"]) == (MOST_FAILURES, 7)
     assert f": {MOST_FAILURES + 7} hosts failed or lost: compute1 " in found["text"]
     assert found["text"].endswith(f"; and {MOST_FAILURES + 4} more.")
@@ -162,29 +162,31 @@ def test_many_that_fail_together_are_reported_together_and_not_without_end() -> 
 
 def test_an_approval_is_requested_once_and_again_where_it_was_not_needed_meanwhile() -> None:
     snapshot, hosts = rollout(compute=1).snapshot(), {"compute1": HostView("compute", None, "upgraded", NEW, "")}
-    wants = Plan(version=NEW, hosts=hosts, stage="canary", needs_approval=True)
-    first, told = pending_notifications(snapshot, wants, hosts, [], SentNotifications(9, stage="canary"))
+    waiting = Plan(version=NEW, hosts=hosts, stage="canary", needs_approval=True)
+    first, sent_before = pending_notifications(snapshot, waiting, hosts, [], SentNotifications(9, stage="canary"))
     assert [(one.event, one.stage) for one in first] == [("approval_needed", "canary")]
-    assert pending_notifications(snapshot, wants, hosts, [], told) == ([], told)
-    _none, told = pending_notifications(snapshot, replace(wants, needs_approval=False), hosts, [], told)
-    assert [one.event for one in pending_notifications(snapshot, wants, hosts, [], told)[0]] == ["approval_needed"]
+    assert pending_notifications(snapshot, waiting, hosts, [], sent_before) == ([], sent_before)
+    _none, sent_before = pending_notifications(snapshot, replace(waiting, needs_approval=False), hosts, [], sent_before)
+    assert [one.event for one in pending_notifications(snapshot, waiting, hosts, [], sent_before)[0]] == [
+        "approval_needed"
+    ]
 
 
 def test_a_stage_without_hosts_is_not_notified() -> None:
     last = [entry(8, "stage", stage="rest", reason="stage rest began"), entry(9, "complete")]
-    names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), last)[0]]
+    names = [name for name, _found in pending(rollout(COMPLETE, compute=1).upgraded("compute1"), last)[0]]
     assert names == ["end"]
     with_hosts = [last[0], entry(9, "open"), entry(10, "complete")]
-    names = [name for name, _found in told_of(rollout(COMPLETE, compute=1).upgraded("compute1"), with_hosts)[0]]
+    names = [name for name, _found in pending(rollout(COMPLETE, compute=1).upgraded("compute1"), with_hosts)[0]]
     assert names == ["stage", "end"]
 
 
 def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
     site = rollout(COMPLETE, compute=2).upgraded("compute1", "compute2")
     ends = [entry(4, "complete"), entry(5, "converge")]
-    assert [name for name, _found in told_of(site, ends)[0]] == ["end"]
+    assert [name for name, _found in pending(site, ends)[0]] == ["end"]
     joined = [*ends, entry(6, "open"), entry(7, "complete")]
-    assert [name for name, _found in told_of(site, joined)[0]] == ["end", "end"]
+    assert [name for name, _found in pending(site, joined)[0]] == ["end", "end"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_the_end_by_an_abort_says_how_it_begins_again(rollback: bool, command: s
     site = rollout(ABORTED, compute=1)
     assert site.ledger is not None
     site.ledger = replace(site.ledger, rollback=rollback)
-    ((event, found),) = told_of(site, [entry(5, "abort")])[0]
+    ((event, found),) = pending(site, [entry(5, "abort")])[0]
     assert (event, found["outcome"]) == ("end", "aborted")
     assert command in found["text"] or command in str(found)
 
@@ -235,15 +237,15 @@ def test_a_run_that_begins_sends_what_is_left_of_the_rollout_under_way() -> None
 def test_the_first_run_with_a_hook_begins_at_the_current_state() -> None:
     site = rollout(compute=2).failed("compute2")
     snapshot, plan = site.snapshot(), site.plan()
-    told = everything_sent(snapshot, plan, watched_hosts(snapshot, plan))
-    assert told == SentNotifications(9, broken=("compute2",))
-    assert told_of(site, told=told) == ([], told)
+    sent_before = everything_sent(snapshot, plan, watched_hosts(snapshot, plan))
+    assert sent_before == SentNotifications(9, broken=("compute2",))
+    assert pending(site, sent_before=sent_before) == ([], sent_before)
 
 
 def test_what_is_remembered_is_read_as_it_was_written() -> None:
-    told = SentNotifications(7, ("compute1", "compute2"), "canary", "canary", True)
-    assert SentNotifications.from_plain(told.plain()) == told
-    for broken in ({}, {**told.plain(), "epoch": "x"}, {**told.plain(), "broken": 3}):
+    sent_before = SentNotifications(7, ("compute1", "compute2"), "canary", "canary", True)
+    assert SentNotifications.from_plain(sent_before.plain()) == sent_before
+    for broken in ({}, {**sent_before.plain(), "epoch": "x"}, {**sent_before.plain(), "broken": 3}):
         with pytest.raises((KeyError, ValueError, TypeError)):
             SentNotifications.from_plain(broken)
 
@@ -262,6 +264,6 @@ def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
     [("begin", "The rollout to 1.5 was begun by ann@vm."), ("complete", "The rollout to 1.5 is complete.")],
 )
 def test_an_event_of_an_earlier_rollout_has_no_numbers_of_the_current_one(what: str, text: str) -> None:
-    ((_name, event), *_rest), _told = told_of(rollout(compute=2), [entry(1, what, version="1.5"), entry(2, "begin")])
+    ((_name, event), *_rest), _sent = pending(rollout(compute=2), [entry(1, what, version="1.5"), entry(2, "begin")])
     assert event["text"] == text
     assert not {"hosts", "upgraded", "broken", "counts"} & event.keys()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED as SAID_UPGRADED
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import (
     MOST_FLIGHTS,
@@ -34,7 +34,7 @@ def rollout(state: str = "running", **roles: int) -> Fleet:
     return site
 
 
-def stands(site: Fleet) -> RolloutProgress:
+def progress_of(site: Fleet) -> RolloutProgress:
     snapshot, plan = site.snapshot(), site.plan(RULES)
     return rollout_progress(snapshot, plan, watched_hosts(snapshot, plan))
 
@@ -48,7 +48,7 @@ def test_bars_count_what_is_done_on_its_way_failed_and_waiting() -> None:
     site = rollout(controller=1, compute=6).upgraded("controller1", "compute1").failed("compute2").opened("compute3")
     site.held("host/compute4")
 
-    assert stands(site).bars == (RoleProgress("compute", 6, 1, 1, 1, 3), RoleProgress("controller", 1, 1, 0, 0, 0))
+    assert progress_of(site).bars == (RoleProgress("compute", 6, 1, 1, 1, 3), RoleProgress("controller", 1, 1, 0, 0, 0))
 
 
 def test_hosts_on_their_way_say_where_they_are_the_longest_first() -> None:
@@ -57,7 +57,7 @@ def test_hosts_on_their_way_say_where_they_are_the_longest_first() -> None:
     at(site, "compute2", 9_800, service="nginx", step="stop")
     site.opened("compute3")
 
-    assert [(one.host, one.service, one.step, one.doing, one.since) for one in stands(site).flights] == [
+    assert [(one.host, one.service, one.step, one.doing, one.since) for one in progress_of(site).flights] == [
         ("compute2", "nginx", "stop", "upgrading", 9_800),
         ("compute1", "", "", "upgrading", 9_900),
         ("compute3", "", "", "admitted", None),
@@ -68,17 +68,17 @@ def test_no_more_hosts_are_listed_than_the_limit() -> None:
     site = rollout(compute=MOST_FLIGHTS + 7)
     site.opened(*site.members)
 
-    found = stands(site)
+    found = progress_of(site)
     assert (len(found.flights), found.more) == (MOST_FLIGHTS, 7)
 
 
 def test_post_upgrade_tasks_bring_a_host_on_its_way_again_and_can_fail() -> None:
     site = rollout(COMPLETE, web=3).upgraded("web1", "web2", "web3")
-    site.records["web1"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="started")
-    site.records["web2"] = HostRecord(NEW, SAID_UPGRADED, "nova", "post_upgrade", post="failed", error="no quorum")
-    site.records["web3"] = HostRecord(NEW, SAID_UPGRADED, post="done")
+    site.records["web1"] = HostRecord(NEW, RECORDED_UPGRADED, "nova", "post_upgrade", post="started")
+    site.records["web2"] = HostRecord(NEW, RECORDED_UPGRADED, "nova", "post_upgrade", post="failed", error="no quorum")
+    site.records["web3"] = HostRecord(NEW, RECORDED_UPGRADED, post="done")
 
-    found = stands(site)
+    found = progress_of(site)
     assert found.bars == (RoleProgress("web", 3, 1, 1, 1, 0),)
     assert (found.flights[0].service, found.flights[0].step) == ("nova", "post_upgrade")
     assert not found.done
@@ -99,7 +99,7 @@ def test_post_upgrade_tasks_bring_a_host_on_its_way_again_and_can_fail() -> None
 def test_when_it_is_over(state: str, gate: str, over: bool, done: bool) -> None:
     site = rollout(state, compute=1).upgraded("compute1").gated(gate, "global")
 
-    found = stands(site)
+    found = progress_of(site)
     assert (found.over, found.done) == (over, done)
 
 
@@ -107,30 +107,34 @@ def test_what_belongs_to_an_earlier_rollout_ends_nothing() -> None:
     site = rollout(ABORTED, compute=1)
     site.current = "3.0"
 
-    assert not stands(site).over
+    assert not progress_of(site).over
 
 
 def test_without_a_rollout_there_is_nothing_to_wait_for() -> None:
     site = fleet(compute=1)
     site.current = None
 
-    assert stands(site).over
-    assert stands(fleet(compute=1)).over
+    assert progress_of(site).over
+    assert progress_of(fleet(compute=1)).over
 
 
 def test_a_pause_is_reported_with_its_reason_and_whether_hosts_finish() -> None:
     site = rollout(PAUSED, compute=2)
-    assert stands(site).notes == (
+    assert progress_of(site).notes == (
         "No host is admitted: the rollout is paused by ann: logins fail; continue with ansible-playbook convoy.upgrade.resume",
     )
     at(site, "compute1", 9_000)
-    assert stands(site).notes[0].startswith("No host is admitted; hosts in flight finish: the rollout is paused by ann")
+    assert (
+        progress_of(site)
+        .notes[0]
+        .startswith("No host is admitted; hosts in flight finish: the rollout is paused by ann")
+    )
 
 
 def test_it_is_the_same_after_a_way_as_json() -> None:
     site = rollout(compute=3)
     at(site, "compute1", 9_900, service="nginx", step="stop")
-    found = stands(site)
+    found = progress_of(site)
 
     assert RolloutProgress.from_plain(json.loads(json.dumps(asdict(found)))) == found
 
@@ -138,12 +142,12 @@ def test_it_is_the_same_after_a_way_as_json() -> None:
 def test_a_time_that_is_left_is_reported_of_a_rollout_that_goes_on_alone() -> None:
     site = rollout(compute=2).upgraded("compute1").opened("compute1")
     assert site.ledger is not None
-    site.records["compute1"] = HostRecord(NEW, SAID_UPGRADED, times={STARTED: 9_000, SAID_UPGRADED: 9_100})
+    site.records["compute1"] = HostRecord(NEW, RECORDED_UPGRADED, times={STARTED: 9_000, RECORDED_UPGRADED: 9_100})
     site.reported_at["compute1"] = 9_100
-    assert stands(site).left == 100
+    assert progress_of(site).left == 100
 
     site.ledger = replace(site.ledger, state=ABORTED)
-    assert stands(site).left is None
+    assert progress_of(site).left is None
 
 
 @given(

@@ -83,12 +83,12 @@ def test_holds_count_the_hosts_that_they_cover() -> None:
     ]
 
 
-@pytest.mark.parametrize(("wanted", "hosts"), [([], []), (["web2", "web9"], ["web2"]), (["all"], ["web1", "web2"])])
-def test_hosts_are_in_a_result_if_they_are_asked_for(wanted: list[str], hosts: list[str]) -> None:
+@pytest.mark.parametrize(("requested", "hosts"), [([], []), (["web2", "web9"], ["web2"]), (["all"], ["web1", "web2"])])
+def test_hosts_are_in_a_result_if_they_are_asked_for(requested: list[str], hosts: list[str]) -> None:
     plan = fleet(web=2).plan({"rolling_rules": {"global": 1}})
-    found = hosts_as_result(plan, plan.hosts, wanted)
+    found = hosts_as_result(plan, plan.hosts, requested)
     assert [*found["hosts"]] == hosts
-    assert ("waves" in found, "status" in found) == ("all" in wanted,) * 2
+    assert ("waves" in found, "status" in found) == ("all" in requested,) * 2
     json.dumps(found)
 
 

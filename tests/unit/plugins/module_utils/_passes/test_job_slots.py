@@ -211,9 +211,9 @@ def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: St
     (need,) = operator_needs(view.snapshot, view.plan)
     # The command that is shown does not say that for the operator.
     assert (need.playbook, need.variables) == ("retry", {})
-    told = control.retry(store, Command(fleet=FLEET))
+    retry = control.retry(store, Command(fleet=FLEET))
     # The other one had not started.
-    assert told.hosts == ["db1"]
-    assert "web1 is not changed, because it has started the job and not reported its end" in told.remarks[0]
+    assert retry.hosts == ["db1"]
+    assert "web1 is not changed, because it has started the job and not reported its end" in retry.remarks[0]
     assert consul.data("upgrade/job_records/web1")["state"] == "started"
     assert control.retry(store, Command(fleet=FLEET), ["web1"]).hosts == ["web1"]

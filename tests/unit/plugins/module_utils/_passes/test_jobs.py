@@ -134,8 +134,8 @@ def test_what_an_operator_asks_for(store: Store) -> None:
         {"args": {"x": "y" * 70000}},
     ):
         assert refusal(requested_job, store, {**asked, **wrong}, FLEET, None, None).code == "bad_job"
-    told = refusal(requested_job, store, {**asked, "sign_with": "/nowhere/key"}, FLEET, None, None)
-    assert told.code == "not_signed" and "/nowhere/key" in told.message
+    refused = refusal(requested_job, store, {**asked, "sign_with": "/nowhere/key"}, FLEET, None, None)
+    assert refused.code == "not_signed" and "/nowhere/key" in refused.message
 
 
 def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: FlaggedConsul) -> None:
@@ -148,15 +148,15 @@ def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: F
         lambda: begin(store, job("j2")),
         lambda: control.roll_back(store, Command(fleet=FLEET)),
     ):
-        told = refusal(act)
-        assert told.code == "job_under_way"
-        assert told.message.startswith("The job j1 is under way: it was begun by ")
+        refused = refusal(act)
+        assert refused.code == "job_under_way"
+        assert refused.message.startswith("The job j1 is under way: it was begun by ")
     assert consul.keys == kept
     control.abort(store, Command(fleet=FLEET))
     make_pass(store, PassRequest(version="2.1", fleet=FLEET))
     kept = dict(consul.keys)
-    told = refusal(begin, store, job("j2"))
-    assert told.code == "rollout_under_way" and "The rollout under way goes to 2.1" in told.message
+    refused = refusal(begin, store, job("j2"))
+    assert refused.code == "rollout_under_way" and "The rollout under way goes to 2.1" in refused.message
     assert consul.keys == kept
 
 
@@ -179,7 +179,7 @@ def test_of_two_that_begin_together_one_wins_and_the_other_says_so(
         return answer
 
     consul.spoil = meanwhile
-    told = refusal(make_pass, store, request(second, 2))
+    refused = refusal(make_pass, store, request(second, 2))
     # A run that may wait for the other one knows it by these.
     expected = (
         ("job_under_way",)
@@ -188,8 +188,8 @@ def test_of_two_that_begin_together_one_wins_and_the_other_says_so(
         if second == "job"
         else ("overtaken", "rollout_under_way")
     )
-    assert told.code in expected
-    assert ("j1" if first == "job" else "3.1") in told.message
+    assert refused.code in expected
+    assert ("j1" if first == "job" else "3.1") in refused.message
     assert consul.data("upgrade/ledger")["version"] == ("job/j1" if first == "job" else "3.1")
 
 
@@ -199,8 +199,8 @@ def test_a_job_that_is_over_does_not_go_on_after_the_ledger_was_written(store: S
     assert go_on(store).plan.complete
     set_holds(store, HoldTargets(hosts=["web2"]), "disk", "ann")
     kept = dict(consul.keys)
-    told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
-    assert told.code == "unknown_job" and "it is over or never began" in told.message
+    refused = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
+    assert refused.code == "unknown_job" and "it is over or never began" in refused.message
     assert consul.keys == kept
 
 
@@ -310,9 +310,9 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
 ) -> None:
     consul.write("upgrade/once/2.0/migrate", {"state": "done"})
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
-    told = refusal(begin, store)
-    assert told.code == "post_upgrade_pending"
-    assert "so no job begins. Run ansible-playbook convoy.upgrade.post_upgrade -e version=2.0." in told.message
+    refused = refusal(begin, store)
+    assert refused.code == "post_upgrade_pending"
+    assert "so no job begins. Run ansible-playbook convoy.upgrade.post_upgrade -e version=2.0." in refused.message
     consul.write("upgrade/hosts/db1", {"version": "2.0", "state": "upgraded", "post": "done"})
     begin(store)
     assert "upgrade/once/2.0/migrate" in consul.keys
@@ -329,10 +329,10 @@ def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after
     }
     for act, (playbook, variables, first) in commands.items():
         act(store, Command(fleet=FLEET))
-        told = refusal(make_pass, store, PassRequest(version="2.1", fleet=FLEET, replace="2.0"))
-        assert told.code == "post_upgrade_pending"
-        assert f"{first}, then {run}" in told.message
-        assert (told.details["playbook"], told.details["variables"]) == (playbook, variables)
+        refused = refusal(make_pass, store, PassRequest(version="2.1", fleet=FLEET, replace="2.0"))
+        assert refused.code == "post_upgrade_pending"
+        assert f"{first}, then {run}" in refused.message
+        assert (refused.details["playbook"], refused.details["variables"]) == (playbook, variables)
     assert refusal(begin, store).code == "post_upgrade_pending"
     assert make_pass(store, PassRequest(version="2.1", fleet=FLEET, restart=True), dry=True).begun
     # A rollout that was not complete has no such tasks yet.
@@ -361,8 +361,8 @@ def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, c
 
 def test_an_empty_list_of_targets_is_not_the_whole_fleet(store: Store) -> None:
     asked = {"run": "restart", "args": {}}
-    told = refusal(requested_job, store, {**asked, "only": []}, FLEET, None, None)
-    assert told.code == "bad_job" and "only is an empty list" in told.message
+    refused = refusal(requested_job, store, {**asked, "only": []}, FLEET, None, None)
+    assert refused.code == "bad_job" and "only is an empty list" in refused.message
     whole = requested_job(store, {**asked, "only": None}, FLEET, None, None)
     assert (whole.roles, whole.hosts) == ((), ())
 
@@ -372,9 +372,9 @@ def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: 
     control.abort(store, Command(reason="wrong", fleet=FLEET))
     assert admitted(consul) == []
     assert read_fleet(store, fleet=FLEET).plan.version == "job/j1"
-    told = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
-    assert told.code == "aborted"
-    assert told.message.endswith(
+    refused = refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET))
+    assert refused.code == "aborted"
+    assert refused.message.endswith(
         "a job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command -e run=NAME."
     )
     make_pass(store, PassRequest(version="2.0", fleet=FLEET))

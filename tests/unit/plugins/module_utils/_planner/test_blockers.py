@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_prog
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
 from fleets import NEW, OLD, Fleet, fleet
 
-WORD = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
+COMMAND = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
 ONE = {"rolling_rules": {"global": 1}}
 
 
@@ -38,7 +38,7 @@ def test_an_aborted_rollback_begins_again_as_one() -> None:
 @pytest.mark.parametrize(("state", "goes_on"), [(PAUSED, True), (ABORTED, False)])
 def test_an_operators_command_stops_all_and_lets_hosts_finish(state: str, goes_on: bool) -> None:
     site = fleet(compute=3).opened("compute1").started("compute1")
-    site.ledger = Ledger(1, NEW, state=state, command=WORD)
+    site.ledger = Ledger(1, NEW, state=state, command=COMMAND)
     plan = site.plan({})
     assert plan.admissions == ()
     assert plan.can_move

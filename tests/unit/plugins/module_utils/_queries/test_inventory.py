@@ -37,23 +37,23 @@ def no_hosts(**ledger: Any) -> Snapshot:
     return Snapshot(ledger=Ledger(1, NEW, **ledger) if ledger else None)
 
 
-def look(snapshot: Snapshot, *catalog: Node, health: Mapping[str, str] | None = None, **wanted: Any) -> FleetSurvey:
-    return combine(snapshot, catalog, health or {}, InventoryOptions(**wanted))
+def survey(snapshot: Snapshot, *catalog: Node, health: Mapping[str, str] | None = None, **options: Any) -> FleetSurvey:
+    return combine(snapshot, catalog, health or {}, InventoryOptions(**options))
 
 
 def roles(found: FleetSurvey) -> dict[str, Any]:
     return {host: facts["role"] for host, facts in found.hosts.items()}
 
 
-def refusal(snapshot: Snapshot, *catalog: Node, **wanted: Any) -> UpgradeError:
+def refusal(snapshot: Snapshot, *catalog: Node, **options: Any) -> UpgradeError:
     with pytest.raises(UpgradeError) as caught:
-        look(snapshot, *catalog, **wanted)
+        survey(snapshot, *catalog, **options)
     return caught.value
 
 
 def test_a_host_of_the_catalog_the_reports_or_the_records_is_there_in_natural_order() -> None:
     there = Fleet({}).running(OLD, "compute10", "compute1").started("compute3").snapshot()
-    found = look(there, node("compute2"), node("compute1"), roles={"zeta": "tools"})
+    found = survey(there, node("compute2"), node("compute1"), roles={"zeta": "tools"})
     assert list(found.hosts) == ["compute1", "compute2", "compute3", "compute10", "zeta"]
     assert [facts["registered"] for facts in found.hosts.values()] == [True, True, False, False, False]
     assert [facts["version"] for facts in found.hosts.values()] == [OLD, None, None, OLD, None]
@@ -62,7 +62,7 @@ def test_a_host_of_the_catalog_the_reports_or_the_records_is_there_in_natural_or
 def test_all_that_is_reported_of_a_host() -> None:
     there = fleet(compute=2).held("host/compute2").gated("Flase", "host/compute1").snapshot()
     catalog = {**node("compute1", rack="7"), "TaggedAddresses": {"lan": "10.0.0.7"}}
-    found = look(there, catalog, health={"compute1": "passing"}, planes=PLANES)
+    found = survey(there, catalog, health={"compute1": "passing"}, planes=PLANES)
     gate = "config_state/enable_puppet/"
     reason = found.hosts["compute1"].pop("reason")
     assert "holds 'Flase'" in reason
@@ -86,23 +86,28 @@ def test_all_that_is_reported_of_a_host() -> None:
 
 def test_the_role_is_the_one_given_else_the_nodes_own_else_the_names() -> None:
     catalog = [node("a1", role="b"), node("c1", role="d"), node("e1"), node("f1", role="")]
-    assert roles(look(no_hosts(), *catalog, roles={"a1": "given"})) == {"a1": "given", "c1": "d", "e1": "e", "f1": "f"}
-    assert roles(look(no_hosts(), node("a1", kind="b", role="c"), role_meta="kind")) == {"a1": "b"}
-    assert roles(look(no_hosts(), node("a1", role="c"), role_meta="")) == {"a1": "a"}
+    assert roles(survey(no_hosts(), *catalog, roles={"a1": "given"})) == {
+        "a1": "given",
+        "c1": "d",
+        "e1": "e",
+        "f1": "f",
+    }
+    assert roles(survey(no_hosts(), node("a1", kind="b", role="c"), role_meta="kind")) == {"a1": "b"}
+    assert roles(survey(no_hosts(), node("a1", role="c"), role_meta="")) == {"a1": "a"}
 
 
 def test_the_pattern_is_the_one_given_else_the_ledgers() -> None:
     catalog = node("x1-compute")
-    assert roles(look(no_hosts(role_pattern=r"-(\w+)"), catalog)) == {"x1-compute": "compute"}
-    assert roles(look(no_hosts(role_pattern=r"-(\w+)"), catalog, role_pattern="^(.)")) == {"x1-compute": "x"}
-    assert roles(look(no_hosts(), catalog)) == {"x1-compute": "x"}
+    assert roles(survey(no_hosts(role_pattern=r"-(\w+)"), catalog)) == {"x1-compute": "compute"}
+    assert roles(survey(no_hosts(role_pattern=r"-(\w+)"), catalog, role_pattern="^(.)")) == {"x1-compute": "x"}
+    assert roles(survey(no_hosts(), catalog)) == {"x1-compute": "x"}
     assert refusal(no_hosts(), catalog, role_pattern="x").code == "bad_role_pattern"
 
 
 def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
     catalog = [node("compute1"), node("consul", rack="7"), node("db")]
-    assert look(no_hosts(), *catalog).left_out == ["consul", "db"]
-    grouped = look(no_hosts(), *catalog, unplaced="group")
+    assert survey(no_hosts(), *catalog).left_out == ["consul", "db"]
+    grouped = survey(no_hosts(), *catalog, unplaced="group")
     assert roles(grouped) == {"compute1": "compute", "consul": None, "db": None}
     assert grouped.left_out == []
     assert grouped.hosts["consul"]["state"] is None
@@ -120,14 +125,14 @@ def test_a_node_without_a_role_is_ignored_grouped_or_refused() -> None:
 
 def test_where_the_roles_are_known_nodes_of_others_are_none_of_the_fleet() -> None:
     catalog = [node("compute1"), node("consul1"), node("gw", role="computer")]
-    found = look(no_hosts(), *catalog, planes=PLANES)
+    found = survey(no_hosts(), *catalog, planes=PLANES)
     assert roles(found) == {"compute1": "compute"}
     assert found.left_out == ["consul1", "gw"]
     assert found.warnings == [
         "The role 'computer' is not in upgrade_roles; did you mean 'compute'? Nodes with that role in the key 'role' of their "
         "metadata are not part of the fleet: gw."
     ]
-    assert roles(look(no_hosts(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
+    assert roles(survey(no_hosts(), *catalog)) == {"compute1": "compute", "consul1": "consul", "gw": "computer"}
     assert (
         "gives one that is in upgrade_roles. Name it"
         in refusal(no_hosts(), *catalog, planes=PLANES, unplaced="fail").message
@@ -140,19 +145,19 @@ def test_a_host_that_reported_is_never_left_out() -> None:
     assert error.details == {"hosts": ["enigma"]}
     assert "No role for enigma: the host reported to Consul, and neither roles nor the key 'role'" in error.message
     assert error.message.endswith("set unplaced to group, or remove its keys if it is gone.")
-    found = look(there, planes=PLANES, roles={"enigma": "tools"})
+    found = survey(there, planes=PLANES, roles={"enigma": "tools"})
     assert roles(found) == {"enigma": "tools", "network1": "network"}
     assert found.hosts["network1"]["plane"] is None
     assert found.warnings == [
         "The role 'network' is not in upgrade_roles. Hosts with that role have reported, so they belong to the fleet, and planners "
         "derive their roles from their names: network1. Add the role to upgrade_roles, or correct it."
     ]
-    grouped = look(there, unplaced="group").hosts["enigma"]
+    grouped = survey(there, unplaced="group").hosts["enigma"]
     assert (grouped["role"], grouped["version"]) == (None, OLD)
 
 
 def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
-    assert look(no_hosts(), node("rack/compute1"), node(" compute1"), node("")).left_out == [
+    assert survey(no_hosts(), node("rack/compute1"), node(" compute1"), node("")).left_out == [
         "",
         " compute1",
         "rack/compute1",
@@ -160,7 +165,7 @@ def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "catalog", "sentence"),
+    ("options", "catalog", "sentence"),
     [
         (
             {"roles": {"gw": "computer"}, "planes": PLANES},
@@ -173,8 +178,8 @@ def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
         ({}, [node("gw", role="a/b")], "the key 'role' of the metadata of node 'gw': the role 'a/b' has a '/'"),
     ],
 )
-def test_roles_that_cannot_be_right(wanted: dict[str, Any], catalog: Iterable[Node], sentence: str) -> None:
-    assert sentence in refusal(no_hosts(), *catalog, **wanted).message
+def test_roles_that_cannot_be_right(options: dict[str, Any], catalog: Iterable[Node], sentence: str) -> None:
+    assert sentence in refusal(no_hosts(), *catalog, **options).message
 
 
 @pytest.mark.parametrize(
@@ -188,14 +193,14 @@ def test_roles_that_cannot_be_right(wanted: dict[str, Any], catalog: Iterable[No
 )
 def test_the_address_is_the_one_asked_for(tagged: Any, own: str, addresses: tuple[str | None, ...]) -> None:
     one = {**node("compute1", own), "TaggedAddresses": tagged}
-    found = tuple(look(no_hosts(), one, address=kind).hosts["compute1"]["address"] for kind in ("lan", "wan", "name"))
+    found = tuple(survey(no_hosts(), one, address=kind).hosts["compute1"]["address"] for kind in ("lan", "wan", "name"))
     assert found == addresses
 
 
 def test_groups_and_reasons_are_those_of_the_rules_in_the_ledger() -> None:
     there = fleet(compute=2)
     there.ledger = Ledger(1, NEW, instructions={"rolling_rules": {"global": 1}, "group_mappings": {"hv": "comp"}})
-    found = look(there.snapshot())
+    found = survey(there.snapshot())
     assert {facts["group"] for facts in found.hosts.values()} == {"hv"}
     assert found.hosts["compute2"]["reason"] == (
         "waits for a slot: rolling_rules.global admits 1 of group hv at once; slots are taken by compute1"
@@ -206,13 +211,13 @@ def test_groups_and_reasons_are_those_of_the_rules_in_the_ledger() -> None:
 def test_rules_that_cannot_be_obeyed_are_a_warning(rules: dict[str, Any]) -> None:
     there = fleet(compute=1)
     there.ledger = Ledger(1, NEW, instructions=rules)
-    (warning,) = look(there.snapshot()).warnings
+    (warning,) = survey(there.snapshot()).warnings
     assert warning.startswith("The rules in upgrade/ledger can't be applied, so no host is admitted: instructions: ")
 
 
 @given(any_fleets(), st.sets(st.sampled_from(["compute1", "compute99", "consul", "x/y", "controller1"])))
 def test_every_host_that_reported_is_there_once_with_one_state(there: Fleet, nodes: set[str]) -> None:
-    found = look(there.snapshot(), *map(node, nodes), role_pattern=r"^(\w+?)\d")
+    found = survey(there.snapshot(), *map(node, nodes), role_pattern=r"^(\w+?)\d")
     assert {*there.reports, *there.records} <= set(found.hosts)
     assert nodes <= {*found.hosts, *found.left_out}
     assert all(facts["state"] in STATES and facts["role"] for facts in found.hosts.values())

@@ -117,16 +117,16 @@ def test_the_entries_of_a_rollout_go_on_after_a_job() -> None:
         return {"epoch": epoch, "what": what, "version": version}
 
     of_job = [entry(3, "begin", "job/j1"), entry(4, "open", "job/j1"), entry(5, "complete", "job/j1")]
-    past = [
+    history = [
         entry(1, "begin", "2.0"),
         entry(2, "complete", "2.0"),
         *of_job,
         entry(6, "open", "2.0"),
         entry(7, "converge", "2.0"),
     ]
-    assert [one["epoch"] for one in entries_of(past[::-1], Ledger(7, "2.0"))] == [7, 6, 2, 1]
-    assert [one["epoch"] for one in entries_of(past[4::-1], Ledger(5, "job/j1"))] == [5, 4, 3]
-    assert [one["epoch"] for one in entries_of(past[1::-1], Ledger(2, "2.0"))] == [2, 1]
+    assert [one["epoch"] for one in entries_of(history[::-1], Ledger(7, "2.0"))] == [7, 6, 2, 1]
+    assert [one["epoch"] for one in entries_of(history[4::-1], Ledger(5, "job/j1"))] == [5, 4, 3]
+    assert [one["epoch"] for one in entries_of(history[1::-1], Ledger(2, "2.0"))] == [2, 1]
 
 
 def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:

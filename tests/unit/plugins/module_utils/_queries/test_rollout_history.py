@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from memory_consul import MemoryConsul
 
 
-class Past:
+class StoredHistory:
     """A history in a Consul in memory."""
 
     def __init__(self, consul: MemoryConsul) -> None:
@@ -53,106 +53,106 @@ class Past:
 
 
 @pytest.fixture
-def past() -> Iterator[Past]:
+def stored() -> Iterator[StoredHistory]:
     with MemoryConsul().in_place() as consul:
-        yield Past(consul)
+        yield StoredHistory(consul)
 
 
-def test_only_new_entries_are_read(past: Past) -> None:
-    past.add("begin")
+def test_only_new_entries_are_read(stored: StoredHistory) -> None:
+    stored.add("begin")
     for number in range(200):
-        past.add("open", hosts={f"web{number}": "because"})
-    assert past.refresh()
-    assert past.epochs == [*range(1, 202)]
-    requests = past.consul.requests
-    assert not past.refresh()
-    assert past.consul.requests == requests
-    past.add("publish")
-    assert past.refresh()
-    assert (past.consul.requests, past.epochs[-1]) == (requests + 1, 202)
+        stored.add("open", hosts={f"web{number}": "because"})
+    assert stored.refresh()
+    assert stored.epochs == [*range(1, 202)]
+    requests = stored.consul.requests
+    assert not stored.refresh()
+    assert stored.consul.requests == requests
+    stored.add("publish")
+    assert stored.refresh()
+    assert (stored.consul.requests, stored.epochs[-1]) == (requests + 1, 202)
 
 
-def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(past: Past) -> None:
-    past.add("begin", "1", **{"from": "0", "by": "ann"})
-    past.add("open", "1", hosts={"web1": "", "web2": ""})
-    past.add("abort", "1", by="bob")
-    past.add("begin", "2", **{"from": "1", "who": "ann@deploy1"})
-    past.add("open", "2", hosts={"web1": ""})
-    past.add("complete", "2")
-    past.add("converge", "2")
-    past.refresh()
-    (first,) = past.history.former
+def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(stored: StoredHistory) -> None:
+    stored.add("begin", "1", **{"from": "0", "by": "ann"})
+    stored.add("open", "1", hosts={"web1": "", "web2": ""})
+    stored.add("abort", "1", by="bob")
+    stored.add("begin", "2", **{"from": "1", "who": "ann@deploy1"})
+    stored.add("open", "2", hosts={"web1": ""})
+    stored.add("complete", "2")
+    stored.add("converge", "2")
+    stored.refresh()
+    (first,) = stored.history.former
     assert (first.version, first.previous_version, first.state, first.begun, first.end, first.by, first.admitted) == (
         "1", "0", "aborted", 1001, 1003, "ann", 2,
     )  # fmt: skip
-    current = summary(past.history.current)
+    current = summary(stored.history.current)
     assert current is not None
     assert (current.version, current.state, current.end, current.by) == ("2", "complete", 1007, "ann@deploy1")
 
-    past.add("begin", "3")
-    past.refresh()
-    assert [(one.version, one.state) for one in past.history.former] == [("2", "complete"), ("1", "aborted")]
-    running = summary(past.history.current)
+    stored.add("begin", "3")
+    stored.refresh()
+    assert [(one.version, one.state) for one in stored.history.former] == [("2", "complete"), ("1", "aborted")]
+    running = summary(stored.history.current)
     assert running is not None
     assert (running.state, running.end) == ("running", 0)
-    past.add("begin", "4")
-    past.refresh()
-    assert (past.history.former[0].state, past.history.former[0].end) == ("replaced", 1009)
+    stored.add("begin", "4")
+    stored.refresh()
+    assert (stored.history.former[0].state, stored.history.former[0].end) == ("replaced", 1009)
 
 
-def test_after_a_restore_the_history_is_read_from_its_beginning(past: Past) -> None:
-    past.add("begin")
-    past.add("open", hosts={"web1": ""})
-    past.refresh()
+def test_after_a_restore_the_history_is_read_from_its_beginning(stored: StoredHistory) -> None:
+    stored.add("begin")
+    stored.add("open", hosts={"web1": ""})
+    stored.refresh()
     # An older snapshot, and other writes after it.
-    past.epoch = 1
+    stored.epoch = 1
     for _write in range(3):
-        past.add("pause", commit="other")
-    past.refresh()
-    assert [event["what"] for event in past.history.current] == ["begin", "pause", "pause", "pause"]
-    past.epoch, past.commit = 1, "c1"
-    past.refresh()
-    assert past.epochs == [1]
-    assert past.history.refresh(None)
-    assert (past.history.current, past.history.former) == ([], [])
+        stored.add("pause", commit="other")
+    stored.refresh()
+    assert [event["what"] for event in stored.history.current] == ["begin", "pause", "pause", "pause"]
+    stored.epoch, stored.commit = 1, "c1"
+    stored.refresh()
+    assert stored.epochs == [1]
+    assert stored.history.refresh(None)
+    assert (stored.history.current, stored.history.former) == ([], [])
 
 
-def test_a_long_history_is_not_read_to_its_end(past: Past) -> None:
+def test_a_long_history_is_not_read_to_its_end(stored: StoredHistory) -> None:
     for number in range(MOST_ROLLOUTS + 10):
-        past.add("begin", str(number + 1))
-        past.add("complete", str(number + 1))
-    past.refresh()
-    assert len(past.history.former) == MOST_ROLLOUTS
+        stored.add("begin", str(number + 1))
+        stored.add("complete", str(number + 1))
+    stored.refresh()
+    assert len(stored.history.former) == MOST_ROLLOUTS
     for number in range(MOST_ROLLOUTS):
-        past.add("begin", str(number + 100))
-    past.refresh()
-    assert len(past.history.former) == MOST_ROLLOUTS
+        stored.add("begin", str(number + 100))
+    stored.refresh()
+    assert len(stored.history.former) == MOST_ROLLOUTS
 
 
-def test_a_history_without_its_beginning_is_what_is_left(past: Past) -> None:
-    past.add("begin")
-    past.add("open", hosts={"web1": ""})
-    past.add("pause")
-    del past.consul.keys["upgrade/history/1"]
-    past.refresh()
-    assert past.epochs == [2, 3]
+def test_a_history_without_its_beginning_is_what_is_left(stored: StoredHistory) -> None:
+    stored.add("begin")
+    stored.add("open", hosts={"web1": ""})
+    stored.add("pause")
+    del stored.consul.keys["upgrade/history/1"]
+    stored.refresh()
+    assert stored.epochs == [2, 3]
     assert summary([]) is None
 
 
-def test_once_a_job_is_over_the_rollout_before_it_is_the_current_one_again(past: Past) -> None:
-    past.add("begin")
-    past.add("open", hosts={"web1": "because"})
-    past.add("complete")
-    past.add("begin", version="job/restart-1")
-    past.add("open", hosts={"web1": "because", "web2": "because"})
-    past.refresh_job()
-    assert (past.epochs, [one.version for one in past.history.former]) == ([4, 5], ["2"])
-    past.add("complete")
-    past.add("publish")
-    assert past.refresh()
-    assert past.epochs == [1, 2, 3, 7]
-    assert [(one.version, one.admitted) for one in past.history.former] == [("job/restart-1", 2)]
-    past.add("begin", version="2")
-    assert past.refresh()
-    assert past.epochs == [8]
-    assert [one.version for one in past.history.former] == ["job/restart-1", "2"]
+def test_once_a_job_is_over_the_rollout_before_it_is_the_current_one_again(stored: StoredHistory) -> None:
+    stored.add("begin")
+    stored.add("open", hosts={"web1": "because"})
+    stored.add("complete")
+    stored.add("begin", version="job/restart-1")
+    stored.add("open", hosts={"web1": "because", "web2": "because"})
+    stored.refresh_job()
+    assert (stored.epochs, [one.version for one in stored.history.former]) == ([4, 5], ["2"])
+    stored.add("complete")
+    stored.add("publish")
+    assert stored.refresh()
+    assert stored.epochs == [1, 2, 3, 7]
+    assert [(one.version, one.admitted) for one in stored.history.former] == [("job/restart-1", 2)]
+    stored.add("begin", version="2")
+    assert stored.refresh()
+    assert stored.epochs == [8]
+    assert [one.version for one in stored.history.former] == ["job/restart-1", "2"]

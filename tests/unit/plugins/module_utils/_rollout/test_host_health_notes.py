@@ -43,7 +43,7 @@ def noted(site: Fleet, rules: Mapping[str, Any] | None = None) -> tuple[list[Cha
     return [change for change in writer.changes if change.key != NOWHERE.keys.ledger], writes
 
 
-def said(site: Fleet, *hosts: str, at: int = 500, version: str = NEW) -> Fleet:
+def recorded(site: Fleet, *hosts: str, at: int = 500, version: str = NEW) -> Fleet:
     """Let hosts report an upgrade only in their own records."""
     site.records.update({host: HostRecord(version, UPGRADED, times={UPGRADED: at}) for host in hosts})
     return site
@@ -57,7 +57,7 @@ def test_where_nothing_is_new_nothing_is_written() -> None:
 
 
 def test_what_only_the_record_of_a_host_has_is_published_and_its_earlier_report_is_removed() -> None:
-    changes, writes = noted(said(fleet(compute=2), "compute1"))
+    changes, writes = noted(recorded(fleet(compute=2), "compute1"))
     assert changes == [
         Change("running/versions/2.0/compute1", None, "500"),
         Change("running/versions/1.0/compute1", "1", None),
@@ -66,7 +66,7 @@ def test_what_only_the_record_of_a_host_has_is_published_and_its_earlier_report_
 
 
 def test_a_host_that_never_reported_is_published_too() -> None:
-    changes, _writes = noted(said(fleet(compute=2).silent("compute1"), "compute1"))
+    changes, _writes = noted(recorded(fleet(compute=2).silent("compute1"), "compute1"))
     assert changes == [Change("running/versions/2.0/compute1", None, "500")]
 
 
@@ -93,13 +93,13 @@ def test_no_other_record_is_published(record: HostRecord) -> None:
 
 
 def test_hosts_of_no_role_are_not_published() -> None:
-    assert noted(said(fleet(compute=1), "stranger")) == ([], 0)
+    assert noted(recorded(fleet(compute=1), "stranger")) == ([], 0)
 
 
 @pytest.mark.parametrize(("count", "writes"), [(1, 1), (20, 1), (21, 2), (61, 4)])
 def test_reports_are_published_twenty_to_a_write(count: int, writes: int) -> None:
     site = fleet(compute=count)
-    changes, done = noted(said(site, *site.members))
+    changes, done = noted(recorded(site, *site.members))
     assert (len(changes), done) == (2 * count, writes)
 
 
@@ -146,7 +146,7 @@ def test_a_budget_and_a_stage_have_their_entries_also_beside_reports_and_marks(m
         real(writer, ledger, event, *more)
 
     monkeypatch.setattr(LedgerWriter, "write", write)
-    site = said(fleet(compute=3).failed("compute1"), "compute2")
+    site = recorded(fleet(compute=3).failed("compute1"), "compute2")
     stages = [{"name": "canary", "hosts": ["compute2"]}, {"name": "rest"}]
     noted(site, {**SOAK, "failure_rules": {"fleet": 1}, "stages": stages})
     assert events == ["budget", "stage", "publish", "health"]
@@ -205,7 +205,7 @@ def test_marks_are_written_sixty_to_a_write(count: int, writes: int) -> None:
 
 
 def test_a_host_that_says_so_in_its_record_alone_is_published_and_marked() -> None:
-    changes, writes = noted(said(fleet(compute=1), "compute1"), SOAK)
+    changes, writes = noted(recorded(fleet(compute=1), "compute1"), SOAK)
     assert [change.key for change in changes] == [
         "running/versions/2.0/compute1",
         "running/versions/1.0/compute1",

@@ -176,7 +176,7 @@ def test_inline_rules_and_those_of_a_file_add_up(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inline", "in_file", "told"),
+    ("inline", "in_file", "message"),
     [
         (
             {"rolling_rules": {"global": 10}},
@@ -197,7 +197,7 @@ def test_inline_rules_and_those_of_a_file_add_up(file: Path) -> None:
     ],
 )
 def test_of_two_sources_that_disagree_neither_wins_silently(
-    file: Path, inline: dict[str, Any], in_file: str, told: str
+    file: Path, inline: dict[str, Any], in_file: str, message: str
 ) -> None:
     file.write_text(in_file)
 
@@ -205,7 +205,7 @@ def test_of_two_sources_that_disagree_neither_wins_silently(
         given_rules(inline, str(file))
 
     assert caught.value.code == "conflicting_rules"
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert str(file) in caught.value.message
     # The fixes in the message work.
     assert given_rules(None, str(file))

@@ -40,13 +40,13 @@ RECORDS = {
 }
 
 
-def told(**more: Any) -> dict[str, Any]:
+def report(**more: Any) -> dict[str, Any]:
     """Return the report on the running rollout at time 250."""
     return rollout_report(EVENTS, MEMBERS, RECORDS, {}, 250, **{"is_current": True, **more})
 
 
 def test_each_host_goes_through_its_phases() -> None:
-    hosts = {one["host"]: one for one in told()["hosts"]}
+    hosts = {one["host"]: one for one in report()["hosts"]}
 
     assert {name: [phase[:3] for phase in one["phases"]] for name, one in hosts.items()} == {
         "controller1": [["waiting", 100, 110], ["admitted", 110, 115], ["upgrading", 115, 140], ["upgraded", 140, 250]],
@@ -65,7 +65,7 @@ def test_each_host_goes_through_its_phases() -> None:
 
 
 def test_what_is_reported_of_all_of_them() -> None:
-    found = told()
+    found = report()
 
     assert (found["version"], found["previous_version"], found["state"], found["begun"], found["end"]) == (
         "2", "1", "running", 100, 250,
@@ -258,9 +258,9 @@ class Reader(HTMLParser):
 )
 def test_no_text_of_others_becomes_a_tag(text: str) -> None:
     plain, hostile = Reader(), Reader()
-    for reader, word, role in ((plain, "2", "r"), (hostile, text, text)):
-        first = {**EVENTS[0], "version": word, "who": word, "reason": word, "from": word}
-        record = HostRecord(word, "failed", word, word, 1, word, {"started": 160, "failed": 170})
+    for reader, text_, role in ((plain, "2", "r"), (hostile, text, text)):
+        first = {**EVENTS[0], "version": text_, "who": text_, "reason": text_, "from": text_}
+        record = HostRecord(text_, "failed", text_, text_, 1, text_, {"started": 160, "failed": 170})
         found = rollout_report([first, *EVENTS[1:]], {"compute1": role}, {"compute1": record}, {}, 250, is_current=True)
         reader.feed(html_page(found))
 

@@ -63,10 +63,10 @@ def test_a_data_plane_alone_waits_for_no_role() -> None:
 )
 def test_bad_roles_are_refused_by_both(roles: Any, sentence: str) -> None:
     for read in (plane_order, lambda found: fleet_of(found, {"compute": ["n1"]})):
-        with pytest.raises(UpgradeError) as told:
+        with pytest.raises(UpgradeError) as refused:
             read(roles)
-        assert told.value.message == sentence
-        assert told.value.code == "bad_upgrade_roles"
+        assert refused.value.message == sentence
+        assert refused.value.code == "bad_upgrade_roles"
 
 
 def test_a_host_has_one_role() -> None:

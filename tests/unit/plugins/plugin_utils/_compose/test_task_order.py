@@ -30,9 +30,9 @@ def requirements(draw: st.DrawFn) -> dict[str, list[str]]:
     return {name: found[name] for name in draw(st.permutations(NAMES))}
 
 
-def behind(name: str, requires: dict[str, list[str]]) -> set[str]:
+def all_required(name: str, requires: dict[str, list[str]]) -> set[str]:
     """Return all services that a service requires, directly or through others."""
-    return {each for first in requires[name] for each in (first, *behind(first, requires))}
+    return {each for first in requires[name] for each in (first, *all_required(first, requires))}
 
 
 @given(st.lists(st.sampled_from(NAMES), unique=True), requirements())
@@ -42,7 +42,7 @@ def test_each_service_comes_after_all_that_it_requires_wherever_that_leads(
     found = order_within_role(services, requires)
     assert sorted(found) == sorted(services)
     for at, name in enumerate(found):
-        assert behind(name, requires) & set(services) <= set(found[:at])
+        assert all_required(name, requires) & set(services) <= set(found[:at])
 
 
 @given(st.lists(st.sampled_from(NAMES), unique=True), requirements())
@@ -63,7 +63,7 @@ def test_no_circle_is_seen_where_there_is_none(requires: dict[str, list[str]]) -
 @given(requirements(), st.data())
 def test_every_circle_is_found_and_is_one(requires: dict[str, list[str]], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
-    first = data.draw(st.sampled_from(sorted({name, *behind(name, requires)})))
+    first = data.draw(st.sampled_from(sorted({name, *all_required(name, requires)})))
     requires = {**requires, first: [*requires[first], name]}
     with pytest.raises(UpgradeError) as caught:
         refuse_cycle(requires, dict.fromkeys(NAMES, "f:1"))

@@ -253,9 +253,9 @@ def mailed(event: dict[str, Any], **options: str) -> Any:
                         continue
                     self.wfile.write(b"250 OK\r\n")
                     continue
-                word = line.split(" ")[0].upper()
-                is_data = word == "DATA"
-                self.wfile.write(b"354 go on\r\n" if is_data else b"221 bye\r\n" if word == "QUIT" else b"250 OK\r\n")
+                verb = line.split(" ")[0].upper()
+                is_data = verb == "DATA"
+                self.wfile.write(b"354 go on\r\n" if is_data else b"221 bye\r\n" if verb == "QUIT" else b"250 OK\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailbox) as mailbox:
         mailbox.daemon_threads = True
@@ -379,8 +379,8 @@ def test_a_missing_library_is_named_before_anything_begins(monkeypatch: pytest.M
 
 
 def test_a_message_has_no_empty_lines() -> None:
-    told: Callable[..., Any] = message
-    assert told({**EVENT, "event": "approval_needed", "next": ""}) == (
+    text_of: Callable[..., Any] = message
+    assert text_of({**EVENT, "event": "approval_needed", "next": ""}) == (
         "Rollout to 2.10: approval needed",
         EVENT["text"],
     )

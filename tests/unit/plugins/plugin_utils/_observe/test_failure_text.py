@@ -27,6 +27,6 @@ def test_of_a_loop_the_first_failed_item_counts() -> None:
 
 def test_what_no_log_hides_is_not_shown() -> None:
     result = {"msg": "s3cret", "stdout": "s3cret", "results": [{"failed": True, "msg": "s3cret"}]}
-    for told in (failure_text(result, True), failure_text({**result, "_ansible_no_log": True})):
-        assert told.startswith("it failed, and no_log hides why")
-        assert "s3cret" not in told
+    for message in (failure_text(result, True), failure_text({**result, "_ansible_no_log": True})):
+        assert message.startswith("it failed, and no_log hides why")
+        assert "s3cret" not in message

@@ -295,35 +295,35 @@ def test_the_history_of_a_host_says_if_older_entries_are_left_out() -> None:
 
 def history_lines(events: list[dict[str, Any]], record: dict[str, Any] | None = None) -> list[str]:
     """Return the lines on the history of a host, without its head and times; the events are given with the oldest first."""
-    told = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
+    entries = [{"at": 10, "epoch": number, "version": "v2", **event} for number, event in enumerate(events, 1)]
     host = {
         **asdict(view("compute", "pending")),
         "name": "c1",
         "explanation": [],
         "record": record,
-        "events": told[::-1],
+        "events": entries[::-1],
     }
     return [line.split("  ")[2] for line in status_text.host_lines(host)[2:]]
 
 
 def test_commands_of_the_same_second_are_ordered_by_cause() -> None:
-    words = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
-    told = history_lines([{"what": what, "reason": "so"} for what in [*words, "rules", "begin"]])
-    assert [line.partition(" ")[0] for line in told] == [
+    events = ["complete", "abort", "pause", "unhold", "hold", "health", "publish", "open", "stage", "approve", "resume"]
+    lines = history_lines([{"what": what, "reason": "so"} for what in [*events, "rules", "begin"]])
+    assert [line.partition(" ")[0] for line in lines] == [
         *("begin", "rules", "resume", "approve", "stage", "admitted", "publish", "health", "hold", "unhold", "pause"),
         *("abort", "complete"),
     ]
 
 
 def test_a_retry_is_shown_as_an_operators_command() -> None:
-    told = history_lines(
+    lines = history_lines(
         [
             {"what": "open", "hosts": {"c1": "a slot was free"}, "at": 11},
             {"what": "retry", "hosts": {"c1": "failed: no disk"}, "reason": "fixed", "by": "ann"},
         ],
         {"version": "v2", "times": {"retried": 10, "failed": 9}},
     )
-    assert told == [
+    assert lines == [
         "reported: failed v2",
         "retry v2 by ann: failed: no disk (epoch 2)",
         "by an operator: retried v2",

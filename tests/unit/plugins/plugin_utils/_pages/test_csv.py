@@ -18,13 +18,13 @@ FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def host(name: str, **more: Any) -> dict[str, Any]:
     """Return a host in the form of a rollout report."""
-    told = {"host": name, "role": "web", "phase": "waiting", "end_known": True, "phases": [["waiting", 1, 2, "", ""]]}
-    told |= {"admitted": [], "began": None, "ended": None, "failures": [], "retries": []}
-    return {**told, "attempt": 1, "service": "", "step": "", "error": "", **more}
+    entry = {"host": name, "role": "web", "phase": "waiting", "end_known": True, "phases": [["waiting", 1, 2, "", ""]]}
+    entry |= {"admitted": [], "began": None, "ended": None, "failures": [], "retries": []}
+    return {**entry, "attempt": 1, "service": "", "step": "", "error": "", **more}
 
 
 @pytest.mark.parametrize(
-    ("said", "stands"),
+    ("value", "written"),
     [
         ("=1+1", "'=1+1"),
         ("-1", "'-1"),
@@ -36,8 +36,8 @@ def host(name: str, **more: Any) -> dict[str, Any]:
         (-1, "-1"),
     ],
 )
-def test_a_cell_is_text_or_a_number(said: str | int, stands: str) -> None:
-    assert cell(said) == stands
+def test_a_cell_is_text_or_a_number(value: str | int, written: str) -> None:
+    assert cell(value) == written
 
 
 @given(

@@ -56,7 +56,7 @@ class Site:
 
     @property
     def index(self) -> str:
-        return words((self.folder / "index.html").read_text())
+        return one_line((self.folder / "index.html").read_text())
 
     def host(self, name: str) -> dict[str, Any]:
         """Return what the data have on a host."""
@@ -69,10 +69,10 @@ class Site:
         part = json.loads((self.folder / "hosts/index.json").read_text())[name]
         text = (self.folder / f"hosts/{part}.html").read_text()
         (found,) = re.findall(f'<article id="h-{name}">.*?</article>', text, re.S)
-        return words(found)
+        return one_line(found)
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -122,7 +122,7 @@ def test_the_overview_names_the_job_its_command_and_the_states_of_jobs(midway: S
 def test_no_page_describes_a_job_as_a_version(midway: Site) -> None:
     for file in ("index.html", *(f"hosts/{one.name}" for one in (midway.folder / "hosts").glob("*.html"))):
         text = (midway.folder / file).read_text().partition("<body>")[2].partition("<script>")[0]
-        shown = words(re.sub(r"<[^>]*>", " ", text))
+        shown = one_line(re.sub(r"<[^>]*>", " ", text))
         assert "job/" not in shown, file
         assert re.findall(r"[Uu]pgrad(?:ed|ing)|[Nn]ever reported|Runs [^t]", shown) == [], file
 

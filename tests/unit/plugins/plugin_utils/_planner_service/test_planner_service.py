@@ -17,15 +17,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.pl
 class Watch:
     """A watch that sees a change after it was asked some times.
 
-    :param looks: how often it is asked before that.
+    :param reads: how often it is asked before that.
     """
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    def __init__(self, reads: int) -> None:
+        self.reads = reads
 
     def wait(self, _mark: int, _seconds: float) -> bool:
-        self.looks -= 1
-        return self.looks < 0
+        self.reads -= 1
+        return self.reads < 0
 
 
 class Passes:
@@ -39,18 +39,18 @@ class Passes:
         return len(self.waited) == 1
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2, 3])
+@pytest.mark.parametrize("reads", [0, 1, 2, 3])
 def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
-    looks: int, monkeypatch: pytest.MonkeyPatch
+    reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent: Any = SimpleNamespace(
-        every=20.0, alive=lambda: None, state=lambda *_words, **_more: None, answer=lambda *_words: None
+        every=20.0, alive=lambda: None, state=lambda *_arguments, **_more: None, answer=lambda *_arguments: None
     )
     connection: Any = SimpleNamespace(consul=Settings())
     planner = PlannerService(connection, silent, silent, silent)
     passes = Passes()
     work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine")
-    monkeypatch.setattr(planner, "_handover", Watch(looks))
+    monkeypatch.setattr(planner, "_handover", Watch(reads))
     monkeypatch.setattr(planner, "_make_pass", lambda *_given: SimpleNamespace(plan=SimpleNamespace(complete=False)))
     planner._carry(work, Ledger(1, "2"), 0)
     # It never waits for as long as the interval in which systemd wants to hear of it.

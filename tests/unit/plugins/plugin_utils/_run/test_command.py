@@ -48,16 +48,16 @@ def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "printed"),
     [
         ("upgrade_consul_token=s3cret version=2", '-e upgrade_consul_token="$CONSUL_HTTP_TOKEN" -e version=2'),
         ('{"db": {"password": "s3cret"}, "version": "2"}', '-e db="$DB" -e version=2'),
         ("{db_password: s3cret}", ""),
     ],
 )
-def test_no_secret_is_shown(given: str, told: str) -> None:
+def test_no_secret_is_shown(given: str, printed: str) -> None:
     again = command(f"/opt/ansible-playbook upgrade.yml -e {shlex.quote(given)}").again()
-    assert again == f"/opt/ansible-playbook upgrade.yml {told}".rstrip()
+    assert again == f"/opt/ansible-playbook upgrade.yml {printed}".rstrip()
 
 
 def test_limits_are_found_in_each_spelling() -> None:

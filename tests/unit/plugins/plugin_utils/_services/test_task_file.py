@@ -302,13 +302,13 @@ def test_in_a_block_the_line_of_the_task_itself_is_named(file: Path, more: str, 
     assert refused(file, BLOCK.format(more=more)).startswith(message)
 
 
-@pytest.mark.parametrize("words", ["import_tasks", "include_tasks", "ansible.builtin.import_tasks"])
+@pytest.mark.parametrize("module", ["import_tasks", "include_tasks", "ansible.builtin.import_tasks"])
 @pytest.mark.parametrize("given", ["{}", "{{file: {}}}"])
-def test_the_step_of_an_include_covers_the_file(file: Path, words: str, given: str) -> None:
+def test_the_step_of_an_include_covers_the_file(file: Path, module: str, given: str) -> None:
     (file.parent / "sub").mkdir()
     (file.parent / "sub/more.yml").write_text("- name: b\n  command: b\n- name: c\n  include_tasks: sub/last.yml\n")
     (file.parent / "sub/last.yml").write_text("# no step\n- name: d\n  command: d\n  tags: deep\n")
-    (piece,) = read(file, f"- name: a\n  {words}: {given.format('sub/more.yml')}\n  tags: [step1, x]\n")
+    (piece,) = read(file, f"- name: a\n  {module}: {given.format('sub/more.yml')}\n  tags: [step1, x]\n")
     assert (piece.step, piece.tags) == ("prepare", ("step1", "x", "deep"))
 
 
@@ -353,11 +353,11 @@ def test_post_upgrade_tasks_have_no_step(file: Path) -> None:
 
 
 # Values of tasks: texts with line breaks, hashes, dashes, quotes, braces and trailing blanks.
-WORDS = st.text(alphabet="ab #-:'\"{}[]|>&*!%@\n\\é\u2028", max_size=16) | st.sampled_from(
+SAMPLES = st.text(alphabet="ab #-:'\"{}[]|>&*!%@\n\\é\u2028", max_size=16) | st.sampled_from(
     ("# no comment\n", "- no: task\n", "a\n\n# b\n\n", "  - x", "\n\n", "---\n")
 )
 DATA = st.recursive(
-    WORDS | st.integers() | st.booleans() | st.none(),
+    SAMPLES | st.integers() | st.booleans() | st.none(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=6,
 )

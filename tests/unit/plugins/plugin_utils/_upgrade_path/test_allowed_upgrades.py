@@ -111,8 +111,8 @@ def test_the_origin_of_a_provider_is_its_own_version() -> None:
     paths = {"app": {"checkpoints": [], "provider": True}}
     composition = {"roles": {"web": {"version_rules": {"app": FROM_24.plain()}, "paths": paths}}}
 
-    def reasons(goal: str, declared: dict[str, object] | None = None, **told: str) -> list[str]:
-        there = {"hosts": {"web1": host("2.2")}, "providers": {"app": told} if told else {}}
+    def reasons(goal: str, declared: dict[str, object] | None = None, **reported: str) -> list[str]:
+        there = {"hosts": {"web1": host("2.2")}, "providers": {"app": reported} if reported else {}}
         found = forbidden_upgrades(there, composition, goal, providers=declared)
         assert [*found.hosts] == []
         return list(found.reasons)

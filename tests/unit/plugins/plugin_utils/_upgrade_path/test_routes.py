@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.route
     unknown_hosts,
 )
 
-POINTS = ["2.4", "2.6", "2.8", "2.10"]
+CHECKPOINTS = ["2.4", "2.6", "2.8", "2.10"]
 
 
 def role(
@@ -53,7 +53,7 @@ def refused(found: dict[str, Any], composition: dict[str, Any], **options: Any) 
 
 def test_each_path_begins_at_the_reported_version() -> None:
     found = plan(db1="2.2", db2="2.8", db3="2.2", db4="2.9~rc1", web1=None)
-    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "version_rules": {}}}}
+    composition = {"roles": {"db": role(CHECKPOINTS), "web": {"paths": {}, "version_rules": {}}}}
     version_rules = routes_of(found, run(found), composition, "2.10", {"db1": "2.8"})
     assert version_rules == Routes(
         origins={"db1": "2.2", "db2": "2.8", "db3": "2.2", "db4": "2.9~rc1", "web1": ""},
@@ -77,7 +77,7 @@ def test_each_path_begins_at_the_reported_version() -> None:
 def test_a_host_whose_version_can_not_be_compared_is_left_out_and_others_have_paths() -> None:
     found = plan(db1="v673", db2="2.8", db3="2.8")
     found["hosts"]["db3"] |= {"origin": "2.8", "begun": "v673"}
-    version_rules = routes_of(found, run(found), {"roles": {"db": role(POINTS)}}, "2.10")
+    version_rules = routes_of(found, run(found), {"roles": {"db": role(CHECKPOINTS)}}, "2.10")
     assert (version_rules.origins, version_rules.checkpoints) == ({"db2": "2.8"}, {"db2": ["db@2.10"]})
     assert [*version_rules.left_out] == ["db1", "db3"]
     assert version_rules.left_out["db1"].startswith("db: 'v673' and '2.4' can't be compared as versions: ")
@@ -89,7 +89,7 @@ def test_a_declared_version_counts_only_without_a_reported_or_stored_one() -> No
     # Of a host that failed midway, the origin is stored. The version that is declared now is meant for other hosts.
     found["hosts"]["db1"] |= {"origin": "2.2", "begun": "2.10"}
     found["hosts"]["db2"] |= {"origin": "2.2", "begun": "2.10"}
-    composition = {"roles": {"db": role(POINTS)}}
+    composition = {"roles": {"db": role(CHECKPOINTS)}}
     version_rules = routes_of(found, run(found), composition, "2.10", {"db1": "2.8", "db2": "", "db4": " 2.8 "})
     assert version_rules.origins == {"db1": "2.2", "db2": "2.2", "db3": "2.10", "db4": "2.8"}
     assert version_rules.checkpoints["db1"] == ["db@2.4", "db@2.6", "db@2.8", "db@2.10"]
@@ -137,7 +137,7 @@ def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahea
     found["hosts"]["db3"] |= {"origin": "2.2", "begun": "2.8"}
     found["hosts"]["db4"] |= {"origin": None, "begun": None}
     found["hosts"]["web1"] |= {"origin": "2.10", "begun": "2.6"}
-    composition = {"roles": {"db": role(POINTS), "web": {"paths": {}, "version_rules": {}}}}
+    composition = {"roles": {"db": role(CHECKPOINTS), "web": {"paths": {}, "version_rules": {}}}}
     version_rules = routes_of(found, run(found), composition, "2.10")
     assert version_rules.origins == {"db1": "2.6", "db2": "2.6", "db3": "2.2", "db4": "2.10", "web1": "2.10"}
     assert version_rules.checkpoints == {
@@ -151,7 +151,7 @@ def test_after_an_unfinished_rollback_a_host_has_all_checkpoints_from_there_ahea
 
 
 def test_after_an_unfinished_rollback_a_provider_has_all_checkpoints_from_there_ahead() -> None:
-    composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
+    composition = {"roles": {"db": role(CHECKPOINTS, provider=True, name="cloud")}}
     found = plan({"cloud": {"version": "2.10", "state": "failed", "target": "2.6", "error": "broken"}}, db1="2.10")
     version_rules = routes_of(found, run(found), composition, "2.10")
     assert (version_rules.providers, version_rules.checkpoints) == (
@@ -164,7 +164,7 @@ def test_after_an_unfinished_rollback_a_provider_has_all_checkpoints_from_there_
 def test_an_incomparable_target_of_an_unfinished_upgrade_is_reported() -> None:
     found = plan(db1="2.10")
     found["hosts"]["db1"] |= {"origin": None, "begun": "xenial"}
-    error = refused(found, {"roles": {"db": role(POINTS)}})
+    error = refused(found, {"roles": {"db": role(CHECKPOINTS)}})
     assert (error.code, len(error.details["reasons"])) == ("incomparable_versions", 1)
     assert "xenial" in error.message
 
@@ -174,7 +174,7 @@ def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
     asking = VersionRules("m", allowed_from=parse_allowed_from("*"), where={"allowed_from": "m:1"})
     composition = {
         "roles": {
-            "db": role(POINTS),
+            "db": role(CHECKPOINTS),
             "web": {"paths": {}, "version_rules": {}},
             "lib": {"version_rules": {"lib": asking.plain()}},
         }
@@ -191,7 +191,7 @@ def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
 
 def test_all_incomparable_versions_are_reported_once() -> None:
     found = plan(db1="v673", db2="v673", db3="jessie")
-    error = refused(found, {"roles": {"db": role(POINTS)}})
+    error = refused(found, {"roles": {"db": role(CHECKPOINTS)}})
     assert error.code == "incomparable_versions"
     assert [reason.partition(" can't")[0] for reason in error.details["reasons"]] == [
         "db: 'v673' and '2.4'", "db: 'jessie' and '2.4'",
@@ -199,7 +199,7 @@ def test_all_incomparable_versions_are_reported_once() -> None:
 
 
 def test_the_path_of_a_provider_begins_at_its_own_version() -> None:
-    composition = {"roles": {"db": role(POINTS, provider=True, name="cloud")}}
+    composition = {"roles": {"db": role(CHECKPOINTS, provider=True, name="cloud")}}
     known = {"cloud": {"version": "2.6", "state": "upgraded", "target": ""}}
     found = plan(known, db1="2.2", db2=None)
     version_rules = routes_of(found, run(found), composition, "2.10", providers={"cloud": "2.2"})
@@ -213,13 +213,13 @@ def test_the_path_of_a_provider_begins_at_its_own_version() -> None:
 
 def test_a_provider_of_unknown_version_is_refused_if_it_has_a_path() -> None:
     found = plan(db1="2.2")
-    error = refused(found, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
+    error = refused(found, {"roles": {"db": role(CHECKPOINTS, provider=True, name="cloud")}})
     assert (error.code, error.details) == ("unknown_version", {"providers": ["cloud"]})
     assert error.message.endswith("""such as -e '{"upgrade_provider_versions": {"cloud": "2.4"}}'.""")
     without = routes_of(found, run(found), {"roles": {"db": role([], provider=True, name="cloud")}}, "2.10")
     assert (without.providers, without.checkpoints) == ({"cloud": ""}, {"db1": []})
     broken = plan({"cloud": {"version": "", "state": "failed", "target": "", "error": "k can't be read"}}, db1="2.2")
-    error = refused(broken, {"roles": {"db": role(POINTS, provider=True, name="cloud")}})
+    error = refused(broken, {"roles": {"db": role(CHECKPOINTS, provider=True, name="cloud")}})
     assert (error.code, error.message) == (
         "unreadable_provider", "Nothing was touched: the provider cloud: k can't be read",
     )  # fmt: skip
@@ -242,12 +242,12 @@ def test_bad_declared_versions_are_refused(value: object, message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
-@pytest.mark.parametrize("said", ["2.2; reboot", "$(reboot)", "2.2 '", "-rf"])
-def test_reported_shell_syntax_does_not_reach_the_variables_of_tasks(said: str) -> None:
-    found = plan(db1="2.2", db2=said)
-    composition = {"roles": {"db": role(POINTS)}}
+@pytest.mark.parametrize("reported", ["2.2; reboot", "$(reboot)", "2.2 '", "-rf"])
+def test_reported_shell_syntax_does_not_reach_the_variables_of_tasks(reported: str) -> None:
+    found = plan(db1="2.2", db2=reported)
+    composition = {"roles": {"db": role(CHECKPOINTS)}}
     assert unknown_hosts(found, composition) == ["db2"]
     assert refused(found, composition).code == "unknown_version"
     assert routes_of(found, run(found), composition, "2.10", {"db2": "2.4"}).origins == {"db1": "2.2", "db2": "2.4"}
     with pytest.raises(UpgradeError, match=r"version: the version .* is not safe in a command"):
-        routes_of(plan(db1="2.2"), ["db1"], composition, said)
+        routes_of(plan(db1="2.2"), ["db1"], composition, reported)

@@ -42,7 +42,7 @@ def refused(code: str, who: str = "The job a-1") -> dict[str, Any]:
 @pytest.mark.parametrize("raises", [False, True])
 def test_it_tries_again_until_the_other_one_is_over_and_names_each_once(*, raises: bool, clock: Clock) -> None:
     answers = iter([refused("job_under_way"), refused("job_under_way"), refused("rollout_under_way", "2.1"), {"a": 1}])
-    said: list[str] = []
+    printed: list[str] = []
 
     def attempt() -> dict[str, Any]:
         found = next(answers)
@@ -50,21 +50,21 @@ def test_it_tries_again_until_the_other_one_is_over_and_names_each_once(*, raise
             raise ActionFailed(found)
         return found
 
-    assert when_free(attempt, clock.seconds + 600, said.append) == {"a": 1}
-    assert said == [f"{who} is under way. This run waits for its end." for who in ("The job a-1", "2.1")]
+    assert when_free(attempt, clock.seconds + 600, printed.append) == {"a": 1}
+    assert printed == [f"{who} is under way. This run waits for its end." for who in ("The job a-1", "2.1")]
     assert clock.seconds == 1000 + 5 + 7.5 + 11.25
 
 
 def test_at_the_deadline_and_for_other_reasons_the_failure_remains(clock: Clock) -> None:
-    said: list[str] = []
-    assert when_free(lambda: refused("aborted"), clock.seconds + 600, said.append)["failure"]["code"] == "aborted"
+    printed: list[str] = []
+    assert when_free(lambda: refused("aborted"), clock.seconds + 600, printed.append)["failure"]["code"] == "aborted"
     assert clock.seconds == 1000
 
     def fail() -> dict[str, Any]:
         raise ActionFailed(refused("job_under_way"))
 
     with pytest.raises(ActionFailed) as failed:
-        when_free(fail, clock.seconds + 60, said.append)
+        when_free(fail, clock.seconds + 60, printed.append)
     assert failed.value.result["failure"]["code"] == "job_under_way"
     assert 1030 < clock.seconds < 1060
 
@@ -72,9 +72,9 @@ def test_at_the_deadline_and_for_other_reasons_the_failure_remains(clock: Clock)
 def test_an_outage_of_consul_ends_a_wait_that_has_begun_only_at_the_deadline(clock: Clock) -> None:
     down = UpgradeError("unreachable", "Consul can't be reached.").as_result()
     answers = iter([refused("job_under_way"), down, down, refused("job_under_way"), {"a": 1}])
-    said: list[str] = []
-    assert when_free(lambda: next(answers), clock.seconds + 600, said.append) == {"a": 1}
+    printed: list[str] = []
+    assert when_free(lambda: next(answers), clock.seconds + 600, printed.append) == {"a": 1}
     waits = "The job a-1 is under way. This run waits for its end."
-    assert said == [waits, "Consul can't be reached. This run goes on waiting.", waits]
+    assert printed == [waits, "Consul can't be reached. This run goes on waiting.", waits]
     # Before anything waits, it is a mistake to be told at once.
-    assert when_free(lambda: down, clock.seconds + 600, said.append) == down
+    assert when_free(lambda: down, clock.seconds + 600, printed.append) == down

@@ -40,8 +40,8 @@ class Module:
         return next(self._results)
 
 
-def passes(module: Module, said: list[str] | None = None, **options: Any) -> PassesByModule:
-    return PassesByModule(module, options, (said if said is not None else []).append)
+def passes(module: Module, printed: list[str] | None = None, **options: Any) -> PassesByModule:
+    return PassesByModule(module, options, (printed if printed is not None else []).append)
 
 
 def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> None:
@@ -103,13 +103,13 @@ def test_a_call_that_fails_fails_the_pass() -> None:
 
 def test_a_slow_call_is_made_again_and_does_not_wait_for_the_change_that_it_has_seen() -> None:
     slow = UpgradeError("too_slow", "It took 9 s.", seconds=[9.0], limit=5.0).as_result()
-    said: list[str] = []
+    printed: list[str] = []
     module = Module(result(5), slow, result(6))
-    made = passes(module, said)
+    made = passes(module, printed)
     made.first()
     made.next(30)
     assert [call.get("wait_timeout") for call in module.calls] == [None, 30, 1]
-    assert said == ["Reading the fleet and planning took 9.0 s, but at most 5 s are allowed. Trying again."]
+    assert printed == ["Reading the fleet and planning took 9.0 s, but at most 5 s are allowed. Trying again."]
 
 
 def test_three_slow_calls_in_a_row_are_a_failure() -> None:

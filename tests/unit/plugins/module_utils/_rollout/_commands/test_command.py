@@ -25,11 +25,11 @@ def test_a_command_is_kept_with_who_and_when_and_with_a_reason_where_there_is_on
     with_all, bare = command.Command("logins fail", "ann").plain(), command.Command().plain()
     assert {**with_all, "at": 0} == {"by": "ann", "at": 0, "reason": "logins fail"}
     assert {**bare, "at": 0} == {"by": current_user(), "at": 0}
-    for said in (with_all, bare):
-        assert isinstance(said["at"], int)
-        assert before <= said["at"] <= time.time()
+    for stored in (with_all, bare):
+        assert isinstance(stored["at"], int)
+        assert before <= stored["at"] <= time.time()
         # A ledger accepts it.
-        assert Ledger(1, "2", state=PAUSED, command=said).command == said
+        assert Ledger(1, "2", state=PAUSED, command=stored).command == stored
 
 
 @pytest.mark.parametrize(

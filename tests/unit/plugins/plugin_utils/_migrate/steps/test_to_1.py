@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._migrate.steps.to_1
 from hypothesis import given
 from hypothesis import strategies as st
 
-SPOKEN = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
+RECORD = '{"version": "v1", "state": "upgraded", "times": {"upgraded": 1600000000}}'
 # Records that consul_upgrade_control, the tasks after an upgrade or something unknown has written, and not the host.
 UNSPOKEN = (
     '{"version": "v1", "state": "retried", "attempt": 0, "times": {"retried": 1600000000}}',
@@ -41,11 +41,11 @@ def found(keys: Mapping[str, str | bytes], **options: Any) -> KeysFound:
 
 def changes(keys: Mapping[str, str | bytes], **options: Any) -> dict[str, str | None]:
     """Return the changes until no move is left."""
-    before, told = found(keys, **options), {}
+    before, changed = found(keys, **options), {}
     while moves := STEP.moves(before):
-        told |= {change.key: change.after for move in moves for change in move.changes}
+        changed |= {change.key: change.after for move in moves for change in move.changes}
         before = after_moves(before, moves)
-    return told
+    return changed
 
 
 def wrong(keys: Mapping[str, str | bytes], **options: Any) -> list[str]:
@@ -79,7 +79,7 @@ def test_a_report_through_convoy_is_kept_whatever_the_clock_of_the_host_says() -
     old, new, record = (
         {"running_version/v1/web1": "20.5"},
         {"running/versions/v2/web1": "10"},
-        {"upgrade/hosts/web1": SPOKEN},
+        {"upgrade/hosts/web1": RECORD},
     )
     assert changes({**old, **new, **record}, begun=True, switched=True) == {}
     # A start after that does not make the older report the latest.
@@ -88,8 +88,8 @@ def test_a_report_through_convoy_is_kept_whatever_the_clock_of_the_host_says() -
 
 
 def test_any_number_of_outdated_reports_is_removed_some_at_a_time() -> None:
-    past = {f"running/versions/v0.{number}/web1": f"{number}" for number in range(70)}
-    now = found({**past, "running_version/v1/web1": "100"}, begun=True)
+    outdated = {f"running/versions/v0.{number}/web1": f"{number}" for number in range(70)}
+    now = found({**outdated, "running_version/v1/web1": "100"}, begun=True)
     while moves := STEP.moves(now):
         assert max(sum(len(move.operations) for move in chunk) for chunk in chunks(moves)) <= MOST_MOVED
         now = after_moves(now, moves)
@@ -117,13 +117,13 @@ def test_the_report_of_a_version_that_a_host_has_left_is_not_made_newer_than_its
 
 
 def test_a_host_waits_until_its_record_is_newer_than_its_old_report() -> None:
-    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": SPOKEN}
+    report, record = {"running_version/v1/web1": "20.5"}, {"upgrade/hosts/web1": RECORD}
     assert STEP.waiting(found(report)) == ["web1"]
     assert STEP.waiting(found({**record, **report})) == ["web1"]
     assert STEP.waiting(found({**report, **record})) == []
     gate = {"config_state/host/web2/enable_puppet": "True", "config_state/role/web/enable_puppet": "True"}
     assert STEP.waiting(found(gate)) == ["web2"]
-    assert STEP.waiting(found({**gate, "upgrade/hosts/web2": SPOKEN})) == []
+    assert STEP.waiting(found({**gate, "upgrade/hosts/web2": RECORD})) == []
 
 
 @pytest.mark.parametrize("text", UNSPOKEN)
