@@ -24,7 +24,7 @@ from lab.guard import guarded
 from lab.lab import Lab
 from lab.node import Node
 from services.databases import SWITCH, create, replicate
-from services.snapshots import point, publish
+from services.snapshots import publish, use_version
 from services.steps import STEPS, Steps
 
 NAME = "outage"
@@ -102,9 +102,9 @@ def redis(table: Table, lab: Lab, steps: Steps) -> None:
         node.run("sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf; systemctl start redis-server")
         node.wait(6379)
     primary.run("redis-cli", "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
-    point(primary, "v2")
+    use_version(primary, "v2")
     measure(table, "redis, a primary alone, by apt-get", redis_write(primary), lambda: install(primary, REDIS))
-    point(primary, "v3")
+    use_version(primary, "v3")
     measure(
         table,
         "redis, a primary alone, by the service",
@@ -120,7 +120,7 @@ def redis(table: Table, lab: Lab, steps: Steps) -> None:
     time.sleep(5)
     settings = {"redis_switchover_command": ["redis-cli", "FAILOVER"]}
     for name in ("redis2", "redis1"):
-        point(lab.nodes[name], "v4")
+        use_version(lab.nodes[name], "v4")
         measure(
             table,
             f"redis with a replica, {name} by the service",
@@ -139,9 +139,9 @@ def postgresql(table: Table, lab: Lab, steps: Steps) -> None:
     def write() -> bool:
         return not node.run(*psql, "INSERT INTO written VALUES (0)", check=False).returncode
 
-    point(node, "v2")
+    use_version(node, "v2")
     measure(table, "postgresql, a primary alone, by apt-get", write, lambda: install(node, POSTGRESQL))
-    point(node, "v3")
+    use_version(node, "v3")
     settings = {"postgresql_major": 15}
     measure(
         table,
@@ -174,7 +174,7 @@ def standby(table: Table, lab: Lab, steps: Steps) -> None:
     time.sleep(5)
     settings = {"postgresql_major": 15, "postgresql_switchover_command": [SWITCH]}
     for name in ("db2", "db1"):
-        point(lab.nodes[name], "v2")
+        use_version(lab.nodes[name], "v2")
         measure(
             table,
             f"{what}, {name} by the service",

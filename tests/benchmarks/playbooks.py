@@ -55,8 +55,8 @@ def run(options: Options, report: Report) -> None:
             operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS})
             agent.kv.load(waiting(hosts))
             ways = _ways(Path(folder), agent)
-            wanted = {name: ways[name] for name in names or ways}
-            _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {times}.", interleaved(wanted, times))
+            selected = {name: ways[name] for name in names or ways}
+            _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {times}.", interleaved(selected, times))
     trivial = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
     _add(report, f"A trivial rollout. Rounds: {rounds}.", interleaved(trivial, rounds))
 

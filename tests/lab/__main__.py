@@ -40,47 +40,47 @@ def main() -> int:
     run = commands.add_parser("run", help="run a command on a node")
     run.add_argument("node")
     run.add_argument("words", nargs=argparse.REMAINDER)
-    said = parser.parse_args()
-    lab = Lab(said.name)
+    options = parser.parse_args()
+    lab = Lab(options.name)
     try:
-        return act(lab, said)
+        return act(lab, options)
     except RuntimeError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
 
 
-def act(lab: Lab, said: argparse.Namespace) -> int:
+def act(lab: Lab, options: argparse.Namespace) -> int:
     """Do one command; return the exit code."""
-    if said.command == "up":
-        lab.up(roles_of(said.nodes), servers=said.servers, plain=said.plain)
-    elif said.command in ("down", "guard"):
-        if said.command == "guard":
+    if options.command == "up":
+        lab.up(roles_of(options.nodes), servers=options.servers, plain=options.plain)
+    elif options.command in ("down", "guard"):
+        if options.command == "guard":
             take_guards_name()
             print("ready", flush=True)
             sys.stdin.read()
-            lab = Lab(said.name)
+            lab = Lab(options.name)
         lab.down()
         left = lab.leftovers()
         if left:
             raise RuntimeError(f"left behind: {', '.join(left)}")
-    elif said.command == "inventory":
+    elif options.command == "inventory":
         print(json.dumps(lab.inventory(), indent=2))
-    if said.command in ("up", "status"):
+    if options.command in ("up", "status"):
         for name, one in lab.status().items():
             state = "cut off" if one["cut"] else "up" if one["up"] else "down"
             print(f"{name:<16} {one['role']:<12} {one['address']:<15} {one['init']:<8} {state}")
-    if not hasattr(said, "node"):
+    if not hasattr(options, "node"):
         return 0
     nodes = {**lab.servers, **lab.nodes}
-    if said.node not in nodes:
-        raise RuntimeError(f"there is no node {said.node}; those that are: {', '.join(nodes) or 'none'}")
-    node = nodes[said.node]
-    if said.command == "run":
-        done = node.run(*said.words, check=False, seconds=600)
+    if options.node not in nodes:
+        raise RuntimeError(f"there is no node {options.node}; those that are: {', '.join(nodes) or 'none'}")
+    node = nodes[options.node]
+    if options.command == "run":
+        done = node.run(*options.words, check=False, seconds=600)
         sys.stdout.write(done.stdout)
         sys.stderr.write(done.stderr)
         return done.returncode
-    getattr(node, said.command)()
+    getattr(node, options.command)()
     return 0
 
 

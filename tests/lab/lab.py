@@ -186,17 +186,17 @@ class Lab:
         subprocess.run(unpack, check=True)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "convoy-lab", "-f", self.key], check=True)
         self._take(plans)
-        everyone = {**self.servers, **self.nodes}
+        all_nodes = {**self.servers, **self.nodes}
         common.write(
             self.folder / "common",
             parts=self.folder / "parts",
-            addresses={name: node.address for name, node in everyone.items()},
+            addresses={name: node.address for name, node in all_nodes.items()},
             public_key=self.key.with_suffix(".pub").read_text(),
             consul=consul_binary(),
         )
         self.network.up()
         addresses = [node.address for node in self.servers.values()]
-        for name, node in everyone.items():
+        for name, node in all_nodes.items():
             config = consul_config(name, node.address, addresses, consul, server=name in self.servers)
             node.prepare({"/etc/consul.d/agent.json": config})
             node.boot()
@@ -204,7 +204,7 @@ class Lab:
             node.wait(_HTTP)
         for node in self.nodes.values():
             node.wait(_SSH)
-        self._wait_for_members(set(everyone))
+        self._wait_for_members(set(all_nodes))
 
     def _wait_for_members(self, names: set[str]) -> None:
         until = time.monotonic() + _SECONDS

@@ -103,18 +103,18 @@ def download(folder: Path, names: Iterable[str]) -> list[Path]:
     :raises RuntimeError: if apt can't.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = list(names)
+    selected = list(names)
     for how in ((), ("now",)):
         # A version may be gone since the lists were made.
         asked = subprocess.run([HERE / "lists.sh", *how], check=True, capture_output=True, text=True)
         options = (f"Dir::State::lists={asked.stdout.strip()}", "Dir::Cache::pkgcache=", "APT::Sandbox::User=root")
-        command = ["apt-get", "-q", *(f"-o{option}" for option in options), "download", *wanted]
+        command = ["apt-get", "-q", *(f"-o{option}" for option in options), "download", *selected]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if not done.returncode:
             break
     if done.returncode:
-        raise RuntimeError(f"apt-get can't download {' '.join(wanted)}: {done.stderr.strip()}")
-    return [max(folder.glob(f"{name}_*.deb"), key=lambda one: one.stat().st_mtime) for name in wanted]
+        raise RuntimeError(f"apt-get can't download {' '.join(selected)}: {done.stderr.strip()}")
+    return [max(folder.glob(f"{name}_*.deb"), key=lambda one: one.stat().st_mtime) for name in selected]
 
 
 def remade(file: Path, folder: Path, suffix: str, scripts: Mapping[str, str] | None = None) -> Path:

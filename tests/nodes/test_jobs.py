@@ -62,7 +62,7 @@ def abort(fleet: Fleet) -> None:
     fleet.play("abort", reason="the test goes on")
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -99,11 +99,11 @@ def test_a_failing_command_spends_the_budget_and_a_node_without_it_says_so(fleet
     for node in fleet.lab.nodes.values():
         install(node, "fail", "#!/bin/sh\necho no disk\nexit 3\n")
     failed = command(fleet, run="fail", code=2)
-    assert "[failure_budget]" in failed and "fail: exit status 3: no disk" in words(failed)
+    assert "[failure_budget]" in failed and "fail: exit status 3: no disk" in one_line(failed)
     abort(fleet)
     fleet.lab.nodes["compute2"].run("rm", f"{COMMANDS}/fail")
     refused = command(fleet, run="fail", only="compute2", code=2)
-    assert "refused: This node has no command fail" in words(refused)
+    assert "refused: This node has no command fail" in one_line(refused)
     abort(fleet)
 
 
@@ -111,11 +111,13 @@ def test_what_others_can_write_is_refused(fleet: Fleet) -> None:
     node = fleet.lab.nodes["compute1"]
     node.run("chmod", "g+w", f"{COMMANDS}/restart")
     refused = command(fleet, only="compute1", code=2)
-    assert f"{COMMANDS}/restart can be written by other users" in words(refused)
+    assert f"{COMMANDS}/restart can be written by other users" in one_line(refused)
     node.run("chmod", "g-w", f"{COMMANDS}/restart")
     node.run("chmod", "o+w", "/etc/convoy")
     fleet.play("retry", host="compute1")
-    assert "/etc/convoy can be written by other users" in words(fleet.play("command", job=current_job(fleet), code=2))
+    assert "/etc/convoy can be written by other users" in one_line(
+        fleet.play("command", job=current_job(fleet), code=2)
+    )
     node.run("chmod", "o-w", "/etc/convoy")
     abort(fleet)
 
@@ -140,9 +142,11 @@ def keys(fleet: Fleet, tmp_path: Path) -> Any:
 def test_signed_jobs_only(fleet: Fleet, keys: Path) -> None:
     clear(fleet)
     only = {"only": "compute1"}
-    assert "is not signed" in words(command(fleet, **only, code=2))
+    assert "is not signed" in one_line(command(fleet, **only, code=2))
     abort(fleet)
-    assert "is signed with a key that is not in" in words(command(fleet, **only, sign_with=str(keys / "bob"), code=2))
+    assert "is signed with a key that is not in" in one_line(
+        command(fleet, **only, sign_with=str(keys / "bob"), code=2)
+    )
     abort(fleet)
     node = fleet.lab.nodes["compute1"]
     signed = {"run": "restart", "args": {"grace": 3}, "instructions": RULES, "sign_with": str(keys / "ann")}
@@ -180,10 +184,10 @@ def test_a_job_that_was_changed_or_has_expired_is_refused(fleet: Fleet, keys: Pa
     job = json.loads(fleet.consul.get(key) or b"{}")
     fleet.consul.put(key, json.dumps({**job, "args": {"grace": 0}}))
     fleet.play("unhold", host="compute1")
-    assert "does not fit the job" in words(fleet.play("command", job=job["id"], code=2))
+    assert "does not fit the job" in one_line(fleet.play("command", job=job["id"], code=2))
     fleet.consul.put(key, json.dumps({**job, "expires": 1_000_000_000}))
     fleet.play("retry", host="compute1")
-    assert "The job expired" in words(fleet.play("command", job=job["id"], code=2))
+    assert "The job expired" in one_line(fleet.play("command", job=job["id"], code=2))
     assert spans(fleet)["compute1"] == []
     abort(fleet)
 
@@ -208,7 +212,7 @@ def test_what_is_killed_in_the_middle(whom: str, fleet: Fleet) -> None:
         assert played.code == 0, played.stdout
         assert len(spans(fleet)["compute1"]) == 1
         return
-    assert "so its result is unknown" in words(played.stdout)
+    assert "so its result is unknown" in one_line(played.stdout)
     assert (node.read("/root/restarts") or "").count("begin") == 1
     abort(fleet)
 
@@ -220,7 +224,7 @@ def test_a_node_that_dies_in_the_middle_is_lost(fleet: Fleet) -> None:
     wait_for(lambda: node.read("/root/restarts"), "the command runs")
     node.kill()
     node.boot()
-    assert "the node restarted" in words(run.end(300).stdout)
+    assert "the node restarted" in one_line(run.end(300).stdout)
     assert (node.read("/root/restarts") or "").count("begin") == 1
     abort(fleet)
 
@@ -245,7 +249,7 @@ def test_jobs_a_rollout_and_global_disable_that_begin_together(fleet: Fleet) -> 
     is_job = ended.index(winners[0]) < 2
     everything = "\n".join([str(gates), disabled.stdout, *(one.stdout for one in ended)])
     assert gates["config_state/enable_puppet/global"] == (b"False" if is_job else b"True"), everything
-    shown = words(disabled.stdout)
+    shown = one_line(disabled.stdout)
     began = "The job restart-" if is_job else "The rollout to v2 "
     assert began in shown or "was begun by" not in shown, disabled.stdout
     assert len(spans(fleet)["compute1"]) == is_job

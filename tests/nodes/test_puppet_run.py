@@ -67,9 +67,9 @@ def test_noop_and_check_mode_report_what_would_change_and_change_nothing(
     options: Any, node: Node, puppet: ModuleCalls
 ) -> None:
     manifest = write(node, FILE)
-    told = puppet(manifest=manifest, **options)
-    assert told["changed"] is True
-    assert "(noop)" in told["output"]
+    result = puppet(manifest=manifest, **options)
+    assert result["changed"] is True
+    assert "(noop)" in result["output"]
     assert node.run("ls", "/root/puppet").stdout == "site.pp\n"
     puppet(manifest=manifest)
     assert puppet(manifest=manifest, **options)["changed"] is False
@@ -88,27 +88,27 @@ def test_noop_and_check_mode_report_what_would_change_and_change_nothing(
 def test_each_failure_is_reported_with_puppets_own_reason(
     manifest: str, code: int, message: str, node: Node, puppet: ModuleCalls
 ) -> None:
-    told = puppet(manifest=write(node, manifest))
-    assert told["failed"]
-    assert told["exit_code"] == code
-    assert told["failure"]["code"] == "puppet_failed"
-    assert f"puppet apply ended with {code}, {message}" in told["msg"]
+    result = puppet(manifest=write(node, manifest))
+    assert result["failed"]
+    assert result["exit_code"] == code
+    assert result["failure"]["code"] == "puppet_failed"
+    assert f"puppet apply ended with {code}, {message}" in result["msg"]
 
 
 @pytest.mark.thorough
 def test_modules_environment_and_arguments_are_handed_on(node: Node, puppet: ModuleCalls) -> None:
     node.write("/root/puppet/modules/greeting/manifests/init.pp", "class greeting { notice('hello from the module') }")
     node.write("/etc/puppet/code/environments/canary/manifests/site.pp", "")
-    told = puppet(
+    result = puppet(
         manifest=write(node, 'include greeting\nnotice("in ${environment}")'),
         modulepath=["/root/puppet/modules"],
         environment="{version}",
         version="canary",
         arguments=["--show_diff"],
     )
-    assert "hello from the module" in told["output"]
-    assert "in canary" in told["output"]
-    assert told["command"][-2:] == ["--show_diff", "/root/puppet/site.pp"]
+    assert "hello from the module" in result["output"]
+    assert "in canary" in result["output"]
+    assert result["command"][-2:] == ["--show_diff", "/root/puppet/site.pp"]
 
 
 @pytest.mark.thorough
@@ -123,15 +123,15 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
         "-c",
         f"setsid bash -c 'echo $$ > {lock}; exec -a puppet bash -c \"{UNTIL_WAITED_FOR}\"' >/dev/null 2>&1 &",
     )
-    told = puppet(manifest=manifest, lock_timeout=60)
-    assert told["waited"] >= 1
-    assert told["exit_code"] == 2
+    result = puppet(manifest=manifest, lock_timeout=60)
+    assert result["waited"] >= 1
+    assert result["exit_code"] == 2
     # The lock file is still there; no one alive has it.
     assert puppet(manifest=manifest)["waited"] == 0
     node.run("sh", "-c", f"setsid bash -c 'echo $$ > {lock}; exec -a puppet sleep 600' >/dev/null 2>&1 &")
-    told = puppet(manifest=manifest, lock_timeout=0.5)
-    assert told["failure"]["code"] == "puppet_locked"
-    assert "Another run of Puppet has not ended within 0.5 s (process " in told["msg"]
+    result = puppet(manifest=manifest, lock_timeout=0.5)
+    assert result["failure"]["code"] == "puppet_locked"
+    assert "Another run of Puppet has not ended within 0.5 s (process " in result["msg"]
     node.run("sh", "-c", f"kill $(cat {lock})")
     node.run("rm", lock)
 
@@ -147,26 +147,26 @@ def test_a_daemon_that_puppet_started_does_not_keep_its_lock(node: Node, puppet:
 
 @pytest.mark.thorough
 def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(node: Node, puppet: ModuleCalls) -> None:
-    told = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
-    assert told["failure"]["code"] == "puppet_timeout"
-    assert "puppet apply took longer than 4 s and was ended" in told["msg"]
-    assert told["exit_code"] is None
+    result = puppet(manifest=write(node, "exec { '/bin/sleep 321': }"), timeout=4)
+    assert result["failure"]["code"] == "puppet_timeout"
+    assert "puppet apply took longer than 4 s and was ended" in result["msg"]
+    assert result["exit_code"] is None
     assert node.run("pgrep", "-f", "sleep 321", check=False).stdout == ""
 
 
 @pytest.mark.thorough
 def test_a_puppet_that_is_not_there_is_reported(puppet: ModuleCalls) -> None:
-    told = puppet(manifest="/nowhere", executable="pupet")
-    assert told["failure"]["message"].startswith("executable: 'pupet' is neither on PATH nor in ")
-    assert told["failure"]["details"] == {}
+    result = puppet(manifest="/nowhere", executable="pupet")
+    assert result["failure"]["message"].startswith("executable: 'pupet' is neither on PATH nor in ")
+    assert result["failure"]["details"] == {}
 
 
 @pytest.mark.thorough
 def test_an_agent_that_reaches_no_server_fails_with_its_reason(node: Node, puppet: ModuleCalls) -> None:
     node.write("/etc/puppet/puppet.conf", "[main]\nserver = localhost\n")
-    told = puppet(kind="agent")
-    assert told["failed"]
-    assert "puppet agent ended with 1, the run itself failed: Error:" in told["msg"]
+    result = puppet(kind="agent")
+    assert result["failed"]
+    assert "puppet agent ended with 1, the run itself failed: Error:" in result["msg"]
 
 
 @pytest.mark.thorough

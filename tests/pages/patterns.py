@@ -37,8 +37,8 @@ def comparable(text: str) -> tuple[list[str], list[str]]:
     """
     for pattern, instead in _RULES:
         text = pattern.sub(instead, text)
-    told = [line for line in text.splitlines() if line.startswith("TIME ")]
-    return told, [line for line in text.splitlines() if not line.startswith("TIME ")]
+    times = [line for line in text.splitlines() if line.startswith("TIME ")]
+    return times, [line for line in text.splitlines() if not line.startswith("TIME ")]
 
 
 def is_shown(page: str, printed: str) -> bool:

@@ -103,8 +103,8 @@ class Site:
         if after:
             text = "\n".join(self._task(name, tags).replace("tags: [after, ", "tags: [") for tags in after)
             (tasks / "post_upgrade_tasks.yml").write_text("---\n" + text)
-        told = tasks.parent / "meta"
-        told.mkdir()
+        meta_folder = tasks.parent / "meta"
+        meta_folder.mkdir()
         says: dict[str, Any] = {"requires": [*requires]}
         if path:
             (tasks / "upgrade_to").mkdir()
@@ -114,7 +114,7 @@ class Site:
             says["upgrade_path"] = [*path]
         if provider:
             says["provider"] = True
-        (told / "upgrade.yml").write_text(meta or yaml.safe_dump(says))
+        (meta_folder / "upgrade.yml").write_text(meta or yaml.safe_dump(says))
 
     def _task(self, service: str, tags: str) -> str:
         step, _comma, more = tags.partition(",")

@@ -110,11 +110,11 @@ def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> 
     (site.folder / "restart.yml").write_text("---\n" + _TASKS.replace("LOG", str(site.log)))
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     site.inventory(ROLES, {"db": ["db1"], "web": WEB}, web2=gone)
-    said = site.play("command", run_tasks="restart.yml", instructions=RULES, code=4)
+    printed = site.play("command", run_tasks="restart.yml", instructions=RULES, code=4)
     assert record(site, "web2")["state"] == "failed"
     assert "unreachable" in record(site, "web2")["error"]
     assert {record(site, host)["state"] for host in ("db1", "web1", "web3", "web4", "web5")} == {"done"}
-    assert "/playbooks/retry.yml -e host=web2" in said
+    assert "/playbooks/retry.yml -e host=web2" in printed
 
 
 @pytest.mark.thorough
@@ -128,9 +128,9 @@ def test_a_host_that_is_left_over_by_a_killed_run_keeps_its_slot_and_runs_no_job
     fleet.play("abort", reason="wrong file")
     one = {"rolling_rules": {"global": 1}}
     given = {"run_tasks": "restart.yml", "only": "web3", "instructions": one, "upgrade_wait_timeout": 5}
-    said = " ".join(fleet.play("command", **given, code=2).split())
-    assert "run ansible-playbook convoy.upgrade.retry -e host=web1" in said
-    assert "web1 is not admitted" not in said
+    printed = " ".join(fleet.play("command", **given, code=2).split())
+    assert "run ansible-playbook convoy.upgrade.retry -e host=web1" in printed
+    assert "web1 is not admitted" not in printed
     assert not fleet.entries("web3")
     fleet.play("retry", host="web1")
     fleet.play("command", job=job_of(fleet), run_tasks="restart.yml")
@@ -144,8 +144,8 @@ def test_after_an_interrupt_the_next_command_continues_the_job(fleet: Site) -> N
     process = fleet.start("command", run_tasks="restart.yml", only="web", instructions=RULES)
     wait_for(lambda: fleet.entries("web1"), "web1 has begun")
     process.send_signal(signal.SIGINT)
-    said = " ".join(fleet.end(process).stdout.split())
-    again = said.rpartition("Next: ")[2]
+    printed = " ".join(fleet.end(process).stdout.split())
+    again = printed.rpartition("Next: ")[2]
     assert "playbooks/command.yml" in again
     assert f"-e job={job_of(fleet)}" in again
     assert "run_tasks=restart.yml" in again
@@ -201,9 +201,9 @@ def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site)
 @pytest.mark.thorough
 def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: str) -> None:
     (fleet.folder / "play.yml").write_text("---\n- hosts: all\n  tasks: []\n")
-    said = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
-    assert message in said
-    again = said.rpartition("Next: ")[2]
+    printed = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
+    assert message in printed
+    again = printed.rpartition("Next: ")[2]
     assert "playbooks/command.yml" in again or "playbooks/status.yml" in again
     # It does not fail in the same way.
     assert not [name for name in ("wait", "once", "sign_with") if name in given and name in again]

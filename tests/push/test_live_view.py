@@ -25,7 +25,7 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     site.service("app", ["validate", "stop", "upgrade", "start"], after=["after"])
     site.inventory(ROLES, {"controller": ["controller1"], "web": ["web1", "web2", "web3"]})
     site.sleep(1.5)
-    mended = site.fail("web1", "app/upgrade")
+    broken = site.fail("web1", "app/upgrade")
     seen = site.on_terminal("upgrade", environ=LIVE, version="v1", instructions=CAPS)
     try:
         seen.wait_for(
@@ -53,7 +53,7 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     assert site.reported("v1") == {"controller1", "web2", "web3"}
 
     # And the rest of it in lines, with its post-upgrade tasks.
-    mended.unlink()
+    broken.unlink()
     site.sleep(0.2)
     ended = site.end(site.start("upgrade", environ=LIVE, version="v1", instructions=CAPS, retry_failed=True))
     assert ended.code == 0, ended.stdout

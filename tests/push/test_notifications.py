@@ -47,15 +47,15 @@ def test_each_event_is_sent_once_and_a_host_that_is_tried_again_is_reported_agai
         assert {one["cause"] for one in others if one["event"] == "pause"} == {"budget"}
 
         (site.log / "broken").unlink()
-        told = len(chat.events)
+        before = len(chat.events)
         site.play("upgrade", code=2, retry_failed=True, **given)
-        again = [one for one in chat.events[told:] if one["event"] == "failure"]
+        again = [one for one in chat.events[before:] if one["event"] == "failure"]
         assert [one["host"] for event in again for one in event["failures"]] == ["web1"]
         assert "no_log hides why" in again[0]["failures"][0]["error"]
         assert "hunter2" not in str(chat.posted)
 
         (site.log / "locked").unlink()
-        told = len(chat.events)
+        before = len(chat.events)
         site.play("upgrade", retry_failed=True, **given)
-        assert [one["event"] for one in chat.events[told:] if one["event"] != "resume"] == ["end"]
+        assert [one["event"] for one in chat.events[before:] if one["event"] != "resume"] == ["end"]
         assert chat.events[-1]["upgraded"] == 2

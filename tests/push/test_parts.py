@@ -65,9 +65,9 @@ def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
     fleet.play("upgrade", version="v1", upgrade_limit="w*,!web1")
     assert fleet.reported("v1") == {"controller1", "cache1", "web2"}
     # A group of the inventory that is no role.
-    told = yaml.safe_load((fleet.folder / "inventory.yml").read_text())
-    told["all"]["children"]["eu"] = {"hosts": {"web1": None, "cache1": None}}
-    (fleet.folder / "inventory.yml").write_text(yaml.safe_dump(told))
+    hosts_file = yaml.safe_load((fleet.folder / "inventory.yml").read_text())
+    hosts_file["all"]["children"]["eu"] = {"hosts": {"web1": None, "cache1": None}}
+    (fleet.folder / "inventory.yml").write_text(yaml.safe_dump(hosts_file))
     fleet.play("upgrade", version="v1", upgrade_limit="web,&eu")
     assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
     before = fleet.consul.tree()
@@ -212,9 +212,9 @@ def test_another_planner_host_than_localhost_upgrades_the_whole_fleet(site: Site
 def test_a_planner_host_that_only_the_inventory_names_is_refused(site: Site) -> None:
     site.service("app", ["upgrade"])
     site.inventory({"web": {"services": ["app"]}}, {"web": ["web1"]})
-    told = yaml.safe_load((site.folder / "inventory.yml").read_text())
-    told["all"]["vars"]["upgrade_planner_host"] = "web1"
-    (site.folder / "inventory.yml").write_text(yaml.safe_dump(told))
+    hosts_file = yaml.safe_load((site.folder / "inventory.yml").read_text())
+    hosts_file["all"]["vars"]["upgrade_planner_host"] = "web1"
+    (site.folder / "inventory.yml").write_text(yaml.safe_dump(hosts_file))
     shown = site.play("status", code=2)
     assert "name one host with -e upgrade_planner_host=web1" in " ".join(shown.split())
 

@@ -20,8 +20,8 @@ def reports(site: Site, **versions: str) -> None:
     """Let hosts have reported versions, as nodes do."""
     for host, version in versions.items():
         site.consul.put(f"running/versions/{version}/{host}", "1789000000")
-        told = {"version": version, "state": "upgraded", "reported": version}
-        site.consul.put(f"upgrade/hosts/{host}", json.dumps(told))
+        host_record = {"version": version, "state": "upgraded", "reported": version}
+        site.consul.put(f"upgrade/hosts/{host}", json.dumps(host_record))
 
 
 def at(*versions: str) -> list[str]:

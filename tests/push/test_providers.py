@@ -58,8 +58,8 @@ def test_it_is_upgraded_once_by_one_host_and_its_version_is_its_own(fleet: Site)
     done = of_provider(fleet)
     assert [task for _host, task in done] == [*WAY, "cloud/after"]
     assert len({host for host, _task in done[: len(WAY)]}) == 1
-    told = {one.version for one in fleet.entries() if one.task.startswith("cloud") and one.task != "cloud/after"}
-    assert told == {"2.2>2.6"}
+    paths = {one.version for one in fleet.entries() if one.task.startswith("cloud") and one.task != "cloud/after"}
+    assert paths == {"2.2>2.6"}
     assert {one.version for one in fleet.entries() if one.task.startswith(("api", "app"))} == {"2.4>2.6"}
     found = provider(fleet)
     assert found.keys() == {"version", "host", "at"}

@@ -282,8 +282,8 @@ def test_pull_hosts_are_admitted_after_the_only_push_host_is_lost(site: Site) ->
         gate = f"config_state/enable_puppet/host/{host}"
         wait_for(lambda gate=gate: site.consul.get(gate) == b"True", f"{host} is admitted")
         site.consul.put(f"running/versions/v1/{host}", str(int(time.time())))
-        told = {"version": "v1", "state": "upgraded", "reported": "v1"}
-        site.consul.put(f"upgrade/hosts/{host}", json.dumps(told))
+        host_record = {"version": "v1", "state": "upgraded", "reported": "v1"}
+        site.consul.put(f"upgrade/hosts/{host}", json.dumps(host_record))
     ended = site.end(process)
     assert ended.code == 4, ended.stdout
     assert "[stuck] No host can continue without an operator" in ended.stdout

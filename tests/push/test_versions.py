@@ -50,7 +50,7 @@ def test_all_hosts_that_may_not_go_are_reported_at_once_and_nothing_is_touched(f
     say(fleet, "app", "allowed_from: {'2.10': '>=2.8, <2.10', '<2.10': '>=2.2'}")
     runs(fleet, {"web1": "2.2", "web2": "2.8", "db1": "2.9"})
     meta = fleet.folder / "roles/app/meta/upgrade.yml"
-    told = (
+    message = (
         "2 of 4 hosts may not go to 2.10. web1 (2.2): app of the role web: it can't go from 2.2 to 2.10, as allowed_from "
         f"({meta}:2) is >=2.8, <2.10 to 2.10. web3 (never reported): app of the role web: its version is not known, and "
         f"allowed_from ({meta}:2) allows only some versions. Declare it in the host's variable upgrade_version_from. Go to another "
@@ -58,8 +58,8 @@ def test_all_hosts_that_may_not_go_are_reported_at_once_and_nothing_is_touched(f
     )
     # Who is left out of this run is asked too, as the fleet goes there as a whole.
     for playbook, more in (("upgrade", {}), ("role", {"role": "db"}), ("upgrade", {"upgrade_limit": ["db1"]})):
-        assert told in refused(fleet, playbook, version="2.10", **more)
-    assert told in refused(fleet, "upgrade", "--check", version="2.10")
+        assert message in refused(fleet, playbook, version="2.10", **more)
+    assert message in refused(fleet, "upgrade", "--check", version="2.10")
     fleet.inventory(ROLES, HOSTS, web3={"upgrade_version_from": "2.8"})
     # A host of the other role is at a version after that.
     assert "db1 (2.9): store of the role db: it can't go back from 2.9 to 2.8" in refused(

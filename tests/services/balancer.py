@@ -55,9 +55,9 @@ def status(node: Node, server: str) -> str:
     return next(row["status"] for row in rows if (row["pxname"], row["svname"]) == ("app", server))
 
 
-def wait_for_status(node: Node, server: str, wanted: str, seconds: float = 20) -> None:
+def wait_for_status(node: Node, server: str, target: str, seconds: float = 20) -> None:
     """Return as soon as a server has a status."""
     until = time.monotonic() + seconds
-    while status(node, server) != wanted:
+    while status(node, server) != target:
         assert time.monotonic() < until, status(node, server)
         time.sleep(0.1)

@@ -49,7 +49,7 @@ class Novas:
         """Set them up on a lab that is up, and start them."""
         self.controller = lab.nodes["controller1"]
         self.computes = [lab.nodes["compute1"], lab.nodes["compute2"]]
-        self._words = {"password": PASSWORD, "controller": self.controller.address}
+        self._values = {"password": PASSWORD, "controller": self.controller.address}
         self._start_controller()
         for node in self.computes:
             self._configure(node)
@@ -58,7 +58,7 @@ class Novas:
 
     def _configure(self, node: Node) -> None:
         node.run("sed", "-i", r"/^connection = sqlite/d; /^\[placement\]/,/^\[/{/^[a-z]/d}", "/etc/nova/nova.conf")
-        node.write("/etc/nova/nova.conf.d/10-lab.conf", _LAB.format(**self._words))
+        node.write("/etc/nova/nova.conf.d/10-lab.conf", _LAB.format(**self._values))
 
     def _start_controller(self) -> None:
         node = self.controller
@@ -71,12 +71,12 @@ class Novas:
         for name in ("nova", "nova_api", "nova_cell0", "placement"):
             node.run("runuser", "-u", "postgres", "--", "createdb", "-O", "nova", name)
         self._configure(node)
-        node.write("/etc/placement/placement.conf", _PLACEMENT.format(**self._words))
+        node.write("/etc/placement/placement.conf", _PLACEMENT.format(**self._values))
         # Each of its processes loads everything by itself, which is seconds of work; as packaged there are eight of them.
         node.run("sed", "-i", "s/^processes = .*/processes = 2/", "/etc/placement/placement-api-uwsgi.ini")
         node.run("runuser", "-u", "placement", "--", "placement-manage", "db", "sync")
-        for words in ("api_db sync", "cell_v2 map_cell0", "cell_v2 create_cell --name cell1", "db sync"):
-            node.run("runuser", "-u", "nova", "--", "nova-manage", *words.split())
+        for command in ("api_db sync", "cell_v2 map_cell0", "cell_v2 create_cell --name cell1", "db sync"):
+            node.run("runuser", "-u", "nova", "--", "nova-manage", *command.split())
         node.run("systemctl", "start", "nova-conductor")
         self.start_placement()
 
@@ -103,12 +103,12 @@ class Novas:
             time.sleep(1)
         return False
 
-    def logs(self, node: Node, word: str, seconds: float = 60) -> bool:
+    def logs(self, node: Node, text: str, seconds: float = 60) -> bool:
         """Return whether the nova-compute that runs on a host logs a word."""
         process = node.run("systemctl", "show", "--property=MainPID", "--value", "nova-compute").stdout.strip()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if re.search(rf"(?m)^\S+ \S+ {process} .*{word}", node.read("/var/log/nova/nova-compute.log") or ""):
+            if re.search(rf"(?m)^\S+ \S+ {process} .*{text}", node.read("/var/log/nova/nova-compute.log") or ""):
                 return True
             time.sleep(0.5)
         return False

@@ -39,7 +39,7 @@ def publish(
     repository(folder, files)
 
 
-def point(node: Node, version: str, pins: str = "") -> None:
+def use_version(node: Node, version: str, pins: str = "") -> None:
     """Let a node's package sources be those of a version."""
     node.write("/etc/apt/sources.list.d/lab.list", f"deb [trusted=yes] file:/srv/lab/{version} ./\n")
     node.write("/etc/apt/preferences.d/lab", pins)

@@ -99,7 +99,7 @@ class Steps:
         return (self.folder / "roles" / service / "tasks/steps" / f"{step}.yml").exists()
 
 
-def words(shown: str) -> str:
+def one_line(shown: str) -> str:
     """Return what was printed with one space between words, as sentences are broken into lines."""
     return " ".join(shown.split())
 

@@ -13,7 +13,7 @@ from devkit.agent import consul_binary
 from lab.node import Node
 
 from .conftest import MakeSteps
-from .steps import STEPS, Steps, words
+from .steps import STEPS, Steps, one_line
 
 REASON = "convoy.upgrade upgrades this host"
 
@@ -37,7 +37,7 @@ def checks(node: Node) -> str:
 
 def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False, **more: Any) -> str:
     settings = {"consul_service_names": ["shop"], "consul_service_passing_timeout": 5, **more}
-    return words(
+    return one_line(
         steps.run("consul_service", which or STEPS, [host], settings, *(["--check"] if check else []), code=code)
     )
 

@@ -9,7 +9,7 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeSteps
-from .steps import STEPS, Steps, words
+from .steps import STEPS, Steps, one_line
 
 SETTINGS = {
     "package_service_packages": ["beacon"],
@@ -146,7 +146,7 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     publish(node, "3")
     node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-3-1.noarch.rpm /root")
-    shown = words(run(steps, "prepare", code=2))
+    shown = one_line(run(steps, "prepare", code=2))
     assert "web1: beacon could not be downloaded for v2, so they were not replaced:" in shown
     assert "Check the package sources and the space on the host. The step can run again." in shown
     assert installed(node) == "2"
@@ -163,7 +163,7 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     node = steps.lab.nodes["web1"]
     before, old, other = installed(node), process(node), process(node, "other")
     publish(node, "9")
-    shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
+    shown = one_line(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
     assert f"package_service_outdated: - - beacon - {before}-1 - 9-1 " in shown, shown
     run(steps, "prepare", "upgrade")
     assert installed(node) == "9"
@@ -173,7 +173,7 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     assert process(node) != old
     assert process(node, "other") != other
     run(steps)
-    shown = words(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
+    shown = one_line(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
     assert "package_service_outdated: [] " in shown, shown
 
 
@@ -185,7 +185,7 @@ def test_it_goes_back_with_the_sources(steps: Steps) -> None:
     run(steps, "prepare", "upgrade")
     assert installed(node) == "10"
     withdraw(node, "10")
-    shown = words(run(steps, "verify", code=2))
+    shown = one_line(run(steps, "verify", code=2))
     assert f"web1: beacon is at 10-1 and the sources have {older}-1. Run the step upgrade again" in shown
     run(steps, "prepare")
     assert f"beacon-{older}-1.noarch.rpm" in cached(node)
@@ -203,5 +203,5 @@ def test_it_goes_back_with_the_sources(steps: Steps) -> None:
 
 @pytest.mark.thorough
 def test_an_unknown_package_is_refused_before_anything_is_touched(steps: Steps) -> None:
-    shown = words(run(steps, "validate", code=2, package_service_packages=["beacom"]))
+    shown = one_line(run(steps, "validate", code=2, package_service_packages=["beacom"]))
     assert "web1: beacom: no such package is installed, and no package source of the host offers one." in shown

@@ -25,7 +25,7 @@ from .balancer import balance
 from .conftest import MakeSteps
 from .keystones import PACKAGES as KEYSTONE
 from .keystones import Keystones, publish_next
-from .snapshots import download, installed, point, remade
+from .snapshots import download, installed, remade, use_version
 from .traffic import Traffic
 from .web import PACKAGES as NGINX
 from .web import serve
@@ -108,7 +108,7 @@ class Fleet:
         nodes["cache1"].run("redis-cli", "set", "kept", "yes")
         for name in WEB:
             serve(nodes[name])
-            point(nodes[name], "v1")
+            use_version(nodes[name], "v1")
             nodes[name].run("apt-get", "-q", "-y", "install", "shop")
         for file, text in SHOP.items():
             path = folder / "roles/shop" / file

@@ -14,8 +14,8 @@ from lab.node import Node
 
 from .balancer import ask, balance, status, wait_for_status
 from .conftest import MakeSteps
-from .snapshots import installed, point, publish
-from .steps import STEPS, Steps, words
+from .snapshots import installed, publish, use_version
+from .steps import STEPS, Steps, one_line
 from .traffic import Download, Traffic
 from .web import LAYER, PACKAGES, SLOW, old_processes, serve
 
@@ -41,7 +41,7 @@ def steps(make_steps: MakeSteps) -> Steps:
         serve(nodes[name])
     balance(nodes["lb1"], {name: nodes[name].address for name in ("web1", "web2")})
     for node in nodes.values():
-        point(node, "v2")
+        use_version(node, "v2")
     return steps
 
 
@@ -85,7 +85,7 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
         download = Download(balancer.address, "/slow")
         steps.run("haproxy", STEPS[: STEPS.index("start")], ["lb1"], settings)
         assert old_processes(balancer, "haproxy")
-        shown = words(steps.run("haproxy", ["verify"], ["lb1"], settings, code=2))
+        shown = one_line(steps.run("haproxy", ["verify"], ["lb1"], settings, code=2))
         assert "lb1: the old version of HAProxy still runs, because process" in shown
         steps.run("haproxy", ["start", "verify"], ["lb1"], settings)
         assert download.end() == SLOW
@@ -103,7 +103,7 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
 def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, balancer: Node) -> None:
     good = balancer.read("/etc/haproxy/haproxy.cfg") or ""
     balancer.write("/etc/haproxy/haproxy.cfg", good + "    no_such_keyword\n")
-    shown = words(steps.run("haproxy", ["validate"], ["lb1"], {}, code=2))
+    shown = one_line(steps.run("haproxy", ["validate"], ["lb1"], {}, code=2))
     assert "lb1: the configuration /etc/haproxy/haproxy.cfg of HAProxy is invalid: " in shown
     assert "no_such_keyword" in shown
     balancer.write("/etc/haproxy/haproxy.cfg", good)
@@ -139,7 +139,7 @@ def test_what_an_operator_put_into_maintenance_stays_there(steps: Steps, balance
 @pytest.mark.thorough
 def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Node) -> None:
     ask(balancer, "set server app/web2 state maint")
-    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_others_timeout=1))
+    shown = one_line(backend(steps, "web1", "drain", code=2, haproxy_backend_others_timeout=1))
     assert "balancer lb1: app/web1 is not taken out: 1 other server of the backend must serve, and none would" in shown
     assert "has web2 MAINT." in shown
     assert status(balancer, "web1") == "UP"
@@ -149,7 +149,7 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
 @pytest.mark.thorough
 def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
     settings = {**BACKEND, "haproxy_backend_others_timeout": 1}
-    shown = words(steps.run("haproxy_backend", ["drain"], ["web1", "web2"], settings, code=2))
+    shown = one_line(steps.run("haproxy_backend", ["drain"], ["web1", "web2"], settings, code=2))
     assert shown.count("is not taken out: 1 other server of the backend must serve, and none would") >= 1
     assert sorted(status(balancer, host) for host in ("web1", "web2")) == ["DRAIN", "UP"]
     steps.run("haproxy_backend", ["undrain"], ["web1", "web2"], BACKEND)
@@ -161,7 +161,7 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     download = Download(balancer.address, "/slower")
     ask(balancer, "set server app/web2 weight 100%")
     assert download.server == "web1"
-    shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=0))
+    shown = one_line(backend(steps, "web1", "drain", code=2, haproxy_backend_drain_timeout=0))
     assert "app/web1 gets no new sessions any more, but has 1 that did not end within 0 s." in shown
     assert "Its services still run. They were put back." in shown
     assert status(balancer, "web1") == "UP"
@@ -170,7 +170,7 @@ def test_sessions_that_do_not_end_are_a_failure_or_cut_off(steps: Steps, balance
     assert download.end() < SLOW
     steps.lab.nodes["web1"].run("systemctl", "stop", "nginx")
     wait_for_status(balancer, "web1", "DOWN")
-    shown = words(backend(steps, "web1", "undrain", code=2, haproxy_backend_ready_timeout=1))
+    shown = one_line(backend(steps, "web1", "undrain", code=2, haproxy_backend_ready_timeout=1))
     assert "app/web1 was put back, but HAProxy at /run/haproxy/admin.sock says that it is DOWN after 1 s." in shown
     steps.lab.nodes["web1"].run("systemctl", "start", "nginx")
     backend(steps, "web1", "undrain")
@@ -181,7 +181,7 @@ def test_a_host_is_put_back_if_another_balancer_can_not_be_reached(steps: Steps,
     other = steps.lab.nodes["web2"]
     other.run("systemctl", "stop", "ssh")
     try:
-        shown = words(backend(steps, "web1", "drain", code=2, haproxy_backend_balancers=["lb1", "web2"]))
+        shown = one_line(backend(steps, "web1", "drain", code=2, haproxy_backend_balancers=["lb1", "web2"]))
     finally:
         other.run("systemctl", "start", "ssh")
     assert "web1: its servers can't be set to drained: balancer web2: " in shown
@@ -214,4 +214,4 @@ def test_a_host_is_put_back_if_another_balancer_can_not_be_reached(steps: Steps,
 def test_a_server_that_the_balancers_do_not_have_is_refused(
     steps: Steps, settings: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in words(backend(steps, "web1", "validate", code=2, **settings))
+    assert sentence in one_line(backend(steps, "web1", "validate", code=2, **settings))

@@ -50,15 +50,15 @@ def balancer(steps: Steps) -> Node:
 
 @pytest.mark.thorough
 def test_a_server_is_taken_out_and_put_back(balancer: Node, server: ModuleCalls) -> None:
-    told = server(**APP, state="drained", check=True)
-    assert (told["changed"], told["status"], status(balancer, "web1")) == (True, "UP", "UP")
-    told = server(**APP, state="drained", others_up=1)
-    assert (told["changed"], told["status"], told["sessions"]) == (True, "DRAIN", 0)
-    assert told["before"] == {"state": "ready", "status": "UP", "sessions": 0}
+    result = server(**APP, state="drained", check=True)
+    assert (result["changed"], result["status"], status(balancer, "web1")) == (True, "UP", "UP")
+    result = server(**APP, state="drained", others_up=1)
+    assert (result["changed"], result["status"], result["sessions"]) == (True, "DRAIN", 0)
+    assert result["before"] == {"state": "ready", "status": "UP", "sessions": 0}
     assert status(balancer, "web1") == "DRAIN"
     assert not server(**APP, state="drained")["changed"]
-    told = server(**APP, state="ready")
-    assert (told["changed"], told["before"]["state"], told["status"]) == (True, "drained", "UP")
+    result = server(**APP, state="ready")
+    assert (result["changed"], result["before"]["state"], result["status"]) == (True, "drained", "UP")
     assert status(balancer, "web1") == "UP"
     assert not server(**APP, state="ready")["changed"]
 
@@ -82,8 +82,8 @@ def test_a_server_that_fails_its_checks_after_maintenance_is_not_up(
     assert server(**APP, state="maintenance")["status"] == "MAINT"
     web.run("systemctl", "stop", "nginx")
     try:
-        told = server(**APP, state="ready", timeout=3)
-        assert (told["failed"], told["failure"]["code"]) == (True, "not_up")
+        result = server(**APP, state="ready", timeout=3)
+        assert (result["failed"], result["failure"]["code"]) == (True, "not_up")
     finally:
         web.run("systemctl", "start", "nginx")
     wait_for_status(balancer, "web1", "UP")
@@ -94,27 +94,27 @@ def test_sessions_are_waited_for_and_then_cut_off_if_that_is_set(balancer: Node,
     ask(balancer, "set server app/web2 weight 0")
     download = Download(balancer.address, "/slower")
     ask(balancer, "set server app/web2 weight 100%")
-    told = server(**APP, state="drained", timeout=0.5)
-    assert (told["failed"], told["failure"]["code"]) == (True, "still_busy")
+    result = server(**APP, state="drained", timeout=0.5)
+    assert (result["failed"], result["failure"]["code"]) == (True, "still_busy")
     assert not download.is_over
-    told = server(**APP, state="drained", timeout=0.5, shutdown_sessions=True)
-    assert (told["failed"], told["sessions"]) == (False, 0)
+    result = server(**APP, state="drained", timeout=0.5, shutdown_sessions=True)
+    assert (result["failed"], result["sessions"]) == (False, 0)
     assert download.end() < SLOW
 
 
 @pytest.mark.thorough
 def test_nothing_is_taken_out_where_too_few_would_serve(balancer: Node, server: ModuleCalls) -> None:
-    told = server(**APP, state="drained", others_up=2, timeout=60, others_timeout=0.5)
-    assert (told["failed"], told["failure"]["code"]) == (True, "too_few_servers")
+    result = server(**APP, state="drained", others_up=2, timeout=60, others_timeout=0.5)
+    assert (result["failed"], result["failure"]["code"]) == (True, "too_few_servers")
     assert status(balancer, "web1") == "UP"
 
 
 @pytest.mark.thorough
 def test_an_api_that_is_not_there_is_reported(server: ModuleCalls) -> None:
-    told = server(**APP, state="ready", socket="127.0.0.1:9")
-    assert (told["failed"], told["failure"]["code"]) == (True, "haproxy_unreachable")
-    assert told["msg"] == f"[{told['failure']['code']}] {told['failure']['message']}"
-    assert "HAProxy's runtime API at 127.0.0.1:9 does not answer" in told["msg"]
+    result = server(**APP, state="ready", socket="127.0.0.1:9")
+    assert (result["failed"], result["failure"]["code"]) == (True, "haproxy_unreachable")
+    assert result["msg"] == f"[{result['failure']['code']}] {result['failure']['message']}"
+    assert "HAProxy's runtime API at 127.0.0.1:9 does not answer" in result["msg"]
 
 
 @pytest.mark.thorough
@@ -122,8 +122,8 @@ def test_an_api_that_is_not_there_is_reported(server: ModuleCalls) -> None:
 def test_every_example_runs_unchanged(server: ModuleCalls) -> None:
     for options in server.examples():
         # The examples are tasks of the web server itself.
-        told = server(**{**options, "server": options["server"].replace("{{ inventory_hostname }}", "web1")})
-        assert not told["failed"], told
+        result = server(**{**options, "server": options["server"].replace("{{ inventory_hostname }}", "web1")})
+        assert not result["failed"], result
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import MakeSteps
 from .keystones import ALL_PACKAGES, PACKAGES, Keystones, call, client, login, publish_next
-from .snapshots import installed, point
+from .snapshots import installed, use_version
 from .steps import POST, STEPS, Steps
 
 BOTH = ("keystone1", "keystone2")
@@ -32,7 +32,7 @@ def keystones(steps: Steps) -> Keystones:
     keystones = Keystones(steps.lab)
     for node in keystones.nodes:
         node.run("sh", "-c", "echo keystone keystone/configure_db boolean true | debconf-set-selections")
-        point(node, "v2")
+        use_version(node, "v2")
     call(keystones.nodes[0], "projects", {"project": {"name": "kept"}}, login(keystones.nodes[0]))
     return keystones
 

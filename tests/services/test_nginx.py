@@ -11,8 +11,8 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeSteps
-from .snapshots import installed, point, publish
-from .steps import STEPS, Steps, words
+from .snapshots import installed, publish, use_version
+from .steps import STEPS, Steps, one_line
 from .traffic import Download, Traffic
 from .web import LAYER, PACKAGES, SLOW, old_processes, serve
 
@@ -27,7 +27,7 @@ def steps(make_steps: MakeSteps) -> Steps:
         publish(steps.lab, PACKAGES, version)
     node = steps.lab.nodes["web1"]
     serve(node)
-    point(node, "v2")
+    use_version(node, "v2")
     return steps
 
 
@@ -52,7 +52,7 @@ def test_no_request_fails_and_none_is_cut_while_it_is_upgraded(steps: Steps, nod
     run(steps, "validate", "prepare", "stop", "upgrade")
     assert installed(node, "nginx").endswith("+v2")
     assert old_processes(node, "nginx")
-    assert "process" in words(run(steps, "verify", code=2))
+    assert "process" in one_line(run(steps, "verify", code=2))
     with Traffic(node.address) as traffic:
         download = Download(node.address, "/slow")
         run(steps, "start", "verify")
@@ -73,7 +73,7 @@ def test_a_second_run_leaves_it_as_it_is(steps: Steps, node: Node) -> None:
 
 @pytest.mark.thorough
 def test_a_run_that_was_interrupted_between_old_and_new_is_finished(steps: Steps, node: Node) -> None:
-    point(node, "v3")
+    use_version(node, "v3")
     run(steps, "upgrade")
     old = main_process(node)
     node.run("kill", "-USR2", old)
@@ -89,7 +89,7 @@ def test_a_run_that_was_interrupted_between_old_and_new_is_finished(steps: Steps
 def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node: Node) -> None:
     node.write("/etc/nginx/conf.d/broken.conf", "no_such_directive on;\n")
     for step in ("validate", "start", "verify"):
-        shown = words(run(steps, step, code=2))
+        shown = one_line(run(steps, step, code=2))
         assert "web1: the configuration of nginx is invalid: " in shown
         assert 'unknown directive "no_such_directive" in /etc/nginx/conf.d/broken.conf:1' in shown
     node.run("rm", "/etc/nginx/conf.d/broken.conf")
@@ -98,6 +98,6 @@ def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node:
 @pytest.mark.thorough
 def test_one_that_was_stopped_is_started(steps: Steps, node: Node) -> None:
     node.run("systemctl", "stop", "nginx")
-    shown = words(run(steps, "verify", code=2, nginx_verify_timeout=1))
+    shown = one_line(run(steps, "verify", code=2, nginx_verify_timeout=1))
     assert "web1: the unit nginx.service is inactive" in shown
     run(steps, "start", "verify")

@@ -12,7 +12,7 @@ from lab.node import Node
 
 from .conftest import MakeSteps
 from .novas import ALL_PACKAGES, PACKAGES, Novas
-from .snapshots import installed, point, publish
+from .snapshots import installed, publish, use_version
 from .steps import POST, STEPS, Steps
 
 PIN = "/etc/systemd/system/nova-compute.service.d/convoy-upgrade.conf"
@@ -34,7 +34,7 @@ def novas(steps: Steps) -> Novas:
     """A Nova that runs."""
     novas = Novas(steps.lab)
     for node in novas.computes:
-        point(node, "v2")
+        use_version(node, "v2")
     return novas
 
 

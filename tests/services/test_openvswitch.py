@@ -21,7 +21,7 @@ from lab.node import ROOT, Node
 from lab.packages import download, remade, repository
 
 from .conftest import MakeSteps
-from .snapshots import installed, point
+from .snapshots import installed, use_version
 from .steps import STEPS, Steps
 
 PACKAGES = ["openvswitch-switch", "openvswitch-common"]
@@ -66,7 +66,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     node.run("sh", "-c", NETWORK)
     for flow in FLOWS:
         node.run("ovs-ofctl", "add-flow", "br-lab", flow)
-    point(node, "v2")
+    use_version(node, "v2")
     return steps
 
 
@@ -158,7 +158,7 @@ def test_a_second_run_restarts_nothing(steps: Steps) -> None:
 def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
     before = daemons(node)
-    point(node, "v3")
+    use_version(node, "v3")
     with ping(node) as gaps:
         run(steps, "prepare", "upgrade")
     assert installed(node, "openvswitch-switch").endswith("+v3")
@@ -207,7 +207,7 @@ def test_without_the_role_the_packages_scripts_restart_the_daemons_and_the_flows
         node.run("ovs-ofctl", "add-flow", "br-lab", flow)
     before = daemons(node)
     assert len(flows(node)) == 2
-    point(node, "v4")
+    use_version(node, "v4")
     node.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "install", *PACKAGES)
     assert not set(daemons(node)) & set(before)
     assert flows(node) == []

@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from .conftest import MakeSteps
-from .snapshots import PINS, installed, point, publish
-from .steps import STEPS, Steps, words
+from .snapshots import PINS, installed, publish, use_version
+from .steps import STEPS, Steps, one_line
 
 PACKAGES = ["nginx", "nginx-common"]
 SETTINGS = {
@@ -48,7 +48,7 @@ def run(steps: Steps, *which: str, code: int = 0, check: bool = False, **more: o
 def test_nothing_is_changed_in_check_mode(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     before = installed(node, "nginx")
-    point(node, "v2")
+    use_version(node, "v2")
     run(steps, check=True)
     assert installed(node, "nginx") == before
     assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
@@ -77,7 +77,7 @@ def test_a_second_run_leaves_it_as_it_is(steps: Steps) -> None:
 @pytest.mark.thorough
 def test_packages_scripts_do_not_start_what_was_stopped(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
-    point(node, "v1", PINS)
+    use_version(node, "v1", PINS)
     run(steps, "stop", "upgrade")
     assert node.run("systemctl", "is-active", "nginx", check=False).stdout == "inactive\n"
     assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
@@ -88,7 +88,7 @@ def test_it_goes_back_where_the_pins_say_so(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     run(steps, "start", "verify")
     assert [installed(node, name).endswith("+v2") for name in PACKAGES] == [False, False]
-    point(node, "v2")
+    use_version(node, "v2")
 
 
 @pytest.mark.thorough
@@ -119,10 +119,10 @@ def test_what_an_interrupted_run_left_is_finished(steps: Steps) -> None:
 def test_a_rollback_that_apt_would_not_make_is_refused_before_anything_is_stopped(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     newer = installed(node, "nginx")
-    point(node, "v1")
+    use_version(node, "v1")
     older = newer.removesuffix("+v2")
     for step in ("prepare", "verify"):
-        shown = words(run(steps, step, code=2))
+        shown = one_line(run(steps, step, code=2))
         assert (
             f"web1: nginx is at {newer}, which no package source has, and the newest version that they have is {older}; "
             in shown
@@ -134,7 +134,7 @@ def test_a_rollback_that_apt_would_not_make_is_refused_before_anything_is_stoppe
     node.write("/etc/apt/sources.list.d/lab.list", "")
     node.run("apt-get", "-q", "update")
     run(steps, "prepare", "verify")
-    point(node, "v2")
+    use_version(node, "v2")
     run(steps, "verify")
 
 
@@ -151,7 +151,7 @@ def test_an_interrupted_run_of_dpkg_is_finished_before_packages_are_downloaded(s
     assert node.run("ls", "/var/lib/dpkg/updates").stdout == ""
     assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
     assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
-    point(node, "v2")
+    use_version(node, "v2")
 
 
 @pytest.mark.thorough
@@ -164,7 +164,7 @@ def test_units_run_while_another_program_has_the_lock_of_apt(steps: Steps) -> No
     with subprocess.Popen(node.command("python3", "-c", lock), stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         process = other.stdout.readline().strip()
-        shown = words(run(steps, "stop", code=2, package_service_lock_timeout=2))
+        shown = one_line(run(steps, "stop", code=2, package_service_lock_timeout=2))
         assert "web1: nginx, nginx-common could not be downloaded for v2, so they were not replaced:" in shown
         assert "Could not get lock /var/lib/dpkg/lock-frontend" in shown
         assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
@@ -189,29 +189,29 @@ def test_units_run_while_another_program_has_the_lock_of_apt(steps: Steps) -> No
 def test_what_is_not_there_is_refused_before_anything_is_touched(
     steps: Steps, settings: dict[str, object], sentence: str
 ) -> None:
-    assert sentence in words(run(steps, "validate", code=2, **settings))
+    assert sentence in one_line(run(steps, "validate", code=2, **settings))
 
 
 @pytest.mark.thorough
 def test_a_service_that_does_not_run_is_reported_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     shown = run(steps, "verify", code=2, package_service_verify_ports=[81], package_service_verify_timeout=1)
-    assert "web1: no answer on 127.0.0.1 port 81 within 1 s. Check in the log of nginx.service" in words(shown)
+    assert "web1: no answer on 127.0.0.1 port 81 within 1 s. Check in the log of nginx.service" in one_line(shown)
     shown = run(steps, "verify", code=2, package_service_verify_commands=["ls /nowhere"])
-    assert "'ls /nowhere' ended with 2: ls: cannot access '/nowhere': No such file or directory" in words(shown)
+    assert "'ls /nowhere' ended with 2: ls: cannot access '/nowhere': No such file or directory" in one_line(shown)
     node.run("systemctl", "stop", "nginx")
     shown = run(steps, "verify", code=2, package_service_verify_timeout=1)
-    assert "web1: the unit nginx.service is inactive after 1 s." in words(shown)
+    assert "web1: the unit nginx.service is inactive after 1 s." in one_line(shown)
     node.run("systemctl", "start", "nginx")
-    point(node, "v1", PINS)
-    assert "and the sources have" in words(run(steps, "verify", code=2))
+    use_version(node, "v1", PINS)
+    assert "and the sources have" in one_line(run(steps, "verify", code=2))
 
 
 @pytest.mark.thorough
 def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     publish(steps.lab, PACKAGES, "v4")
-    point(node, "v4")
+    use_version(node, "v4")
     # Packages behind copy: are downloaded, those behind file: are used where they are.
     node.write("/etc/apt/sources.list.d/lab.list", "deb [trusted=yes] copy:/srv/lab/v4 ./\n")
     node.run("apt-get", "-q", "update")
@@ -220,7 +220,7 @@ def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> Non
     archives = "/var/cache/apt/archives"
     node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", archives)
     node.run("mkdir", f"{archives}/partial")
-    shown = words(run(steps, "prepare", code=2))
+    shown = one_line(run(steps, "prepare", code=2))
     assert "web1: nginx, nginx-common could not be downloaded" in shown
     assert "so they were not replaced:" in shown
     assert "free space" in shown

@@ -16,8 +16,8 @@ from lab.packages import Package, repository
 
 from .conftest import MakeSteps
 from .databases import SWITCH, UNIT, create, replicate, sql, wait_for
-from .snapshots import installed, point, publish
-from .steps import STEPS, Steps, words
+from .snapshots import installed, publish, use_version
+from .steps import STEPS, Steps, one_line
 
 ROWS = 1000
 SERVER = "postgresql-15"
@@ -38,7 +38,7 @@ def steps(make_steps: MakeSteps) -> Steps:
             f"CREATE TABLE accounts AS SELECT generate_series(1, {ROWS}) AS id; CREATE TABLE made (what text)",
             "shop",
         )
-        point(node, "v2")
+        use_version(node, "v2")
     (steps.folder / "migrations").mkdir()
     (steps.folder / "migrations/v2.sql").write_text(MIGRATION)
     return steps
@@ -65,7 +65,9 @@ def run(steps: Steps, hosts: list[str], *which: str, code: int = 0, check: bool 
         "postgresql_start_timeout": 20,
         **more,
     }
-    return words(steps.run("postgresql", which or STEPS, hosts, settings, *(["--check"] if check else []), code=code))
+    return one_line(
+        steps.run("postgresql", which or STEPS, hosts, settings, *(["--check"] if check else []), code=code)
+    )
 
 
 @pytest.mark.thorough
@@ -134,7 +136,7 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
     node = steps.lab.nodes["db1"]
     repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
     repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1")])
-    point(node, "v16")
+    use_version(node, "v16")
     other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
     shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
     assert "db1: PostgreSQL 15 runs on port 5432, and postgresql_major is 16." in shown
@@ -142,7 +144,7 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
         shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
         assert "would bring another major version of PostgreSQL than 15, which has the data: fleet-postgresql" in shown
     assert sql(node, "SELECT 1") == "1"
-    point(node, "v2")
+    use_version(node, "v2")
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ import pytest
 from lab.packages import Package, repository
 
 from .conftest import MakeSteps
-from .snapshots import installed, point
+from .snapshots import installed, use_version
 from .steps import STEPS, Steps
 
 MANIFESTS = "/usr/share/fleet/manifests"
@@ -38,7 +38,7 @@ def steps(make_steps: MakeSteps) -> Steps:
         repository(steps.lab.shared / version, [package])
     node = steps.lab.nodes["web1"]
     node.write("/etc/convoy/validation.d/10-fleet", CHECK, 0o755)
-    point(node, "v1")
+    use_version(node, "v1")
     node.run("apt-get", "-q", "-y", "install", "fleet-manifests")
     return steps
 
@@ -56,7 +56,7 @@ def conf(steps: Steps) -> str | None:
 def test_puppet_runs_with_the_version_and_the_manifests_that_came_with_it(steps: Steps) -> None:
     run(steps, "validate", "upgrade", upgrade_version="v1")
     assert conf(steps) == "version=v1 manifest=v1\n"
-    point(steps.lab.nodes["web1"], "v2")
+    use_version(steps.lab.nodes["web1"], "v2")
     run(steps)
     assert installed(steps.lab.nodes["web1"], "fleet-manifests") == "2.0"
     assert conf(steps) == "version=v2 manifest=v2\n"
@@ -92,9 +92,9 @@ def test_what_cannot_run_is_refused_before_anything_is_touched(steps: Steps) -> 
 @pytest.mark.thorough
 def test_puppet_that_is_disabled_after_the_checks_keeps_its_packages(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
-    point(node, "v1")
+    use_version(node, "v1")
     node.run("apt-get", "-q", "-y", "--allow-downgrades", "install", "fleet-manifests=1.0")
-    point(node, "v2")
+    use_version(node, "v2")
     node.run("puppet", "agent", "--disable", "its disk is being replaced")
     try:
         run(steps, "validate")

@@ -13,8 +13,8 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeSteps
-from .snapshots import installed, point, publish
-from .steps import STEPS, Steps, words
+from .snapshots import installed, publish, use_version
+from .steps import STEPS, Steps, one_line
 
 PACKAGES = ["redis-server", "redis-tools"]
 PASSWORD = "not-to-be-seen"
@@ -35,14 +35,14 @@ def steps(make_steps: MakeSteps) -> Steps:
             "sh", "-c", "echo include /etc/redis/mine.conf >>/etc/redis/redis.conf && systemctl start redis-server"
         )
         node.wait(6379)
-        point(node, "v2")
+        use_version(node, "v2")
     cli(primary, "EVAL", f"for i = 1, {KEYS} do redis.call('SET', 'key' .. i, i) end", "0")
     wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
     return steps
 
 
-def cli(node: Node, *words: str) -> str:
-    return node.run("env", f"REDISCLI_AUTH={PASSWORD}", "redis-cli", *words).stdout.strip()
+def cli(node: Node, *one_line: str) -> str:
+    return node.run("env", f"REDISCLI_AUTH={PASSWORD}", "redis-cli", *one_line).stdout.strip()
 
 
 def process_of(node: Node) -> str:
@@ -61,7 +61,7 @@ def run(steps: Steps, host: str, *which: str, code: int = 0, check: bool = False
     arguments = ["-v", *(["--check"] if check else [])]
     shown = steps.run("redis", which or STEPS, [host], settings, *arguments, code=code)
     assert PASSWORD not in shown
-    return words(shown)
+    return one_line(shown)
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from lab.packages import Package, repository
 
 from .conftest import MakeSteps
 from .snapshots import PINS
-from .steps import STEPS, Steps, words
+from .steps import STEPS, Steps, one_line
 
 LIST = "/etc/apt/sources.list.d/fleet.list"
 
@@ -67,7 +67,7 @@ def test_a_second_run_asks_no_server_until_the_answer_is_old(steps: Steps) -> No
 
 @pytest.mark.thorough
 def test_sources_that_could_not_be_read_are_reported_and_asked_again_by_the_next_run(steps: Steps) -> None:
-    shown = words(run(steps, "v3", "prepare", code=2))
+    shown = one_line(run(steps, "v3", "prepare", code=2))
     assert "web1: the package sources of v3 could not be read: " in shown
     assert f"Check the package sources in {LIST}, /etc/apt/preferences.d/fleet on the host." in shown
     repository(steps.lab.shared / "v3", [Package("fleet-tool", "3.0")])
@@ -78,10 +78,10 @@ def test_sources_that_could_not_be_read_are_reported_and_asked_again_by_the_next
 @pytest.mark.thorough
 def test_a_template_that_cannot_be_rendered_is_refused_before_anything_is_touched(steps: Steps, tmp_path: Path) -> None:
     files = [{"src": "nowhere.j2", "dest": LIST}]
-    shown = words(run(steps, "v1", "validate", code=2, repositories_files=files))
+    shown = one_line(run(steps, "v1", "validate", code=2, repositories_files=files))
     assert f"web1: {LIST} can't be rendered for v1 from the template nowhere.j2 (repositories_files): " in shown
     assert "The template must be on the controller, with the version as '{{ version }}'." in shown
     (tmp_path / "broken.j2").write_text("deb {{ mirror_of_the_fleet }}/{{ version }} ./\n")
     files = [{"src": str(tmp_path / "broken.j2"), "dest": LIST}]
-    shown = words(run(steps, "v1", "validate", code=2, repositories_files=files))
+    shown = one_line(run(steps, "v1", "validate", code=2, repositories_files=files))
     assert "'mirror_of_the_fleet' is undefined" in shown

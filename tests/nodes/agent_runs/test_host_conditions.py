@@ -99,7 +99,7 @@ def locks(node: Node) -> str:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ("", f"{SETTINGS} is empty"),
         ('{"puppet_gate_host": "comp', f"{SETTINGS} is not JSON"),
@@ -109,7 +109,7 @@ def locks(node: Node) -> str:
     ids=["nothing", "cut", "unknown", "value"],
 )
 def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
-    settings: str, told: str, fleet: Fleet, node: Node
+    settings: str, message: str, fleet: Fleet, node: Node
 ) -> None:
     bring_to(fleet, "v1")
     good = node.read(SETTINGS) or ""
@@ -121,14 +121,14 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
         assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
         assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
         wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "warning", "it is reported")
-        assert told in fleet.checks(NODE)["puppet"][1]
+        assert message in fleet.checks(NODE)["puppet"][1]
         # Not admitted, it takes no slot.
         assert fleet.consul.tree() == before
         fleet.consul.put(GATE, "True")
-        assert told in agent_run(fleet, code=78)
+        assert message in agent_run(fleet, code=78)
         record = fleet.record(NODE)
         assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
-        assert told in record["error"]
+        assert message in record["error"]
         assert fleet.version_of(NODE) == "v1"
     finally:
         node.write(SETTINGS, good)
