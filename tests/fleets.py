@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Small fleets for tests, told in a line or two, and what becomes of them pass by pass."""
+"""Small fleets for tests, written in a line or two, and what becomes of them pass by pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OLD, NEW = "1.0", "2.0"
 UNLIMITED = {"rolling_rules": {"global": "unlimited"}}
 
 
-# When every host said what it runs.
+# When every host reported its version.
 REPORTED_AT = 1.0
 
 
@@ -90,7 +90,7 @@ class Fleet:
         return self
 
     def started(self, *hosts: str, version: str = NEW) -> Fleet:
-        """Let the hosts say that they have begun to move to a version; no gate is opened."""
+        """Let the hosts record that they have begun the upgrade to a version; no gate is opened."""
         self.records.update({host: HostRecord(version, STARTED) for host in hosts})
         return self
 
@@ -102,7 +102,7 @@ class Fleet:
         return self
 
     def failed(self, *hosts: str, version: str = NEW) -> Fleet:
-        """Let the hosts say that they have failed; no gate is opened."""
+        """Let the hosts record that they have failed; no gate is opened."""
         self.records.update({host: HostRecord(version, FAILED, error="disk full") for host in hosts})
         return self
 
@@ -170,7 +170,7 @@ class Fleet:
             self.records.pop(host, None)
 
     def run(self, rules: Mapping[str, Any]) -> list[tuple[str, ...]]:
-        """Plan, open and finish until nothing is opened any more, and return what each pass has opened."""
+        """Plan, admit and finish until no host is admitted any more, and return which hosts each pass has admitted."""
         passes = []
         while True:
             plan = self.plan(rules)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Raw keys as Consul has them, read as a snapshot; and texts that anybody may have written."""
+"""Raw keys as Consul has them, read as a snapshot; and texts that any process may have written."""
 
 from __future__ import annotations
 

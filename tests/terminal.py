@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A program on a terminal of its own, whose screen is read as somebody before it would."""
+"""A program on a terminal of its own, whose screen is read as a person in front of it would."""
 
 from __future__ import annotations
 

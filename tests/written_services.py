@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Services for tests: roles in a temporary folder, told by the texts of their files."""
+"""Services for tests: roles in a temporary folder, given as the texts of their files."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class Roles:
         return self.add(name, {TASKS: tasks, **({META: meta} if meta else {})})
 
     def compose(self, upgrade_roles: Mapping[str, Any], hosts: Mapping[str, int] | None = None) -> Composition:
-        """Compose roles that are told as ``upgrade_roles`` tells them, or by the list of their services."""
+        """Compose roles that are given as in ``upgrade_roles``, or by the list of their services."""
         roles = {role: {"services": what} if isinstance(what, list) else what for role, what in upgrade_roles.items()}
         return compose(roles, self, [str(self.folder)], hosts)

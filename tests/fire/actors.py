@@ -37,7 +37,7 @@ from .rules import Rules, Schedule
 _EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_way", "aborted")
 # Those of them after which the same planner goes on.
 _AWAY = ("unreachable", "consul_error", "busy")
-# What an operator is told who comes too late, or in whose command Consul was restored.
+# The errors of an operator's command that comes too late, or during which Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _OPERATOR = control.Command("under fire", fleet=FLEET)
 # A command in the details of a host, and those that the operator gives.
@@ -299,9 +299,9 @@ class Operator:
             raise AssertionError(f"the status advises {playbook} with {variables}")
 
     def _retry_unadmitted(self) -> None:
-        """Retry by name what started behind the global gate before the first rollout, as the status says to do.
+        """Retry by name what started with the global gate closed before the first rollout, as the status says to do.
 
-        After a restore, a host that had reported the version may start again behind the gate that came back. What else is shown as not
+        After a restore, a host that had reported the version may start again under the gate that came back. What else is shown as not
         admitted is a fault, and keeps the rollout from its end.
         """
         snapshot = self._store.snapshot()
@@ -319,7 +319,7 @@ def be_operator(shared: Shared, settings: Settings, plan: Schedule) -> None:
 
 
 def be_holder(shared: Shared, settings: Settings, plan: Schedule) -> None:
-    """Be somebody who holds hosts, until killed."""
+    """Hold hosts as another operator, until killed."""
     Operator(shared, settings, plan).hold_on()
 
 
@@ -345,7 +345,7 @@ class Nodes:
         self._kind = plan.kind
         self._is_honest = honest
         self._may_be_lost = plan.restore
-        # What each really runs, what it said last, and until when it is of no use.
+        # What each really runs, what it reported last, and until when it is down.
         self._runs = dict.fromkeys(hosts, OLD)
         self._reported = dict.fromkeys(hosts, OLD)
         self._out_until = dict.fromkeys(hosts, 0.0)
@@ -372,7 +372,7 @@ class Nodes:
             self._upgrade(host, goal)
 
     def _report(self, host: str, version: str, state: str, error: str | None = None) -> None:
-        # As on a node: a start rests on the admission of that moment, and what a host has done is its own word.
+        # As on a node: a start rests on the admission of that moment, and what a host has done is in its own record.
         role = self._hosts[host] if state == "started" else None
         # Nor does a node believe that its last report still stands before it has an answer.
         self._reported[host] = ""
@@ -416,7 +416,7 @@ class Nodes:
         if self._is_honest:
             luck = max(luck, 0.4)
         if luck < 0.33:
-            # A word on what is not wanted (any more).
+            # A report of a version that is not the target (any more).
             self._report(host, "0.9", "failed", error="a former life")
             return
         if luck < 0.4:

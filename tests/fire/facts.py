@@ -20,7 +20,7 @@ GATES, HOLDS, HISTORY = "config_state/enable_puppet/", "upgrade/hold/", "upgrade
 RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upgrade/health/", "upgrade/approval/"
 # What hosts say themselves; all else goes through the ledger.
 HOSTS_OWN = (RECORDS, REPORTS)
-# What push runs and notifiers tell each other, and what wakes the agents of nodes, beside the ledger too.
+# What push runs and notifiers write for each other, and what wakes the agents of nodes, beside the ledger too.
 OF_RUNS = ("upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wake/")
 
 
@@ -49,7 +49,7 @@ def holds_over(host: str) -> tuple[str, ...]:
 
 
 def with_own_records(state: State, read: Mapping[str, tuple[str, int]]) -> State:
-    """Return the keys of a moment, with what the hosts say of themselves as a planner has read it."""
+    """Return the keys of a moment, with the hosts' own records as a planner has read them."""
     found = {key: entry for key, entry in state.items() if not key.startswith(HOSTS_OWN)}
     found.update({key: Entry(*pair) for key, pair in read.items() if key.startswith(HOSTS_OWN)})
     return found
@@ -92,7 +92,7 @@ class Facts:
         return self._records[host]
 
     def is_recorded_as(self, host: str, *states: str) -> bool:
-        """Return whether a host's own account is of the wanted version, and in one of these states."""
+        """Return whether a host's record is of the target version, and in one of these states."""
         record = self.record(host)
         return record.get("version") == self.current and record["state"] in states
 
@@ -103,7 +103,7 @@ class Facts:
     def has_left(self, host: str) -> bool:
         """Return whether a host has started or failed since it reported the wanted version, or was put back, wherever to.
 
-        Consul's index tells what came later: a host says both within a second, and its clock may be wrong.
+        Consul's index decides what came later: a host writes both within a second, and its clock may be wrong.
         """
         record, report = self.record(host), self.state.get(f"{REPORTS}{self.current}/{host}")
         if not record or report is None:
@@ -146,7 +146,7 @@ class Facts:
         return self.state[f"{RECORDS}{host}"].index > max(reported, default=0)
 
     def is_lost(self, host: str) -> bool:
-        """Return whether a host is open and has been silent for much longer than it may, by the clock of who looks."""
+        """Return whether a host is open and has been silent for much longer than it may, by the clock of the reader."""
         if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
             return False
         gate, record = self.state.get(f"{GATES}host/{host}"), self.record(host)

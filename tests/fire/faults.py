@@ -23,7 +23,7 @@ LEAST = 5
 
 
 class Faults:
-    """Injects faults until it is told to stop, at least :data:`LEAST`, and fixes all of them in the end.
+    """Injects faults until it is stopped, at least :data:`LEAST`, and fixes all of them in the end.
 
     :param over: whether the time is up.
     :param planners: those that may be killed, stopped, and have their clocks set.

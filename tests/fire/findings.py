@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Findings:
-    """Sentences, with the first index and how often each was said."""
+    """Sentences, with the first index and how often each was found."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int | None, int]] = {}

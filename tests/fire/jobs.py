@@ -47,7 +47,7 @@ from .actors import patience
 from .fleet import FLEET, OLD
 from .processes import Shared
 
-# What one is told who comes second, or too late.
+# The errors of a command that comes second, or too late.
 _SECOND = ("job_under_way", "rollout_under_way", "unknown_job", "overtaken", "aborted", "no_rollout", "not_running")
 # Commands, of which only the second one is repeatable.
 _ONCE, _REPEATABLE = "once", "again"

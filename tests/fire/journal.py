@@ -25,7 +25,7 @@ class Write:
     :param reading: what the sender had read last of all that a planner needs.
     :param at: when it was sent (unix seconds).
     :param index: Consul's index at which it was done; None where it was not, or no one knows.
-    :param is_known: whether Consul's answer was seen; ``was_done`` what it said.
+    :param is_known: whether Consul's answer was seen; ``was_done`` what the answer was.
     """
 
     who: str
@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(eq=False)
 class Reading:
-    """What a process was told of all that a planner needs.
+    """What a process has read of all that a planner needs.
 
     :param number: readings of one process are numbered as they were sent.
     :param at: when it was asked for (unix seconds).
@@ -69,7 +69,7 @@ def text(value: str | None) -> str:
 
 
 class Journal:
-    """The writes of all processes, and what each was told last."""
+    """The writes of all processes, and what each has read last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Journal:
             return self._count
 
     def read(self, who: str, reading: Reading) -> None:
-        """Note what somebody was told; an answer that was late is not what it goes by."""
+        """Note what a process has read; it does not use an answer that was late."""
         with self._lock:
             last = self._readings.get(who)
             if last is None or last.number < reading.number:

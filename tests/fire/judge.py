@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The judge: goes through every write of a run, and says what no rule allowed.
+"""The judge: goes through every write of a run, and reports what no rule allowed.
 
-A planner opens what the rules allow by what it has read. So each admission is judged by the keys as that planner was told
-them (what hosts said of themselves), and as they are when it writes (all that goes through the ledger, which no one but
+A planner opens what the rules allow by what it has read. So each admission is judged by the keys as that planner read
+them (the records of hosts), and as they are when it writes (all that goes through the ledger, which no one but
 itself may have written meanwhile). A host that falls back after a planner has looked is no one's fault.
 """
 
@@ -83,7 +83,7 @@ class Judge:
         self._done = [*accumulate((index for _at, index in marks), max)]
         self._own: dict[tuple[str, Reading], set[int]] = {}
         self._read: dict[Reading, dict[str, tuple[str, int]]] = {}
-        # Whose keys were looked at as a whole last.
+        # Whose keys were judged as a whole last.
         self._last_judged: State | None = None
         self.admissions = 0
         self.events: Counter[str] = Counter()
@@ -127,7 +127,7 @@ class Judge:
             return []
         changed = step.changed()
         if LEDGER not in changed:
-            # Before a rollout there is no ledger to tell of holds.
+            # Before a rollout there is no ledger that holds could be in.
             allowed = (*HOSTS_OWN, *OF_RUNS, *(() if LEDGER in step.before else (HOLDS,)))
             found = [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
             return found + self._of_starts(step)
@@ -200,7 +200,7 @@ class Judge:
         return False
 
     def _goes_on(self, step: Step, key: str, version: str) -> bool:
-        """Return whether the writer was at work on the host before a restore, which took its start back: it tells what is so."""
+        """Return whether the writer was at work on the host before a restore, which took its start back: its report is true."""
         before: list[Step] = []
         is_restored = False
         for earlier in reversed(self._steps):
@@ -238,7 +238,7 @@ class Judge:
         return max(time, write.reading.at + self._most_ahead(write.who, write.reading.at))
 
     def _order_of_writes(self, step: Step, write: Write) -> list[str]:
-        """Return whether somebody wrote the ledger on top of what he had not seen."""
+        """Return whether a process wrote the ledger over a version that it had not read."""
         if write.reading is None:
             return [f"{write.who} wrote the ledger without having read it"]
         own = self._own.setdefault((write.who, write.reading), {self._keys_read(write).get(LEDGER, ("", 0))[1]})
@@ -248,7 +248,7 @@ class Judge:
         return [] if last in own else [f"{write.who} wrote over the ledger of index {last}, and knew {sorted(own)}"]
 
     def _of_freshness(self, write: Write) -> list[str]:
-        """Return whether a planner opened by what was out of date when it asked."""
+        """Return whether a planner admitted hosts by keys that were out of date when it read them."""
         if write.reading is None:
             return []
         done = bisect_right(self._done_at, write.reading.at)
@@ -281,7 +281,7 @@ class Judge:
 
 
 def _is_unadmitted(facts: Facts, host: str) -> bool:
-    """Return whether a host has started behind a closed gate, and the ledger does not say that it was admitted."""
+    """Return whether a host has started with a closed gate, and the ledger does not say that it was admitted."""
     if facts.record(host).get("state") != "started" or is_open(facts.state, host):
         return False
     report = next(
@@ -372,7 +372,7 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
 
 
 def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
-    """Return what was opened against the rules."""
+    """Return which hosts were admitted against the rules."""
     rules = facts.rules
     opened = [host for host in FLEET if host in event["hosts"] or FLEET[host] in event["roles"]]
     new = [host for host in opened if not facts.is_done(host)]

@@ -17,7 +17,7 @@ from typing import Any
 
 from .journal import Journal, Reading, Write
 
-# Longer than anybody here waits for an answer.
+# Longer than any process here waits for an answer.
 _SECONDS = 6
 
 

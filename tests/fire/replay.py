@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The keys at every index: all writes of the journal, one after the other, on what was there before.
 
-Of a write to which no answer came, later ones tell whether it was done: each compares a key, and a process that writes that key
+Of a write to which no answer came, later ones show whether it was done: each compares a key, and a process that writes that key
 next names the index that it found. This is what makes the replay exact, where a blocking query may leave out states.
 """
 
@@ -47,7 +47,7 @@ class Step:
     """One write, and the keys before and after it.
 
     :param write: None for a restore, and for what Consul does by itself.
-    :param done_at: when a restore was done, if no write tells it (unix seconds).
+    :param done_at: when a restore was done, if no write shows it (unix seconds).
     :param is_restore: whether a snapshot was put back.
     """
 
@@ -137,7 +137,7 @@ def _apply(state: dict[str, Entry], operations: Iterable[Mapping[str, Any]], ind
 
 
 def _place(writes: Sequence[Write], indexes: Sequence[int]) -> None:
-    """Find the index of writes that only deleted: none of their keys tells it, but what the servers showed after them."""
+    """Find the index of writes that only deleted: none of their keys has it, but what the servers showed after them."""
     taken = {one.index for one in writes}
     for write in writes:
         if not write.was_done or write.index is not None:

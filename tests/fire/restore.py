@@ -6,7 +6,7 @@
 Everybody is stopped while Consul restores, so that nothing is on its way then; they wake up in the middle of what they
 were at. What was admitted since the snapshot is forgotten with it, and hosts that report after that are down or not
 whatever the keys say, so nothing is demanded of caps by the hosts' own state; but of the keys, all that is demanded else.
-A planner that has seen a newer epoch has to stop, and is started again by somebody who knows of the restore.
+A planner that has seen a newer epoch has to stop, and is started again by an operator who knows of the restore.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Restorer:
             raise RuntimeError(f"{code}: {body!r}")
 
     def _mark(self, taken_at: int) -> bool:
-        """Write a key, so that its index tells what comes after the restore."""
+        """Write a key, so that its index shows what comes after the restore."""
         value = base64.b64encode(b"1").decode()
         operation = {"Verb": "set", "Key": MARK, "Value": value}
         code, _headers, body = self._kv.call("PUT", "txn", [{"KV": operation}])

@@ -32,7 +32,7 @@ class Rules:
     :param caps: roles -> how many of their hosts may be down at once.
     :param budgets: roles -> how many failed or lost hosts of them stop further admissions to these roles.
     :param canary: how many hosts of each role are the first stage; 0 for no stages. It waits for approval.
-    :param frozen: whether nothing may be opened at any hour.
+    :param frozen: whether no host may be admitted at any hour.
     """
 
     instructions: Mapping[str, Any]
@@ -116,7 +116,7 @@ def closed_window(now: float) -> dict[str, Any]:
 
 
 def shut(now: float) -> Rules:
-    """Return rules by which nothing may be opened for days around a time (unix seconds)."""
+    """Return rules by which no host may be admitted for days around a time (unix seconds)."""
     return Rules({**CAPS.instructions, "windows": [closed_window(now)]}, CAPS.caps, frozen=True)
 
 
@@ -125,10 +125,10 @@ class Kind:
     """A kind of run.
 
     :param rules: those that it begins with, and those that the operator changes to.
-    :param insisting: whether each planner names version and rules in each pass, or goes on with what the ledger says.
+    :param insisting: whether each planner names version and rules in each pass, or goes on with those of the ledger.
     :param failing: how likely a host fails, and stays so for a while.
     :param dying: how likely a host dies for longer than the deadline.
-    :param commands: what the operator says; somebody else holds hosts meanwhile.
+    :param commands: what the operator runs; another one holds hosts meanwhile.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Schedule:
     def is_advised(self) -> bool:
         """Whether the operator does at the end only what the status advises.
 
-        After a restore, an operator has to know what came back: hosts that have done their upgrade do not tell it again behind a hold.
+        After a restore, an operator has to know what came back: hosts that have done their upgrade do not report it again during a hold.
         """
         return not self.restore and random.Random(f"advised {self.seed}").random() < _ADVISED
 

@@ -35,7 +35,7 @@ from .watcher import Witness
 
 _SECONDS = 120
 _FIRE = 12
-# What is told of a violation: so many writes before it, and so many characters of each value.
+# What is printed of a violation: so many writes before it, and so many characters of each value.
 _MOST_WRITES, _MOST_VALUE = 12, 300
 _PLANNERS, _NODES = 4, 3
 
@@ -247,7 +247,7 @@ def _last_writes(steps: Sequence[Step], index: int) -> list[str]:
 
 
 def _rules_of(plan: Schedule) -> Any:
-    """Return what tells the rules by the instructions in a ledger, which are written in another form there."""
+    """Return a function that returns the rules by the instructions in a ledger, which are written in another form there."""
 
     def key(instructions: Mapping[str, Any]) -> str:
         return json.dumps(parse(instructions).plain(), sort_keys=True)

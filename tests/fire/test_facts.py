@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What came later of two things that a host said within one second is told by Consul's index."""
+"""Consul's index decides which of two records that a host wrote within one second came later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT = 1_795_392_000
 
 
 def facts(record: dict[str, object], *, reported: int, recorded: int) -> Facts:
-    """Return a host that reported the new version, and what its own account says, each with its index."""
+    """Return a host that reported the new version, and its record, each with its index."""
     return Facts(
         {
             CURRENT: Entry(NEW, 1),

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rollouts on a real cluster of three servers, under fire: nothing more is opened than was allowed, at any moment."""
+"""Rollouts on a real cluster of three servers, under fire: no more hosts are admitted than was allowed, at any moment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a planner says after a snapshot of an earlier time was restored; `restore.py` does it to planners at work."""
+"""How a planner ends after a snapshot of an earlier time was restored; `restore.py` does it to planners at work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rules that say that nothing may be opened say so on every day."""
+"""The rules by which no host may be admitted apply on every day."""
 
 from __future__ import annotations
 

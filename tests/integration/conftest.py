@@ -121,7 +121,7 @@ def catalog(consul: RawKV) -> Catalog:
 
 @pytest.fixture
 def whole_session(request: pytest.FixtureRequest) -> None:
-    """Skip what only says something when all tests of this folder have run, in this session or in earlier ones."""
+    """Skip what only means something when all tests of this folder have run, in this session or in earlier ones."""
     if not request.config.stash.get(_WHOLE, False) and request.config.getoption("seen") is None:
         pytest.skip("only says something after all the integration tests")
 

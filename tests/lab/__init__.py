@@ -4,5 +4,5 @@
 """A lab: many hosts on one machine, each with its own name, network, files, processes, systemd, sshd and Consul agent.
 
 No containers and no images: a node is a network namespace on a bridge, and an overlay of this machine's root file
-system with namespaces of its own. It needs root, and leaves nothing behind when it is taken down.
+system with namespaces of its own. It needs root, and leaves nothing when it is taken down.
 """

@@ -13,7 +13,7 @@ cd root
 hostname "$(cat etc/hostname)"
 mkdir -p proc sys dev run tmp srv/lab
 mount -t proc proc proc
-# Every boot has a number of its own, by which a reboot is told from a moment without an answer.
+# Every boot has a number of its own, which distinguishes a reboot from a moment without an answer.
 mount -t tmpfs -o mode=755 run run
 cat proc/sys/kernel/random/uuid >run/lab-boot-id
 mount --bind run/lab-boot-id proc/sys/kernel/random/boot_id

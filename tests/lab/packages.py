@@ -120,7 +120,7 @@ def download(folder: Path, names: Iterable[str]) -> list[Path]:
 def remade(file: Path, folder: Path, suffix: str, scripts: Mapping[str, str] | None = None) -> Path:
     """Make a later version of a real package; return the new package.
 
-    It has a file ``/usr/share/doc/<package>/remade``, which tells its version.
+    It has a file ``/usr/share/doc/<package>/remade``, with its version.
 
     :param file: the real package.
     :param suffix: what the version ends with, such as ``+v2``. Other packages that are remade in the same way are

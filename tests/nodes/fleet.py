@@ -191,6 +191,6 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -
 
 
 def write_validation(nodes: Mapping[str, Any]) -> None:
-    """Give nodes the check that the service is of the version that Puppet was told."""
+    """Give nodes the check that the service is of the version that Puppet was given."""
     for node in nodes.values():
         node.write("/etc/convoy/validation.d/10-service", VALIDATION, 0o755)

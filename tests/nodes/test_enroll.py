@@ -20,7 +20,7 @@ TOKEN = "5ec2e700-0000-4000-8000-00000000beef"
 
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
-    """A host with systemd, one without, and one whose name does not tell its role."""
+    """A host with systemd, one without, and one whose name does not have its role."""
     fleet = make_fleet(ROLES, plain=["compute2"])
     fleet.consul.put("current_version", "v1")
     fleet.write_inventory(upgrade_roles={role: {"plane": "dataplane"} for role in ROLES.values()})

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One rollout in which everything goes wrong: each bad node says so and keeps its slot, and comes good when repaired."""
+"""One rollout in which everything goes wrong: each bad node reports it and keeps its slot, and comes good when repaired."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_bad_nodes_stop_the_rest_from_following_until_they_are_repaired(make_fle
     assert fleet.reported("v2") == set()
 
     publish(fleet.lab.shared, "v2")
-    # The same version once more does not tell apt that the package changed; an operator would give it another number.
+    # The same version once more does not show apt that the package changed; an operator would give it another number.
     nodes["compute1"].run("apt-get", "-q", "update")
     nodes["compute1"].run("apt-get", "-q", "-y", "install", "--reinstall", "fleet-manifests")
     nodes["compute2"].run("rm", "/root/broken")

@@ -117,7 +117,7 @@ def test_the_lock_of_an_agent_is_where_puppet_says_and_is_waited_for(node: Node,
     assert lock in _LOCKS
     manifest = write(node, FILE)
     node.run("mkdir", "-p", str(Path(lock).parent))
-    # An agent that ends a while after somebody has begun to wait for it, however late that is.
+    # An agent that ends a while after a run has begun to wait for it, however late that is.
     node.run(
         "sh",
         "-c",

@@ -41,7 +41,7 @@ class Command:
 
 
 def steps(page: str) -> list[File | Command]:
-    """Return what the reader of a page does, in order. Other blocks are only looked at."""
+    """Return what the reader of a page does, in order. Other blocks are only read."""
     found: list[File | Command] = []
     for block in _BLOCK.finditer(page):
         if block["kind"] == "console":

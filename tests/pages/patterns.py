@@ -31,7 +31,7 @@ _RULES = (
 
 
 def comparable(text: str) -> tuple[list[str], list[str]]:
-    """Return what a command printed without what is another one each time: what the view tells, and what Ansible does.
+    """Return what a command printed without what is another one each time: what the view shows, and what Ansible does.
 
     They come from two processes, and no order is kept between these.
     """

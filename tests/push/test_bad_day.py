@@ -33,7 +33,7 @@ def begun(fleet: Site) -> set[str]:
 
 @pytest.mark.thorough
 def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_command_to_resume(fleet: Site) -> None:
-    # Longer than it takes to say the word.
+    # Longer than the command takes.
     fleet.sleep(10, "web1")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
     wait_for(lambda: fleet.entries("web1"), "web1 has begun")
@@ -51,7 +51,7 @@ def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_command_to
 
 @pytest.mark.thorough
 def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fleet: Site) -> None:
-    # Longer than it takes to say the word.
+    # Longer than the command takes.
     fleet.sleep(10, "web1")
     process = fleet.start("upgrade", version="v1", instructions=ONE)
     wait_for(lambda: fleet.entries("web1"), "web1 has begun")
@@ -182,7 +182,7 @@ def test_a_rollback_takes_the_last_first_and_the_broken_when_the_others_are_well
         fleet.play("rollback", reason="it is slow", **hook)
     assert fleet.reported("v1") == set(WEB)
     assert fleet.consul.get("current_version") == b"v1"
-    # The failure before is that of the rollout that was turned round, and was there before anybody was to be told.
+    # The failure before is that of the rollout that was rolled back, from before there was a hook.
     assert [(one["event"], one["version"]) for one in chat.events] == [("begin", "v1"), ("end", "v1")]
     back = [one.host for one in fleet.entries()[before:] if one.what == "begin" and one.task == "app/prepare"]
     assert back == ["web2", "web1", "web3"]

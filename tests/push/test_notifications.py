@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A hook is told what happens to a rollout in which Ansible upgrades the hosts."""
+"""A hook gets notifications of a rollout in which Ansible upgrades the hosts."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_controller_that_is_killed_at_every_step_goes_on_where_it_was(site: Si
             120,
         )
         kill(process)
-        # Nothing of a controller's death reaches the host: the task ends there, and no one is told.
+        # Nothing of a controller's death reaches the host: the task ends there, and it is not reported.
         wait_for(lambda number=number: len(site.done("web1")) == number + 1 + number, f"web1 has ended {task}", 30)
     site.sleep(0.1)
     site.play("upgrade", version="v1")

@@ -16,7 +16,7 @@ SECRET = "not-to-be-seen"
 
 
 def drive(site: Site, *, watched: bool = True, **options: Any) -> str:
-    """Prepare a run and start it, with a token and as many words as Ansible has; return what was printed."""
+    """Prepare a run and start it, with a token and as many arguments as Ansible has; return what was printed."""
     given = {"version": "v1", "folder": str(site.folder / "composed"), **options}
     tasks = [
         {"convoy.upgrade.prepare_run": given},

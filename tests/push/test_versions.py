@@ -134,7 +134,7 @@ def test_a_host_that_failed_midway_goes_back_only_if_its_services_can(fleet: Sit
     assert fleet.record("web1")["state"] == "failed"
     shown = refused(fleet, "rollback", reason="it is slow")
     assert "1 of 4 hosts may not go to v1. web1 (v2): app of the role web: it can't go back from v2 to v1" in shown
-    # Who runs the fleet has the last word.
+    # The operator's rules take precedence.
     roles = {**ROLES, "web": {"plane": "dataplane", "services": [{"service": "app", "allow_downgrade": True}]}}
     fleet.inventory(roles, HOSTS)
     broken.unlink()

@@ -50,7 +50,7 @@ def ask(node: Node, command: str) -> str:
 
 
 def status(node: Node, server: str) -> str:
-    """Return HAProxy's word for a server."""
+    """Return HAProxy's status of a server."""
     rows = csv.DictReader(ask(node, "show stat").removeprefix("# ").splitlines())
     return next(row["status"] for row in rows if (row["pxname"], row["svname"]) == ("app", server))
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes whose kernel is told by a boot loader of the lab, as all of them have this machine's."""
+"""Nodes whose kernel is chosen by a boot loader of the lab, as all of them have this machine's."""
 
 from __future__ import annotations
 

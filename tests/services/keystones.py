@@ -125,7 +125,7 @@ class Keystones:
             node.wait(5000)
 
     def go_back(self) -> None:
-        """Let the database be one revision behind the installed release, with a table that the next one drops."""
+        """Let the database be one revision older than the installed release, with a table that the next one drops."""
         self.sql(
             "delete from alembic_version",
             "insert into alembic_version values ('27e647c0fad4')",

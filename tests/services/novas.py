@@ -15,7 +15,7 @@ PACKAGES = ("nova-compute", "nova-compute-kvm", "nova-common", "python3-nova")
 ALL_PACKAGES = ("nova-compute", "nova-conductor", "placement-api", "rabbitmq-server", "postgresql", "python3-psycopg2")
 PASSWORD = "secret-of-the-lab"
 
-# Nova's hypervisor of its own tests, which keeps what it is told in memory. What it has is reported every two seconds.
+# Nova's hypervisor of its own tests, which keeps what it is given in memory. What it has is reported every two seconds.
 _COMPUTE = "[DEFAULT]\ncompute_driver = fake.FakeDriver\nupdate_resources_interval = 2\n"
 
 # What nova.conf itself says goes before it.
@@ -104,7 +104,7 @@ class Novas:
         return False
 
     def logs(self, node: Node, text: str, seconds: float = 60) -> bool:
-        """Return whether the nova-compute that runs on a host logs a word."""
+        """Return whether the nova-compute that runs on a host logs a text."""
         process = node.run("systemctl", "show", "--property=MainPID", "--value", "nova-compute").stdout.strip()
         until = time.monotonic() + seconds
         while time.monotonic() < until:

@@ -35,7 +35,7 @@ WEB = ("web1", "web2", "web3")
 POSTGRESQL = ["postgresql-15", "postgresql-client-15"]
 REDIS = ["redis-server", "redis-tools"]
 
-# The operator's own service: a command that tells its version, and a log of what was done when.
+# The operator's own service: a command that prints its version, and a log of what was done when.
 SHOP = {
     "tasks/upgrade_tasks.yml": """\
 ---

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kernel_reboot on nodes that really reboot. What they say their kernel is, is told by a boot loader of the lab."""
+"""kernel_reboot on nodes that really reboot. The kernel that they report is chosen by a boot loader of the lab."""
 
 from __future__ import annotations
 

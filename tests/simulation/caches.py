@@ -123,7 +123,7 @@ def night(*, is_shared: bool) -> Iterator[None]:
     for one in _caches:
         one.cache_clear()
     gc.collect()
-    # What is still there stays there, so the next collection need not look at it.
+    # What is still there stays there, so the next collection need not scan it.
     gc.freeze()
     gc.disable()
     try:

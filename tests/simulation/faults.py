@@ -20,7 +20,7 @@ _NOTICED, _LONGEST_QUERY = 30, 60
 
 # Those that are named twice come twice as often.
 KINDS = ("kill", "kill", "stop", "stop", "lose", "lose", "lead", "cut", "clock", "clock", "freeze")
-# In so many nights, somebody is frozen for so long (seconds), once: sessions end meanwhile, and what was read before is too old then.
+# In so many nights, one process is frozen for so long (seconds), once: sessions end meanwhile, and what was read before is too old then.
 _WITH_FREEZE, _FROZEN = 0.15, (6.0, 40.0)
 
 
@@ -187,7 +187,7 @@ class Faults:
             while planner.process.is_alive and self._world.now < until:
                 self._world.wait(0.05)
             if planner.process.is_alive and newest < self._network.ledger().get("history_from", 1):
-                # Rollouts have begun and ended since, and the history no longer tells a restore from that.
+                # Rollouts have begun and ended since, and the history no longer distinguishes a restore from that.
                 self.count["overtaken"] += 1
                 planner.process.kill()
             elif planner.code != "went_back":

@@ -30,7 +30,7 @@ from .network import Adapter, HTTPClient, Network, networks
 from .world import Process, World
 
 _FAULTS, _SECONDS = 20.0, 60.0
-# So many faults before the end are told.
+# So many faults before the end are printed.
 _MOST_LINES = 40
 _CONTROLLERS, _PLANNERS, _NODES = 3, 2, 6
 CAP = 2

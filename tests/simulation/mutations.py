@@ -34,7 +34,7 @@ class Mutation:
     """A deliberate fault.
 
     :param file: below ``plugins/module_utils``, or in ``agent/``.
-    :param old: what stands there once, ``new`` what stands there instead.
+    :param old: text that is there once, ``new`` what replaces it.
     :param night: the module with the nights that are to find it.
     """
 

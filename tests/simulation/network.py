@@ -33,7 +33,7 @@ _CODES = (200, 403, 404, 409, 500)
 _REFUSALS = ("stale", "exist", "index check", "session check", "lock", "invalid session", "Permission denied")
 # A server keeps a request for so long while there is no leader (rpc_hold_timeout).
 _HELD = 7.0
-# So many characters of a refusal are told.
+# So many characters of a refusal are printed.
 _SHOWN = 200
 # No message is quicker (seconds).
 _LEAST = 0.0002
@@ -42,7 +42,7 @@ _OLD, _OLDEST = 1.0, 3.0
 
 
 class StateReading(Reading):
-    """What a process was told, without the JSON of it.
+    """What a process has read, without the JSON of it.
 
     :param found: the keys of that moment.
     """
@@ -64,7 +64,7 @@ class Line:
     :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
     :param lost_at: when a reply was lost last, because it was cut (seconds of the night).
     :param token: used instead of that of the process, if it is not empty.
-    :param readings: thread -> what it was told last of all that a planner needs. Threads of one process plan by what they have read themselves.
+    :param readings: thread -> what it has read last of all that a planner needs. Threads of one process plan by what they have read themselves.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Network:
         # Sentences on requests that no code of the product may send.
         self.malformed: list[str] = []
         self._readings = 0
-        # Prefix -> its blocking queries, and the index at which they were looked at last.
+        # Prefix -> its blocking queries, and the index at which they were checked last.
         self._blocked: dict[str, list[tuple[Blocked, Sent]]] = {}
         self._answered_at: dict[str, int] = {}
         self._held: list[Sent] = []
@@ -286,7 +286,7 @@ class Network:
             listener(step)
 
     def _state(self, before: State | None = None, write: Write | None = None) -> State:
-        """Return the keys as the judge has them; after a write, only what it names is looked at."""
+        """Return the keys as the judge has them; after a write, only what it names is read."""
         entries = self.server.keys.entries
         if before is None:
             return {key: _entry(one) for key, one in entries.items()}

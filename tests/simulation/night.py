@@ -44,7 +44,7 @@ from .world import Process, Thread, World
 
 _FAULTS = 12.0
 _SECONDS = 150.0
-# How long a hook may take to be told of the end.
+# How long the end may take to reach a hook.
 _UNTIL_SENT = 60.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
@@ -174,7 +174,7 @@ class Night:
         self._rules_of = _known(plan.kind.rules)
         self._actors: list[Actor] = []
         self._findings = Findings()
-        # Half of the nights have nodes that tell the truth, so that caps are judged by what hosts really do.
+        # Half of the nights have nodes that report the truth, so that caps are judged by what hosts really do.
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
         self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
         self._has_notifiers = world.chance.random() < _WITH_NOTIFIERS
@@ -269,7 +269,7 @@ class Night:
             if self._has_notifiers and f"notifier{n}" not in self._without:
                 others.append(self._actor(f"notifier{n}", be_notifier, self._hook, self._world))
         if self._has_notifiers:
-            # A notifier tells what happens after its first read.
+            # A notifier sends what happens after its first read.
             for actor in others:
                 if actor.name.startswith("notifier"):
                     actor.start()
@@ -293,7 +293,7 @@ class Night:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
 
     def _wait_for_hook(self, faults: Faults) -> None:
-        """Let time pass until the hook has been told of everything, or should have been."""
+        """Let time pass until the hook has got every event, or should have."""
         world = self._world
         until = world.now + _UNTIL_SENT
         while world.now < until and not self._has_failed() and not (self._is_notified() and not self._not_sent(faults)):
@@ -387,7 +387,7 @@ class Night:
 
 
 def _known(rules: Sequence[Rules]) -> Any:
-    """Return what tells the rules by the instructions in a ledger."""
+    """Return a function that returns the rules by the instructions in a ledger."""
 
     def key(instructions: Mapping[str, Any]) -> str:
         return json.dumps(parse(instructions).plain(), sort_keys=True)

@@ -62,5 +62,5 @@ def _cut(text: str) -> str:
 
 
 def kind_of(violation: str) -> str:
-    """Return a violation without its numbers and names, to tell whether another night fails in the same way."""
+    """Return a violation without its numbers and names, to see whether another night fails in the same way."""
     return re.sub(r"\[.*?\]|\(.*?\)|[a-z]*[0-9.]+", "", violation)

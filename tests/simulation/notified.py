@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notifiers in a simulated night, and what their hook has to have been told at its end."""
+"""Notifiers in a simulated night, and the events that their hook has to have got at its end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fire.replay import State
 
 from .world import World
 
-# What is told -> the events of the history that it may tell of. A budget pauses and resumes a rollout too.
+# What is sent -> the events of the history that it may be of. A budget pauses and resumes a rollout too.
 _SENT = {"begin": ("begin",), "pause": ("pause", "budget"), "resume": ("resume", "budget")}
 
 
 class Hook:
-    """Stands in the place of a hook, which would be another run of Ansible. It remembers what it was told.
+    """Stands in the place of a hook, which would be another run of Ansible. It keeps the events that it gets.
 
     :param events: the events, in order.
     """
@@ -39,12 +39,12 @@ class Hook:
 
     @property
     def has_sent_the_end(self) -> bool:
-        """Whether the last rollout was told to have come to its end."""
+        """Whether the end of the last rollout was sent."""
         names = [event["event"] for event in self.events if event["event"] in ("begin", "end")]
         return names[-1:] == ["end"]
 
     def problems(self, state: State, *, every: bool) -> Iterator[str]:
-        """Yield what was told that was not so, and what was not told.
+        """Yield what was sent that was not so, and what was not sent.
 
         :param state: the keys at the end of the night.
         :param every: whether some notifier was at work all the time.

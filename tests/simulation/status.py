@@ -34,13 +34,13 @@ _NEEDS = {"paused": "paused", "aborted": "aborted"}
 class StatusReader:
     """Reads the status again and again.
 
-    :param say: takes a sentence on what the status says and the keys do not.
+    :param say: takes a sentence on what the status shows and the keys do not.
     """
 
     def __init__(
         self, network: Network, rules_of: Callable[[Mapping[str, Any]], Rules | None], say: Callable[[str], None]
     ) -> None:
-        """Begin without a look."""
+        """Begin without a read."""
         self._network, self._rules_of, self._say = network, rules_of, say
         self.reads = 0
 

@@ -130,7 +130,7 @@ class Pair:
             assert self.real_index.setdefault(int(ours[1]), int(real[1])) == int(real[1]), key
 
     def session(self) -> None:
-        """Create, renew, look at or end a session in both."""
+        """Create, renew, read or end a session in both."""
         what = self.chance.choice(("create", "renew", "info", "destroy"))
         if what == "create" or not self.sessions:
             code, _headers, found = self.agent.kv.call(

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The network loses what it should lose, and the judge is told what a process was really told."""
+"""The network loses what it should lose, and the judge gets what a process has really read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Fixture:
         return self.network.send(self.port, "put", path, params or {}, json.dumps(body), "", 3.0)
 
     def last_reading(self) -> StateReading | None:
-        """Return what the current thread was told last."""
+        """Return what the current thread has read last."""
         return self.network.lines[self.port].readings.get(getcurrent())
 
 
@@ -62,7 +62,7 @@ def test_the_judge_records_which_keys_answered_a_read(params: dict[str, str], va
         one.ask("/v1/txn", [{"KV": {"Verb": "set", "Key": _LEDGER, "Value": "Mg=="}}])
         one.network.lose_leader()
         one.network.choose_leader()
-        # The new leader has not heard of the write yet.
+        # The new leader does not have the write yet.
         one.network.server.old_until = one.world.now + 1
         return one.ask("/v1/txn", _READ, params), one.last_reading()
 

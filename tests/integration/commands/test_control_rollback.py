@@ -182,7 +182,7 @@ def test_who_takes_a_rollout_back_and_why_is_in_the_ledger_and_the_history(
 
 
 def test_a_rollout_that_was_restarted_after_an_abort_can_be_rolled_back(store: Store, consul: RawKV) -> None:
-    # What the hosts run does not tell it: two that were left behind are older.
+    # The versions of the hosts do not show it: two that were not upgraded are older.
     seed(consul, ["compute2", "compute3"], "0")
     seed(consul, ["controller1", "compute1"], "1")
     make_pass(store, PassRequest("2", RULES))

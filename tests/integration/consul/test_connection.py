@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How Consul is reached, by options, group defaults and the environment, and what is said when it is not."""
+"""How Consul is reached, by options, group defaults and the environment, and the error when it is not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Consul that was put back to a former state: planners notice that."""
+"""A Consul that was put back to an earlier state: planners detect that."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_wait_detects_that_others_have_gone_on_since_a_restore(run: Runner, st
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
     live = run.start([plan(wait=True, wait_timeout=60)])
     live.wait_for("compute1 admitted")
-    # What stands there after a restore, once somebody else has written as many epochs as there were.
+    # What stands there after a restore, once another process has written as many epochs as there were.
     last = history(consul)[-1]
     consul.load(
         [

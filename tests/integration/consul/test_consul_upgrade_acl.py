@@ -228,7 +228,7 @@ def test_a_secret_that_could_not_be_written_is_not_lost_and_the_failure_says_wha
     run = Runner(tmp_path, guarded.environ, seen)
     file = tmp_path / "folder/token"
     given = acl("node", name="compute8", token_file=str(file))
-    # No file can be larger than that: to the module it is what a full disk is, and it tells that without a message.
+    # No file can be larger than that: to the module it is what a full disk is, and it reports that without a message.
     (tmp_path / "full").mkdir()
     (tmp_path / "full/sitecustomize.py").write_text(FULL_DISK)
     environ = {"CONSUL_HTTP_TOKEN": MASTER, "FULL_DISK": str(file)}

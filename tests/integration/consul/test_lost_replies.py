@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Transactions whose reply, or which themselves, are lost: nothing is written twice, and nothing is told twice."""
+"""Transactions whose reply, or which themselves, are lost: nothing is written twice, and nothing is recorded twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server that replays its log after a restart: nothing that anybody acts on is answered with old values."""
+"""A server that replays its log after a restart: nothing that a process acts on is answered with old values."""
 
 from __future__ import annotations
 

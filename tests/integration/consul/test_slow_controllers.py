@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A planner that reaches Consul slowly: it begins no rollout and admits no host, and says how slow it is."""
+"""A planner that reaches Consul slowly: it begins no rollout and admits no host, and reports how slow it is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""consul_health on a real agent, looked at without it."""
+"""consul_health on a real agent, whose answers are read without it."""
 
 from __future__ import annotations
 

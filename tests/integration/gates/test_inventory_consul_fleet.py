@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The inventory plugin consul_fleet: who is in it, with which groups and variables, and what is said when it can't be."""
+"""The inventory plugin consul_fleet: which hosts are in it, with which groups and variables, and its errors."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_a_consul_that_cannot_be_reached_is_an_answer_for_who_takes_it_for_one(r
     }
     assert played[2]["msg"] == [False]
     assert played[3]["failed"]
-    # ansible-core 2.19 and later tell the causes of an error too; the sentence is there once all the same.
+    # ansible-core 2.19 and later print the causes of an error too; the sentence is there once all the same.
     assert played[3]["msg"].count("can't be reached") == 1
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""consul_upgrade_host_report: check, apply, repeat, and what each word of a node does to the keys."""
+"""consul_upgrade_host_report: check, apply, repeat, and what each report of a node does to the keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two machines that report under one name: that is told, and gives neither of them nor any other host an admission."""
+"""Two machines that report under one name: that is reported, and gives neither of them nor any other host an admission."""
 
 from __future__ import annotations
 

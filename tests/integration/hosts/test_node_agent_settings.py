@@ -44,7 +44,7 @@ def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_
     node.start()
     wait_for(node.says("closed:"), "it waits")
     assert node.process is not None
-    # The run that reports it lasts until it is told to end.
+    # The run that reports it lasts until it is ended.
     (node.folder / "what").write_text("wait")
     node.write(puppet_gate_rle="compute")
     node.process.send_signal(signal.SIGHUP)

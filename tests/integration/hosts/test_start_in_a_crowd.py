@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Eight planners, an operator and slow nodes at once: no host starts behind a closed gate, under a hold, or over the cap.
+"""Eight planners, an operator and slow nodes at once: no host starts with a closed gate, under a hold, or over the cap.
 
 Every transaction is noted with its index and played back, so what is judged is what stood in Consul when a host started.
 """
@@ -56,7 +56,7 @@ _LATE = (
 
 @dataclass
 class Crowd:
-    """What was written, by Consul's index, and which hosts were told that they started."""
+    """What was written, by Consul's index, and which hosts started."""
 
     settings: Any
     writes: list[tuple[int, Any]] = field(default_factory=list)

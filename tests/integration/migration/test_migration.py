@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Migrating what JioCloud's own code wrote: where each key goes, what stands in the way, what is kept and for whom."""
+"""Migrating what JioCloud's own code wrote: where each key goes, what blocks it, what is kept and for whom."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_check_mode_shows_every_key_but_the_entry_of_the_history(store: Store, c
     after = consul.texts()
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
     assert {*changes, "upgrade/history/5"} == changed
-    # Once more, there is nothing to tell.
+    # Once more, there is nothing to report.
     assert migrated(store).net_changes() == []
     assert [one.key for one in migrated(store, dry=True, remove_legacy=True).net_changes()] == [
         one.key for one in migrated(store, remove_legacy=True).net_changes()
@@ -210,7 +210,7 @@ def test_old_keys_go_when_every_host_has_reported_through_convoy(store: Store, c
         write_report(store, HostReport(host, "v674", "upgraded"))
     outcome = migrated(store)
     assert (outcome.waiting, outcome.net_changes()) == (["compute6"], [])
-    # One that has nothing new to say is not heard.
+    # A report without anything new is ignored.
     assert "a report that changes nothing is not written" in outcome.summary(dry=False)[-1]
     write_report(store, HostReport("compute6", "v674", "upgraded"))
     # Somebody who still runs the old code is not done.

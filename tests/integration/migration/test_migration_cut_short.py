@@ -81,7 +81,7 @@ class Undisturbed(NamedTuple):
 
     :param keys: all that is in Consul after it.
     :param writes: how many transactions it took.
-    :param in_check_mode: what check mode told before.
+    :param in_check_mode: what check mode reported before.
     """
 
     keys: dict[str, tuple[str, int, str]]
@@ -93,7 +93,7 @@ _KNOWN: dict[int, Undisturbed] = {}
 
 
 def undisturbed(consul: RawKV, settings: Settings, keys: dict[str, str]) -> Undisturbed:
-    """Return what a migration that no one cuts short leaves behind, and write the keys again."""
+    """Return what a migration that no one cuts short results in, and write the keys again."""
     if len(keys) not in _KNOWN:
         fresh(consul, keys)
         in_check_mode = Migrator(Store(settings), **REMOVAL).run(dry=True)
@@ -190,7 +190,7 @@ def test_of_two_migrators_one_works_and_the_other_is_informed(agent: Agent, cons
 
 
 def _migrate_at(start: threading.Barrier, port: int, ends: list[str]) -> None:
-    """Migrate as soon as all others are about to, and tell how that ended."""
+    """Migrate as soon as all others are about to, and report how that ended."""
     start.wait()
     try:
         migrate(Settings(port=port), **REMOVAL)
@@ -313,7 +313,7 @@ def test_where_consul_stays_away_that_is_reported_and_the_next_run_goes_on(
         with pytest.raises(Unreachable, match="can't be reached"):
             Migrator(Store(Settings(port=lossy.port, timeout=0.3)), **REMOVAL).run()
 
-    # As the one of ansible-playbook, it can't tell Consul that its session is over, and is gone then.
+    # As the one of ansible-playbook, it can't end its session in Consul, and is gone then.
     assert forked(run) == 0
     assert consul.get("upgrade/schema") is None
     migrate(settings, **REMOVAL)
@@ -328,7 +328,7 @@ def test_nodes_that_report_meanwhile_are_not_lost(consul: RawKV, settings: Setti
     moved: list[str] = []
 
     def be_old_nodes() -> None:
-        """Report the next version as python-jiocloud did: the new key first, then away with the former one."""
+        """Report the next version as python-jiocloud did: the new key first, then away with the previous one."""
         for host in hosts:
             if over.is_set():
                 return

@@ -75,7 +75,7 @@ def test_all_blockers_are_reported_at_once_and_nothing_is_changed(store: Store, 
 
 def test_bytes_that_are_no_text_block_the_migration(store: Store, consul: RawKV) -> None:
     load(consul, legacy_reports(HOSTS[:2]))
-    # A name that is none either: Consul's transactions could not be told of it.
+    # A name that is none either: Consul's transactions could not contain it.
     assert consul.call("PUT", "kv/config_state/role/st%FFrage/enable_puppet", b"True")[0] == 200
     bad = ["current_version", "running_version/v673/compute1", "config_state/role/compute/enable_puppet"]
     for key in bad:
@@ -108,7 +108,7 @@ def test_a_blocker_that_appears_later_is_reported_with_what_was_done_before(
         answer = write(operations)
         if writes == at:
             consul.put("running_version/stray", "1")
-            # So that it is not over before it looks again.
+            # So that it is not over before it reads again.
             consul.put("running_version/v673/compute100", "1700000000")
         return answer
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""While the keys are migrated, nodes ask and are told the truth, everybody who looks sees the same fleet, planners are refused."""
+"""While the keys are migrated, nodes get right answers, all readers see the same fleet, and planners are refused."""
 
 from __future__ import annotations
 

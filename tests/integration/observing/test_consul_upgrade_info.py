@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""consul_upgrade_info: what it tells, that it writes nothing, and what it refuses."""
+"""consul_upgrade_info: what it returns, that it writes nothing, and what it refuses."""
 
 from __future__ import annotations
 

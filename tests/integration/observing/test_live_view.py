@@ -66,7 +66,7 @@ def wait_until_open(consul: RawKV, host: str) -> None:
 
 
 def lines_of(screen: str, *texts: str) -> list[str]:
-    """Return the lines that have all of these words."""
+    """Return the lines that have all of these texts."""
     return [line for line in screen.splitlines() if all(text in line for text in texts)]
 
 

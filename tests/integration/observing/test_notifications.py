@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A hook is told what happens to a rollout, by real runs of the playbooks and to a real server."""
+"""A hook gets notifications of a rollout, by real runs of the playbooks and to a real server."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def test_a_command_is_reported_by_the_playbook_that_gives_it_and_by_no_later_one
 
     paused = play("pause", reason="logins fail", by="ann", **given)
     assert paused.returncode == 0, paused.stdout
-    # What happened before anybody wanted to be told is not told.
+    # What happened before there was a hook is not sent.
     assert chat.names == ["pause"]
     control.resume(store, control.Command("", "bob", FLEET))
     aborted = play("abort", reason="enough", by="ann", **given)
     assert aborted.returncode == 0, aborted.stdout
-    # What happened while no one was at work to tell it comes first.
+    # What happened while no notifier was at work comes first.
     assert [one["text"] for one in chat.events[1:]] == [
         "The rollout to 2 was resumed by bob.",
         "The rollout to 2 was aborted by ann: enough; 0 of 3 hosts upgraded.",

@@ -300,7 +300,7 @@ def test_any_mark(site: Site, mark: bytes, call: tuple[str, dict[str, Any]]) -> 
 
 
 def _is_printable(value: bytes) -> bool:
-    """Return whether somebody may have written it by hand, as an approval may be."""
+    """Return whether an operator may have written it by hand, as an approval may be."""
     return any(32 < byte < 127 or byte > 127 for byte in value)
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instructions looked at in a pipeline: every mistake with its place, and no Consul anywhere."""
+"""Instructions checked in a pipeline: every mistake with its place, and no Consul anywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLEET = {"controller1": "controller", "compute1": "compute", "compute2": "comput
 
 
 def check(**options: object) -> Task:
-    """Return a task that looks at instructions."""
+    """Return a task that checks instructions."""
     return {CHECK: options}
 
 

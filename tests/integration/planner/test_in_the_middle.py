@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is said or changed in the middle of a rollout stays said: pauses, other stages, health that has to be proven."""
+"""What an operator commands or changes in the middle of a rollout stays in force: pauses, other stages, health that has to be proven."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_pause_outlasts_the_last_host(store: Store, consul: RawKV, run: Runner
     seed(consul, ["compute5"], current="2")
     assert go_on(store) == []
 
-    # Who waits is told what for.
+    # The reason why a host waits is reported.
     waited = run([plan(fleet=FLEET, wait=True, wait_timeout=1)], check=False)[0]
     assert "The wait timeout has passed" in waited["msg"]
     assert "paused by ann" in waited["msg"]

@@ -29,7 +29,7 @@ CAPS = {("controller",): 2, GROUP: 5, ("compute",): 4, ("web",): 3, ("controller
 
 
 def check(view: View) -> None:
-    """Count who is down: a host behind an open gate, or one that has started, until its report of version 2."""
+    """Count hosts that are down: those with an open gate, or one that has started, until its report of version 2."""
     if view.get("current_version") != "2":
         return
     assert view[f"{GATES}/global"] == "False"

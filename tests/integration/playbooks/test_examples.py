@@ -107,7 +107,7 @@ def test_every_example_runs_unchanged(
     assert tasks
     environ = {**WATCHED, "PWD": str(run.folder)}
     if plugin == "consul_upgrade_acl":
-        # There are no tokens where anybody may do everything.
+        # There are no tokens where every client may do everything.
         environ |= request.getfixturevalue("guarded_environ")
     before = BEFORE.get(plugin, lambda _roles: [])(roles)
     with living_nodes(Settings(port=agent.http_port), {**hosts, "web1": "web"}, "2.10"):

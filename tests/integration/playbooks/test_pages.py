@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages that tell what to type: their files are written, their commands typed, and they show what is really printed."""
+"""Pages with commands to type: their files are written, their commands typed, and they show what is really printed."""
 
 from __future__ import annotations
 

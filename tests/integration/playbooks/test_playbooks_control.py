@@ -144,7 +144,7 @@ def test_rollback_goes_to_the_end(play: Shipped, store: Store, consul: RawKV) ->
     upgrade(store, "controller1", "compute1")
     write_report(store, HostReport("compute2", "2", "started"))
     write_report(store, HostReport("compute2", "2", "failed", error="no disk"))
-    # As if the playbook had been cut short right after its first word: the same command goes on.
+    # As if the playbook had been cut short right after its first write: the same command goes on.
     control.roll_back(store, control.Command("logins fail", fleet=FLEET))
     with living_nodes(store.settings, {host: FLEET[host] for host in ("controller1", "compute1", "compute2")}, "1"):
         back = play("rollback", reason="logins fail", **MORE)

@@ -35,7 +35,7 @@ def roles(tmp_path: Path) -> Roles:
                 ---
                 # Of the file.
 
-                # Why it is said:
+                # Why it is reported:
                 - name: Say what web is
                   ansible.builtin.debug:
                     msg: "web is {{ web_name }} of {{ web_more }}"

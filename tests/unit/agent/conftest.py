@@ -30,7 +30,7 @@ def trusted() -> Iterator[Path]:
 
 @pytest.fixture
 def install(trusted: Path) -> Callable[..., Path]:
-    """Install a command: its shell script, and what its schema says."""
+    """Install a command: its shell script, and its schema."""
     folder = trusted / "commands.d"
     folder.mkdir(mode=0o755)
 

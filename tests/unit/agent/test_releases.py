@@ -211,7 +211,7 @@ def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
     ("found", "script", "reboots", "result", "text"),
     [
         ({"release": "r2", "state": "upgraded"}, "", False, TrialResult.ACTIVE, ""),
-        # Whether the upgrade succeeds does not count, only that the release can tell.
+        # Whether the upgrade succeeds does not count, only that the release can report it.
         ({"release": "r2", "state": "failed"}, "", False, TrialResult.ACTIVE, ""),
         (
             {"release": "r2", "state": "started"},

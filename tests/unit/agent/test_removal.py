@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node that is removed from the fleet, or loses the package of the agent, runs Puppet again as something else says."""
+"""A node that is removed from the fleet, or loses the package of the agent, runs Puppet again on its own schedule."""
 
 from __future__ import annotations
 

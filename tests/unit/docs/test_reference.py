@@ -30,7 +30,7 @@ PARTS = {match[1]: match[2] for match in re.finditer(r"^## ([^\n]+)\n(.*?)(?=^##
 
 
 def named(part: str) -> set[str]:
-    """Return what stands in backticks at the beginnings of the rows of a part's tables."""
+    """Return what is in backticks at the beginnings of the rows of a part's tables."""
     firsts = [row.split(" | ")[0] for row in PARTS[part].splitlines() if row.startswith("| ")]
     return {name for first in firsts for name in re.findall(r"`([^`]+)`", first)}
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """No code of plugins/ asks the machine for the time or for random bytes: a simulation could not replace them.
 
-ruff bans most names that do so. It can't tell a call with a time from one without, which takes the time of now.
+ruff bans most names that do so. It can't distinguish a call with a time from one without, which takes the time of now.
 """
 
 from __future__ import annotations

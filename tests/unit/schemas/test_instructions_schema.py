@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The schema of instructions says what the parser says: editors are no second opinion."""
+"""The schema of instructions accepts what the parser accepts: editors agree with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jsonschema import Draft7Validator
 SCHEMA = json.loads((ROOT / "schemas/instructions.json").read_text())
 VALIDATOR = Draft7Validator(SCHEMA)
 
-# What no schema can tell, in the words of the refusal.
+# What no schema can find, in the text of the refusal.
 BEYOND = (
     "a cycle, so none of these can begin",
     "disagrees with role_dependencies",
@@ -104,7 +104,7 @@ GOOD = some(
     optional_names=NONE | TEXTS | st.just([]),
 )
 
-# What somebody may write in the wrong place, and half of it is right in another one. No 5.0, as JSON takes it for 5.
+# What an operator may write in the wrong place, and half of it is right in another one. No 5.0, as JSON takes it for 5.
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     (None, True, False, -1, 0, 1, 2, 22, 1000, 1001, 1320, 1441, 1.5, 10**12, "", " ", "x", "a/b", "-1", "0", "00%", "5", "10%", "101%",
      "5%%", "15m", "0s", "1y", "9999d", "22:00", "7:5", "26:00", "24:01", "mon", "mo", "mon-", "mon-fri", "foo",
@@ -146,7 +146,7 @@ def mistaken(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def refusal_of(rules: dict[str, Any]) -> str:
-    """Return what the parser says against rules, nothing if it takes them."""
+    """Return the parser's error for rules, an empty text if it accepts them."""
     try:
         parse(rules)
     except UpgradeError as error:
@@ -155,7 +155,7 @@ def refusal_of(rules: dict[str, Any]) -> str:
 
 
 def fits(rules: dict[str, Any]) -> bool:
-    """Return what the schema says of them. Editors know no dates but as text."""
+    """Return whether the schema accepts them. Editors know no dates but as text."""
     return bool(VALIDATOR.is_valid(json.loads(json.dumps(rules, default=lambda at: at.isoformat()))))
 
 

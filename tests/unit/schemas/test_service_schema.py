@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The schema of ``meta/upgrade.yml`` says what the composer says of a service with such a file."""
+"""The schema of ``meta/upgrade.yml`` accepts what the composer accepts of a service with such a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = json.loads((ROOT / "schemas/upgrade.json").read_text())
 VALIDATOR = Draft7Validator(SCHEMA)
 STEPS = ("prepare", "stop", "upgrade", "start", "verify")
 
-# What no schema can tell, in the words of the refusal.
+# What no schema can find, in the text of the refusal.
 BEYOND = (
     "can't be compared",
     "does not exist",
@@ -53,7 +53,7 @@ CHECKPOINTS = {f"tasks/upgrade_to/{version}.yml": "- name: go\n  command: x\n" f
 
 
 def refusal(meta: Any) -> str:
-    """Return what the composer says against a service that has a task in every step, nothing if it takes it."""
+    """Return the composer's error for a service that has a task in every step, an empty text if it accepts it."""
     tasks = "".join(f"- name: {step}\n  command: x\n  tags: {step}\n" for step in STEPS)
     with tempfile.TemporaryDirectory() as folder:
         roles = Roles(Path(folder))

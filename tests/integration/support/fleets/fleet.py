@@ -57,7 +57,7 @@ def history(consul: RawKV, prefix: str = "") -> list[dict[str, Any]]:
 
 
 def opened(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the hosts that a history has opened by keys of their own, in its order."""
+    """Return the hosts that a history has admitted by keys of their own, in its order."""
     return [host for event in events if event["what"] == "open" for host in event["hosts"]]
 
 

@@ -27,7 +27,7 @@ BEGAN = 1428312345.67
 
 
 def legacy_reports(hosts: Sequence[str], version: str = "v673", prefix: str = "") -> dict[str, str]:
-    """Return what hosts said that they run, as ``update_own_info`` wrote it."""
+    """Return the versions that hosts reported, as ``update_own_info`` wrote it."""
     return {f"{prefix}running_version/{version}/{host}": f"{BEGAN + at:.2f}" for at, host in enumerate(hosts)}
 
 
@@ -37,7 +37,7 @@ def legacy_gates(gates: Mapping[str, str], prefix: str = "") -> dict[str, str]:
 
 
 def old_fleet(hosts: Sequence[str], *, version: str = "v674") -> dict[str, str]:
-    """Return the keys of a fleet in the middle of a rollout: two thirds run the former version, two hosts are paused.
+    """Return the keys of a fleet in the middle of a rollout: two thirds run the previous version, two hosts are paused.
 
     The rollout's gates are JSON, as ``DeploymentUpgrader`` wrote them; pauses, and that there is none, are words.
     """
@@ -62,7 +62,7 @@ def load(consul: RawKV, keys: Mapping[str, str]) -> None:
 
 
 def whole(consul: RawKV) -> dict[str, tuple[str, int, str]]:
-    """Return key -> value (as Consul tells it), flags and locking session of all that is in Consul."""
+    """Return key -> value (as Consul returns it), flags and locking session of all that is in Consul."""
     return {one["Key"]: (one["Value"] or "", one["Flags"], one.get("Session", "")) for one in consul.entries()}
 
 
@@ -115,7 +115,7 @@ def killed_at(settings: Settings, number: int, *, after: bool, **options: Any) -
 
 
 def forked(act: Callable[[], None]) -> int:
-    """Do something in a process of its own, which begins at once; return how that ended, as ``waitpid`` tells."""
+    """Do something in a process of its own, which begins at once; return how that ended, as ``waitpid`` returns it."""
     pid = os.fork()
     if pid == 0:
         code = 1

@@ -39,7 +39,7 @@ def put_old(
 
 
 def original_answer(consul: RawKV, host: str, role: str, prefix: str = "") -> bool:
-    """Return what ``check_puppet`` of python-jiocloud says: not paused in the old place, and not closed in the new one."""
+    """Return what ``check_puppet`` of python-jiocloud returns: not paused in the old place, and not closed in the new one."""
     folder = f"{prefix}{OLD}/enable_puppet/"
     found = {key[len(folder) :]: value for key, value in consul.texts(folder).items()}
     return old_answer(legacy_gates(consul, prefix), host, role) and old_answer(found, host, role)

@@ -26,7 +26,7 @@ EVERYWHERE = "config_state/enable_puppet/global"
 WAKE = f"upgrade/wake/{HOST}"
 RECORD = f"upgrade/hosts/{HOST}"
 
-# What stands for Ansible: it notes its call, and reports as an agent run does, unless it is told otherwise.
+# What stands for Ansible: it notes its call, and reports as an agent run does, unless it is instructed otherwise.
 PROGRAM = """\
 #!{python}
 import json, os, sys, time, urllib.request

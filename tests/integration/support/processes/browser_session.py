@@ -156,7 +156,7 @@ class BrowserSession:
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser has complained of since the page was opened: errors of scripts, and what a policy has kept from it."""
+        """What the browser has reported since the page was opened: errors of scripts, and what a policy has kept from it."""
         found = []
         for event in self.events:
             params = event.get("params", {})

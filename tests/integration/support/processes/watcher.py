@@ -122,7 +122,7 @@ class Timeline:
         return most
 
     def check_order(self, role: str, first: str) -> None:
-        """Make sure that no host of a role was opened before the last one of another was upgraded."""
+        """Make sure that no host of a role was admitted before the last one of another was upgraded."""
         last = max(self.ended[host] for host, its in self.roles.items() if its == first)
         early = [host for host, index in self.opened.items() if self.roles[host] == role and index < last]
         assert not early, f"opened before all of {first} were upgraded: {early}"

@@ -92,7 +92,7 @@ class Inventories:
         return self.read(self.write(**options), *arguments, environ=environ)
 
     def refusal(self, *arguments: Any, environ: Mapping[str, str] | None = None, **options: Any) -> str:
-        """Return what is said of an inventory file that can't be used."""
+        """Return the error of an inventory file that can't be used."""
         strict = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true", **(environ or {})}
         listed = self(*arguments, environ=strict, **options)
         assert listed.code != 0, listed

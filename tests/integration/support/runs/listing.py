@@ -9,7 +9,7 @@ from typing import Any
 
 
 def unmarked(found: Any) -> Any:
-    """Return data without the marks by which ansible-inventory tells what is not to be evaluated."""
+    """Return data without the marks by which ansible-inventory shows what is not to be evaluated."""
     if isinstance(found, dict):
         return (
             found["__ansible_unsafe"]

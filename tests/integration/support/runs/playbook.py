@@ -92,7 +92,7 @@ class Live:
         return "".join(self._lines)
 
     def wait_for(self, *texts: str, seconds: float = 30) -> None:
-        """Return as soon as it has printed one of these words."""
+        """Return as soon as it has printed one of these texts."""
         with self._changed:
             found = self._changed.wait_for(lambda: any(one in self.stdout for one in texts), seconds)
         assert found, f"none of {texts} within {seconds} s in:\n{self.stdout}"
@@ -195,7 +195,7 @@ class Runner:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20, what: str = "it") -> None:
-    """Return as soon as the condition holds, for things that can't tell of themselves when they are there."""
+    """Return as soon as the condition holds, for conditions of which no event is sent."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"{what} did not come within {seconds} s"

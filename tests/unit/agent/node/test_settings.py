@@ -148,7 +148,7 @@ def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None
 def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float, used: float, tmp_path: Path) -> None:
     settings = read_settings(write(tmp_path, {**GOOD, "upgrade_consul_timeout": given}))
     assert settings.connection.timeout == used
-    # Agent runs wait as long as they were told to.
+    # Agent runs wait as long as they are set to.
     assert settings.data["upgrade_consul_timeout"] == given
 
 
@@ -204,7 +204,7 @@ def test_the_last_good_settings_are_kept_for_root_alone(tmp_path: Path, monkeypa
 
 
 def test_each_settings_file_has_last_good_settings_of_its_own(tmp_path: Path) -> None:
-    # Otherwise a host would be reported under the name of another one, whose settings somebody only checked.
+    # Otherwise a host would be reported under the name of another one, whose settings an operator only checked.
     draft = str(tmp_path / "draft.json")
     assert len({last_good(FILE), last_good(draft), last_good(str(tmp_path / "other.json"))}) == 3
     assert last_good(draft) == last_good(f"{tmp_path}/x/../draft.json")

@@ -22,7 +22,7 @@ LOCKED = (
 
 
 class Commands:
-    """Commands and how they end: the first word that fits one of the keys decides, each answer is used once, the last again and again."""
+    """Commands and how they end: the first argument that fits one of the keys decides, each answer is used once, the last again and again."""
 
     def __init__(self, **answers: Sequence[tuple[int | None, str]]) -> None:
         self.answers = {name.replace("_", "-"): list(found) for name, found in answers.items()}

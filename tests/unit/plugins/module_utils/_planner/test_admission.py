@@ -184,7 +184,7 @@ def test_a_host_without_the_tasks_of_its_services_is_not_admitted_and_is_waited_
         site.records[host] = HostRecord(OLD, UPGRADED, services=services)
     plan = site.plan({"role_order": {"web": "compute"}})
 
-    # compute5 never told which tasks it has.
+    # compute5 never reported which tasks it has.
     assert [one.host for one in plan.admissions] == ["compute1", "compute4"]
     # A role's gate would admit the others too.
     assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute4"))

@@ -35,7 +35,7 @@ BEGUN = (
     compare_and_put("cloud/upgrade/hold/", "", 0),
     put("cloud/current_version", "2.0"),
     WIPED,
-    # The time of the snapshot, at least 1, tells nodes that a rollout closed it.
+    # The time of the snapshot, at least 1, shows nodes that a rollout closed it.
     put(f"{GATES}global", "False", 1),
     remove_tree("cloud/upgrade/once/"),
     remove_tree("cloud/upgrade/health/"),

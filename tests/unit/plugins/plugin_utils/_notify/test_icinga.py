@@ -82,7 +82,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
 
 
 def downtimes(settings: Mapping[str, Any]) -> list[tuple[str, str, str]] | None:
-    """Return host, service and author of all downtimes, as Icinga itself tells them; None if it does not answer."""
+    """Return host, service and author of all downtimes, as Icinga itself returns them; None if it does not answer."""
     try:
         url = f"{settings['url']}/v1/objects/downtimes"
         answer = requests.get(url, auth=("root", _PASSWORD), verify=settings["ca_path"], timeout=5)

@@ -103,7 +103,7 @@ def elsewhere(place: Alertmanager, **changes: Any) -> Alertmanager:
 
 
 def silenced(place: Alertmanager) -> dict[str, dict[str, Any]]:
-    """Return host -> its active silence, as Alertmanager itself tells it."""
+    """Return host -> its active silence, as Alertmanager itself returns it."""
     with urllib.request.urlopen(f"{place.address.url}/api/v2/silences", timeout=5) as answer:
         found = json.load(answer)
     active = [one for one in found if one["createdBy"] == place.author and one["status"]["state"] == "active"]

@@ -37,7 +37,7 @@ EVENT = {
 
 
 class Server:
-    """A web server that keeps what it gets, and answers what it is told to."""
+    """A web server that keeps what it gets, and answers as it is set."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []

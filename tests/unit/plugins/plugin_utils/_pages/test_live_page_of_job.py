@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of the live page while a job is under way: the words of jobs, its command, and the output of each host."""
+"""The files of the live page while a job is under way: the terms of jobs, its command, and the output of each host."""
 
 from __future__ import annotations
 

@@ -76,5 +76,5 @@ def test_an_outage_of_consul_ends_a_wait_that_has_begun_only_at_the_deadline(clo
     assert when_free(lambda: next(answers), clock.seconds + 600, printed.append) == {"a": 1}
     waits = "The job a-1 is under way. This run waits for its end."
     assert printed == [waits, "Consul can't be reached. This run goes on waiting.", waits]
-    # Before anything waits, it is a mistake to be told at once.
+    # Before anything waits, it is a mistake, reported at once.
     assert when_free(lambda: down, clock.seconds + 600, printed.append) == down

@@ -16,7 +16,7 @@ RULES = {"rolling_rules": {"global": 1}}
 
 
 def result(index: int, *opened: str, **more: Any) -> dict[str, Any]:
-    """Return a result of the module that opened some hosts."""
+    """Return a result of the module that admitted some hosts."""
     hosts = {
         host: {"role": "web", "state": "upgrading", "reason": "admitted", "outside": False} for host in ("web1", "web2")
     }
