@@ -125,4 +125,4 @@ def test_no_reader_gets_what_is_over(restarted: Agent) -> None:
     assert b"True" in by_default
     for name, (_read, expected) in READERS.items():
         assert answers[name], f"{name} was never answered"
-        assert all(one == expected for one in answers[name]), f"{name} was told {answers[name]}"
+        assert all(one == expected for one in answers[name]), f"{name} got {answers[name]}"

@@ -74,7 +74,7 @@ class Watchers:
     def _see(self, who: str, found: Mapping[str, object], right: Mapping[str, object]) -> None:
         bad = {host: value for host, value in found.items() if value != right[host]}
         if bad:
-            self.wrong.append(f"{who} is told {bad}")
+            self.wrong.append(f"{who} reads {bad}")
 
     def _one(self, store: Store) -> None:
         host = random.choice(list(HOSTS))
