@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_
     check_roles,
     fleet_of,
     pushed_roles,
+    roles_of_plane,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
@@ -41,6 +43,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     resumed_lines,
     roles_with_post_upgrade,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.planes import PLANES
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import HOST_VARIABLE
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 
@@ -50,6 +53,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "version": {"type": "str", "default": ""},
     "upgrade_roles": {"type": "dict", "default": {}},
     "restart": {"type": "bool", "default": False},
+    "by": {"type": "str", "default": ""},
     "replace": {"type": "str", "default": ""},
     "rollback": {"type": "bool", "default": False},
     "once": {"type": "bool", "default": False},
@@ -106,7 +110,7 @@ class ActionModule(ControllerAction):
                 "Check upgrade_consul_kv_prefix, and give the inventory with -i.",
             )
         if not has_services:
-            return {"pushes": False}
+            return {"pushes": False, "rollout": _rollout(options, {})}
         if self._task.check_mode:
             self._say(composition_lines(composition))
         request = self._request(options, plan, composition)
@@ -114,15 +118,10 @@ class ActionModule(ControllerAction):
         if options["once"] or not options["wait"]:
             # All hosts upgrade themselves, as once and wait=false are refused otherwise.
             check_allowed(request)
-            after = roles_with_post_upgrade(composition)
-            return {
-                "pushes": False,
-                "role_order": composition["role_order"],
-                "roles_with_post_upgrade": sorted(after),
-                "services": services_of(composition),
-            }
+            return {"pushes": False, "rollout": _rollout(options, composition)}
         kept = self._keep(request, composition)
-        return {**kept, "changed": composition["changed"], "diff": composition["diff"]}
+        rollout = _rollout(options, composition)
+        return {**kept, "rollout": rollout, "changed": composition["changed"], "diff": composition["diff"]}
 
     def _planned(self, args: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan, on request once no other job or rollout is under way."""
@@ -207,6 +206,31 @@ class ActionModule(ControllerAction):
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._display.display(line)
+
+
+def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``consul_upgrade_plan`` with which the run begins or continues the rollout. None stands for an option without a value.
+
+    :param composition: empty for a fleet without services.
+    """
+    roles = options["upgrade_roles"]
+    parts = {"role": [options["role"]], **{plane: roles_of_plane(roles, plane) for plane in PLANES}}
+    limit = list(options["limit"])
+    if options["part"] in parts:
+        limit.append(f"&~({'|'.join(map(re.escape, parts[options['part']]))})$")
+    return {
+        **{name: options[name] for name in ("version", "restart", "by", "rollback", "wait_for_other")},
+        "replace": options["replace"] or None,
+        "instructions": options["instructions"] or None,
+        "instructions_file": options["instructions_file"],
+        "limit": limit or None,
+        "role_order": composition.get("role_order"),
+        "services": services_of(composition) if composition else None,
+        "roles_with_post_upgrade": sorted(roles_with_post_upgrade(composition)) if composition else None,
+        "wait": options["wait"] and not options["once"],
+        "hand_over": not options["wait"],
+        "wait_timeout": int(options["wait_timeout"]),
+    }
 
 
 def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], *, pushes: bool) -> None:

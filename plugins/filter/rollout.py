@@ -32,7 +32,6 @@ class FilterModule:
         return {
             "fleet": _raising(inventory_roles.fleet_of),
             "plane_order": _raising(inventory_roles.plane_order),
-            "roles_of_plane": _raising(inventory_roles.roles_of_plane),
             "composition_text": status_text.composition_lines,
             "mistakes_text": status_text.mistake_lines,
         }

@@ -49,6 +49,11 @@ options:
       - As O(convoy.upgrade.consul_upgrade_plan#module:restart).
     type: bool
     default: false
+  by:
+    description:
+      - As O(convoy.upgrade.consul_upgrade_plan#module:by).
+    type: str
+    default: ""
   replace:
     description:
       - As O(convoy.upgrade.consul_upgrade_plan#module:replace). Empty for none.
@@ -155,18 +160,62 @@ pushes:
   description: Whether Ansible upgrades hosts of the fleet. All other values are returned only then.
   returned: success
   type: bool
+rollout:
+  description:
+    - Options of M(convoy.upgrade.consul_upgrade_plan) with which the run begins or continues the rollout. Null for an option that is left out.
+  returned: with O(state=prepared)
+  type: dict
+  contains:
+    version:
+      description: Version that the fleet moves to.
+      type: str
+    restart:
+      description: As O(restart).
+      type: bool
+    by:
+      description: As O(by).
+      type: str
+    replace:
+      description: As O(replace).
+      type: str
+    rollback:
+      description: As O(rollback).
+      type: bool
+    instructions:
+      description: As O(instructions).
+      type: dict
+    instructions_file:
+      description: As O(instructions_file).
+      type: str
+    limit:
+      description: As O(limit), and the roles of O(part).
+      type: list
+      elements: str
+    role_order:
+      description: Order of the roles, from planes and from what services require. Null for a fleet without services.
+      type: dict
+    services:
+      description: For roles whose hosts run the tasks of services themselves, the ID of these tasks. Null for a fleet without services.
+      type: dict
+    roles_with_post_upgrade:
+      description: Roles whose hosts have post-upgrade tasks. Null for a fleet without services.
+      type: list
+      elements: str
+    wait:
+      description: Whether the run waits until the rollout ends.
+      type: bool
+    hand_over:
+      description: Whether planner services carry the rollout.
+      type: bool
+    wait_timeout:
+      description: As O(wait_timeout).
+      type: int
+    wait_for_other:
+      description: As O(wait_for_other).
+      type: bool
 role_order:
   description: Order of the roles, from planes and from what services require.
-  returned: if a role has services
-  type: dict
-roles_with_post_upgrade:
-  description: Roles whose hosts have post-upgrade tasks.
-  returned: if a role has services, and RV(pushes) is false
-  type: list
-  elements: str
-services:
-  description: For roles whose hosts run the tasks of services themselves, the ID of these tasks.
-  returned: if a role has services, and RV(pushes) is false
+  returned: if RV(pushes) is true
   type: dict
 version:
   description: Version that the fleet moves to.

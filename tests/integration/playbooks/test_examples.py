@@ -26,7 +26,6 @@ FILTERS = (
     "fleet",
     "mistakes_text",
     "newest_kernel",
-    "roles_of_plane",
     "plane_order",
 )
 PLUGINS = [
