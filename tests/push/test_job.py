@@ -184,6 +184,28 @@ def test_check_mode_runs_the_tasks_in_check_mode_and_begins_nothing(fleet: Site)
     assert fleet.consul.tree("upgrade/") == {}
 
 
+@pytest.mark.thorough
+def test_a_task_that_fails_in_check_mode_names_the_command_as_it_was_given(fleet: Site) -> None:
+    (fleet.folder / "restart.yml").write_text("---\n- ansible.builtin.fail:\n    msg: no disk\n")
+    shown = " ".join(
+        fleet.play("command", "--check", run_tasks="restart.yml", only="web[0:2]", instructions=RULES, code=2).split()
+    )
+    again = shown.rpartition("Next: ")[2]
+    assert all(one in again for one in ("--check", '"run_tasks": "restart.yml"', '"only": "web[0:2]"'))
+    assert "job=" not in again
+    assert fleet.consul.tree("upgrade/") == {}
+
+
+@pytest.mark.thorough
+def test_the_tasks_may_be_those_of_a_role(fleet: Site) -> None:
+    tasks = fleet.folder / "own/restart/tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "main.yml").write_text((fleet.folder / "restart.yml").read_text())
+    fleet.play("command", run_tasks="restart", upgrade_roles_path=[str(fleet.folder / "own")], instructions=RULES)
+    assert {host: fleet.done(host) for host in ("db1", *WEB)} == {host: ["restart"] for host in ("db1", *WEB)}
+    assert record(fleet, "web1")["state"] == "done"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
