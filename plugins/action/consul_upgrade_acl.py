@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Create ACL policies and tokens from the controller, and write the token to a file on its host without showing it."""
+"""Create ACL policies and tokens from the control node, and write the token to a file on its host without showing it."""
 
 from __future__ import annotations
 

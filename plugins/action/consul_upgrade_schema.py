@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Migrate the keys from the controller, which finds the steps by their file names."""
+"""Migrate the keys from the control node, which finds the steps by their file names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read the package sources of a version from Consul on the controller, and let the module write them on the host."""
+"""Read the package sources of a version from Consul on the control node, and let the module write them on the host."""
 
 from __future__ import annotations
 

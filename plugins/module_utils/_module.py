@@ -33,7 +33,7 @@ CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
 }
 # The fleet. Actions turn upgrade_roles into the other one before a module gets them.
 FLEET_OPTIONS: dict[str, dict[str, Any]] = {"fleet": {"type": "dict"}, "upgrade_roles": {"type": "dict"}}
-# For actions on the controller. They check types only: read_settings checks the values, and names the source of a bad one.
+# For actions on the control node. They check types only: read_settings checks the values, and names the source of a bad one.
 ACTION_CONNECTION_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"type": spec["type"]} for name, spec in CONNECTION_OPTIONS.items()},
     "kv_prefix": {"type": "str", "default": ""},

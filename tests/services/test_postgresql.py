@@ -158,7 +158,7 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
             {"postgresql_user": "nobody"},
             "db1: the user nobody can't query the cluster on port 5432: psql: error:",
         ),
-        ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the controller."),
+        ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the control node."),
         (
             "verify",
             {"postgresql_verify_queries": [{"database": "shop", "query": "SELECT count(*) = 7 FROM accounts"}]},

@@ -80,7 +80,7 @@ def test_a_template_that_cannot_be_rendered_is_refused_before_anything_is_touche
     files = [{"src": "nowhere.j2", "dest": LIST}]
     shown = one_line(run(steps, "v1", "validate", code=2, repositories_files=files))
     assert f"web1: {LIST} can't be rendered for v1 from the template nowhere.j2 (repositories_files): " in shown
-    assert "The template must be on the controller, with the version as '{{ version }}'." in shown
+    assert "The template must be on the control node, with the version as '{{ version }}'." in shown
     (tmp_path / "broken.j2").write_text("deb {{ mirror_of_the_fleet }}/{{ version }} ./\n")
     files = [{"src": str(tmp_path / "broken.j2"), "dest": LIST}]
     shown = one_line(run(steps, "v1", "validate", code=2, repositories_files=files))

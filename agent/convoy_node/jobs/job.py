@@ -18,7 +18,7 @@ from .refusals import Refused
 
 # No job may last longer, so that nodes need not remember for longer which ones they have run.
 MOST_SECONDS = 31 * 86400
-# How far the clock of a node may be behind that of the controller that began the job (seconds).
+# How far the clock of a node may be behind that of the control node that began the job (seconds).
 CLOCK_SKEW = 3600
 _MOST_BYTES = 65536
 

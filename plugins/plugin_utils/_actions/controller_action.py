@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all actions that run on the controller share: their options, the fleet of the inventory, and a failure in place of an exception."""
+"""What all actions that run on the control node share: their options, the fleet of the inventory, and a failure in place of an exception."""
 
 from __future__ import annotations
 

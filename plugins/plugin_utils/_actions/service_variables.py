@@ -38,7 +38,7 @@ _LARGE = ("hostvars", "groups", "vars", "ansible_facts")
 _OWN_OF_HOST = frozenset(
     ("inventory_hostname", "inventory_hostname_short", "omit", "environment", "role_name", "role_path")
 )
-# What means something else on the host, where the inventory and the files of the controller are not.
+# What means something else on the host, where the inventory and the files of the control node are not.
 _ONLY_HERE = frozenset(
     (
         *_LARGE[:3],

@@ -142,7 +142,7 @@ class Migrator:
         where = f"below {settings.kv_prefix}" if settings.kv_prefix else "and no kv_prefix is given"
         return (
             f"Nothing of a fleet was found: Consul at {settings.url}, {where}, has no report, gate, record, ledger or version. Check "
-            "that this is the Consul of the fleet as seen from the controller, and that kv_prefix is right."
+            "that this is the Consul of the fleet as seen from the control node, and that kv_prefix is right."
         )
 
     def _begun(self, status: MigrationStatus, ahead: Sequence[MigrationStep], *, removes: bool) -> Migration:
