@@ -47,7 +47,14 @@ class Rules:
     @property
     def given(self) -> dict[str, Any]:
         """The instructions as an operator gives them in the middle: what other rules have besides is ended on purpose."""
-        return {"freezes": [], "windows": [], "failure_rules": {}, **self.instructions}
+        found = {"freezes": [], "windows": [], "failure_rules": {}, **self.instructions}
+        ended = {"global": None, "fleet": None, "roles": {}}
+        none: dict[str, dict[str, Any]] = {
+            "rolling_rules": ended,
+            "failure_rules": ended,
+            "health": {"soak": None, "progress_deadline": None, "consul_checks": []},
+        }
+        return {**found, **{key: {**none[key], **found[key]} for key in none if found.get(key)}}
 
 
 CAPS = Rules(

@@ -26,7 +26,6 @@ _EMPTY = {
 }
 # Keys with rules of their own, each of which is given again or removed by itself.
 _WITH_RULES = ("rolling_rules", "failure_rules", "health")
-_ROLES = "roles"
 
 
 def named_in(given: Mapping[str, Any]) -> set[str]:
@@ -37,7 +36,7 @@ def named_in(given: Mapping[str, Any]) -> set[str]:
 def refuse_left_out(
     stored: Mapping[str, Any], given: Mapping[str, Any], version: str, key: str, more: Collection[str] = ()
 ) -> None:
-    """Raise an error if new instructions leave out rules of a rollout that has not ended, also caps and budgets of single roles.
+    """Raise an error if new instructions leave out rules of a rollout that has not ended, also single caps and budgets.
 
     :param stored: the current rules.
     :param given: the new instructions.
@@ -49,22 +48,17 @@ def refuse_left_out(
     named = named_in(given) | {*more}
     current = [name_of(name) for name, value in stored.items() if value and name in KEYS]
     missing = [name for name in current if name not in named]
-    of_roles = []
     for name in _WITH_RULES:
         missing += _left_out(stored.get(name), given.get(name), name)
-        of_roles += _left_out(_roles_of(stored.get(name)), _roles_of(given.get(name)), f"{name}.{_ROLES}")
-    if not (missing or of_roles):
+    if not missing:
         return
-    empty = [f"{name}: {_EMPTY.get(name, '{}')}" for name in missing]
-    remove = f" To remove the missing ones, give empty values: {', '.join(empty)}." if empty else ""
-    missing += of_roles
-    if of_roles:
-        remove += " Give each role again, or remove all roles of a rule: roles: {}."
+    empty = ", ".join(f"{name}: {_EMPTY.get(name, '{}')}" for name in missing)
     raise UpgradeError(
         "rules_left_out",
         f"instructions: {listing(missing, len(KEYS))} {'is' if len(missing) == 1 else 'are'} missing, but the rollout to "
         f"{version} has {'it' if len(missing) == 1 else 'them'} in {key}. Instructions replace all rules of the rollout, so "
-        f"nothing is changed. Give all rules again; the current ones are {truncate_middle(_text(stored), _MOST_RULES)}.{remove}",
+        f"nothing is changed. Give all rules again; the current ones are {truncate_middle(_text(stored), _MOST_RULES)}. "
+        f"To remove the missing ones, give empty values: {empty}.",
         missing=missing,
         instructions=dict(stored),
     )
@@ -76,10 +70,6 @@ def _left_out(stored: object, given: object, place: str) -> list[str]:
         return []
     # A cap of 0 is stored too.
     return [f"{place}.{name}" for name in stored if name not in given]
-
-
-def _roles_of(rules: object) -> object:
-    return rules.get(_ROLES) if isinstance(rules, Mapping) else None
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -74,9 +74,7 @@ HEALTH = {"health": {"soak": 5, "progress_deadline": 60, "consul_checks": ["ok"]
             CAPS,
             ["rolling_rules.fleet", "rolling_rules.complete_sets", "rolling_rules.roles"],
         ),
-        ({"rolling_rules": {**CAPS["rolling_rules"], "roles": {"db": 1}}}, CAPS, ["rolling_rules.roles.web"]),
         ({"failure_rules": {"fleet": 3}}, BUDGETS, ["failure_rules.global", "failure_rules.roles"]),
-        ({"failure_rules": {"global": 1, "fleet": 9, "roles": {"web": 1}}}, BUDGETS, ["failure_rules.roles.db"]),
         ({"health": {"soak": 5}}, HEALTH, ["health.progress_deadline", "health.consul_checks"]),
     ],
 )
