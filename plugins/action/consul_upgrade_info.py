@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_info import SPEC, act
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import host_lines, status_lines
@@ -39,14 +40,16 @@ class ActionModule(ModuleAction):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the state of the fleet."""
         result: dict[str, Any] = ActionBase.run(self, tmp, task_vars)
-        try:
-            found = {**result, **self.call(self.given(task_vars), task_vars)}
-        except UpgradeError as error:
-            return {**result, "changed": False, **error.as_result()}
-        if is_started():
-            # A table that follows is not newer than the lines of the view above it, and a run does not end before its view.
-            with contextlib.suppress(UpgradeError):
-                ask(WaitUntilShown(int(found.get("index") or 0), _LONGEST_WAIT))
+
+        def act() -> dict[str, Any]:
+            found = self.call(self.given(task_vars), task_vars)
+            if is_started():
+                # A table that follows is not newer than the lines of the view above it, and a run does not end before its view.
+                with contextlib.suppress(UpgradeError):
+                    ask(WaitUntilShown(int(found.get("index") or 0), _LONGEST_WAIT))
+            return found
+
+        found = task_result(result, act)
         # A table comes after the lines of the view above it.
         self.show(found)
         return found

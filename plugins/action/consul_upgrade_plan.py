@@ -28,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
     read_sources,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.plan_text import plan_lines
@@ -58,30 +59,31 @@ class ActionModule(ModuleAction):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Make one pass, or with ``wait`` passes until the end of the rollout."""
         result: dict[str, Any] = ActionBase.run(self, tmp, task_vars)
+        return task_result(result, lambda: self._plan(task_vars))
+
+    def _plan(self, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the result of one pass, or with ``wait`` of the wait."""
         began = runtime.monotonic()
-        try:
-            options = _with_job_id(self.given(task_vars))
-            wait = options.pop("wait", None)
-            hands_over = boolean(options.get("hand_over") or False, strict=False)
-            if not boolean(wait or False, strict=False) or self._task.check_mode or hands_over:
-                # The module gets all options, so that its errors name the options.
-                return {**result, **self._make_one(options if wait is None else {**options, "wait": wait}, task_vars)}
-            params = self.checked_here(options, task_vars)
-            deadline = began + _seconds(options.get("wait_timeout"))
+        options = _with_job_id(self.given(task_vars))
+        wait = options.pop("wait", None)
+        hands_over = boolean(options.get("hand_over") or False, strict=False)
+        if not boolean(wait or False, strict=False) or self._task.check_mode or hands_over:
+            # The module gets all options, so that its errors name the options.
+            return self._make_one(options if wait is None else {**options, "wait": wait}, task_vars)
+        params = self.checked_here(options, task_vars)
+        deadline = began + _seconds(options.get("wait_timeout"))
 
-            def attempt() -> dict[str, Any]:
-                passes = self._passes(options, params, task_vars)
-                try:
-                    wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
-                    return wait_for.until(deadline)
-                finally:
-                    passes.close()
+        def attempt() -> dict[str, Any]:
+            passes = self._passes(options, params, task_vars)
+            try:
+                wait_for = RolloutWait(passes, self._say, _is_shown, lambda *first: self._follow(options, *first))
+                return wait_for.until(deadline)
+            finally:
+                passes.close()
 
-            waits = boolean(options.get("wait_for_other") or False, strict=False)
-            waited = when_free(attempt, deadline, lambda line: self._say([line])) if waits else attempt()
-        except UpgradeError as error:
-            return {**result, "changed": False, **error.as_result()}
-        return {**result, **(waited if params is None else self.as_module_result(waited, params))}
+        waits = boolean(options.get("wait_for_other") or False, strict=False)
+        waited = when_free(attempt, deadline, lambda line: self._say([line])) if waits else attempt()
+        return waited if params is None else self.as_module_result(waited, params)
 
     def _make_one(self, options: Mapping[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Make one pass."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.text_file import read_text, write_atomically
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_rollout_report import SPEC, act
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_files import report_files
 
 
@@ -27,10 +27,7 @@ class ActionModule(ModuleAction):
         if "report" not in read:
             return read
         result = {name: value for name, value in read.items() if name not in ("report", "folder")}
-        try:
-            return {**result, **self._write(report_files(read["report"], read["folder"]))}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+        return task_result(result, lambda: self._write(report_files(read["report"], read["folder"])))
 
     def _write(self, files: dict[str, str]) -> dict[str, Any]:
         before = {path: read_text(path, "folder") for path in files}

@@ -9,11 +9,11 @@ import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.version_sources import read_sources
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
@@ -34,10 +34,13 @@ class ActionModule(ActionBase):
         )
         # The module needs no connection to Consul.
         given = {name: options[name] for name in ("folder", "state_file") if options[name] is not None}
-        if options["version"] is not None:
-            try:
+
+        def act() -> dict[str, Any]:
+            if options["version"] is not None:
                 given["files"] = read_sources(Store(read_settings(options.get, os.environ)), options["version"])
-            except UpgradeError as error:
-                return {**result, "changed": False, **error.as_result()}
-        result.update(self._execute_module("convoy.upgrade.node_sources", module_args=given, task_vars=task_vars or {}))
-        return result
+            found: dict[str, Any] = self._execute_module(
+                "convoy.upgrade.node_sources", module_args=given, task_vars=task_vars or {}
+            )
+            return found
+
+        return task_result(result, act)

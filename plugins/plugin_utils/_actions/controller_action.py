@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all actions that run on the control node share: their options, the fleet of the inventory, and a failure in place of an exception."""
+"""What all actions that run on the control node share: their options, and the fleet of the inventory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._fleet.host_patterns import with_inventory_groups
 from .._compose.inventory_roles import fleet_of, plane_order
 from .._run.output import print_each_line_at_once
+from .task_result import task_result
 
 # Ansible imports actions in its main process, which prints what they display while they run.
 print_each_line_at_once()
@@ -42,12 +43,14 @@ class ControllerAction(ActionBase):
         """Check the options, and return the result of :meth:`act` or its failure."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(self.OPTIONS)
-        try:
+        given = task_vars or {}
+
+        def act() -> dict[str, Any]:
             if "fleet" in self.OPTIONS and options.get(ROLES) is not None:
-                options |= fleet_options(options, task_vars or {}, self.OPTIONS)
-            return {**result, "changed": False, **self.act(options, task_vars or {})}
-        except UpgradeError as error:
-            return {**result, **error.as_result()}
+                options.update(fleet_options(options, given, self.OPTIONS))
+            return self.act(options, given)
+
+        return task_result(result, act)
 
     @property
     def forks(self) -> int:

@@ -23,6 +23,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._module import ModuleCall, connected
 from ...module_utils._state.store import Store
 from .controller_action import ROLES, fleet_options
+from .task_result import task_result
 
 # auto, auto_silent and the like: Ansible looks for a Python.
 _AUTO = "auto"
@@ -51,12 +52,9 @@ class ModuleAction(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call the module; return its result, or the failure of the options."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        try:
-            found = self.call(self.given(task_vars), task_vars)
-        except UpgradeError as error:
-            return {**result, "changed": False, **error.as_result()}
+        found = task_result(result, lambda: self.call(self.given(task_vars), task_vars))
         self.show(found)
-        return {**result, **found}
+        return found
 
     def show(self, found: Mapping[str, Any]) -> None:
         """Print a result as text if the task asks for it and has succeeded."""
@@ -129,12 +127,9 @@ class ModuleAction(ActionBase):
 
     def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
         call = _LocalCall(params, check_mode=bool(self._task.check_mode))
-        try:
-            with self.in_base_folder():
-                result = connected(params, lambda store: type(self).ACT(call, store))
-        except UpgradeError as error:
-            result = error.as_result()
-        return {"changed": False, **result, **({"warnings": call.warnings} if call.warnings else {})}
+        with self.in_base_folder():
+            result = task_result({}, lambda: connected(params, lambda store: type(self).ACT(call, store)))
+        return {**result, **({"warnings": call.warnings} if call.warnings else {})}
 
     def _runs_here(self, task_vars: Mapping[str, Any]) -> bool:
         task = self._task
