@@ -23,6 +23,7 @@ from .._common.processes import boot_id, start_ticks
 from .._consul.client import ConsulClient, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, lock, remove
+from .._consul.retry import retry_on_conflict
 from .._consul.settings import Settings
 from .._fleet.ledger import is_count
 from .._state.store import Store, current_user
@@ -107,20 +108,21 @@ def acquire(store: Store, session: str, host: str) -> str | None:
     :raises UpgradeError: ``busy``, or what :meth:`ConsulClient.write` raises.
     """
     key = store.keys.lease(host)
-    for _try in range(10):
+
+    def attempt() -> str | None:
         try:
             store.client.write([_lock(store, session, host)])
         except Conflict:
             entry = store.client.get(key)
-            if entry is None:
-                continue
-            holder = decode_holder(entry.value)
-            if holder is None or not holder.is_dead:
-                return str(holder) if holder else "another run"
-            store.client.close_session(holder.session)
-            continue
+            if entry is not None:
+                holder = decode_holder(entry.value)
+                if holder is None or not holder.is_dead:
+                    return str(holder) if holder else "another run"
+                store.client.close_session(holder.session)
+            raise
         return None
-    raise UpgradeError("busy", f"{key} was locked and released during each of 10 tries. Are there very many runs?")
+
+    return retry_on_conflict(attempt, lambda: key, "Run the same command again when fewer runs work on this host.")
 
 
 def holding_session(store: Store, host: str) -> str:

@@ -20,8 +20,9 @@ from ...module_utils._codecs.values import decode_ledger, encode_ledger, text_of
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.client import Operation
-from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import Change, compare_and_put, put
+from ...module_utils._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ...module_utils._fleet.migration import KEPT, REMOVING, RUNNING, Migration
 from ...module_utils._state.ledger_writer import ledger_for_diff
 from ...module_utils._state.store import Store, current_user
@@ -35,8 +36,6 @@ from .step_finder import find_steps
 from .validate import validate
 
 _MOST_TRIES = 10
-# A planner may write the ledger after each read and before the lock is taken.
-_MOST_TAKES = 200
 # Nodes with old code write legacy keys again. After this many rounds, the removal stops and the result names them.
 _MOST_REMOVALS = 10
 
@@ -80,33 +79,36 @@ class Migrator:
         :raises UpgradeError: ``in_the_way``, ``newer_schema``, ``no_older_layout``, ``migrating``, ``lost_lock``, ``busy``,
             and what :meth:`ConsulClient.read` and :meth:`ConsulClient.write` raise.
         """
-        for _try in range(_MOST_TAKES):
-            status = self._read()
-            ahead = self._ahead(status)
-            removes = self._removes(status)
-            if not ahead and not removes and not status.is_under_way:
-                return self._nothing(status)
-            for step in ahead[:1]:
-                validate(step, status.found, is_midway=status.is_under_way)
-            if dry:
-                outcome = preview(status, ahead, remove_legacy=self._remove_legacy, nothing=self._nothing_there(status))
-                outcome.changes += self._warning(status, ahead).changes
-                return outcome
-            with MigrationLock(self._store) as lock:
-                migration = self._begun(status, ahead, removes=removes)
-                try:
-                    warning = self._warning(status, ahead)
-                    lock.take(migration, status.found.index(self._keys.migration), warning.operations)
-                except Conflict:
-                    continue
-                outcome = self._go(lock, migration, status, ahead)
-                outcome.changes += warning.changes
-                return outcome
-        raise UpgradeError(
-            "busy",
-            f"{self._keys.migration} or {self._keys.ledger} changed under each of {_MOST_TAKES} tries to begin. Nothing was "
-            "changed. If a rollout is running, pause it (ansible-playbook convoy.upgrade.pause), then run the same command again.",
+        return retry_on_conflict(
+            lambda: self._attempt(dry=dry),
+            lambda: f"{self._keys.migration} or {self._keys.ledger}",
+            "Nothing was changed. If a rollout is running, pause it (ansible-playbook convoy.upgrade.pause), then run the same command again.",
+            TRIES_OF_LEDGER,
         )
+
+    def _attempt(self, *, dry: bool) -> MigrationResult:
+        """Migrate the keys as they are read now.
+
+        :raises Conflict: if a planner wrote the ledger after that and before the lock was taken.
+        """
+        status = self._read()
+        ahead = self._ahead(status)
+        removes = self._removes(status)
+        if not ahead and not removes and not status.is_under_way:
+            return self._nothing(status)
+        for step in ahead[:1]:
+            validate(step, status.found, is_midway=status.is_under_way)
+        if dry:
+            outcome = preview(status, ahead, remove_legacy=self._remove_legacy, nothing=self._nothing_there(status))
+            outcome.changes += self._warning(status, ahead).changes
+            return outcome
+        with MigrationLock(self._store) as lock:
+            migration = self._begun(status, ahead, removes=removes)
+            warning = self._warning(status, ahead)
+            lock.take(migration, status.found.index(self._keys.migration), warning.operations)
+            outcome = self._go(lock, migration, status, ahead)
+            outcome.changes += warning.changes
+            return outcome
 
     def _read(self) -> MigrationStatus:
         return read_status(self._store, self._steps)

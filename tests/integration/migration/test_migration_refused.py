@@ -231,7 +231,7 @@ def test_a_migration_that_can_not_begin_asks_to_pause_the_rollout(
         return
     error = refusal(store)
     assert error.code == "busy"
-    assert "upgrade/migration or upgrade/ledger changed under each of 200 tries" in error.message
+    assert "upgrade/migration or upgrade/ledger changed during each of 200 tries" in error.message
     assert "pause it (ansible-playbook convoy.upgrade.pause)" in error.message
     assert consul.get("upgrade/schema") is None
 
