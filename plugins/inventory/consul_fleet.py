@@ -210,8 +210,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         try:
             self._refuse_unknown(config)
             upgrade_roles = _plain(self.get_option("upgrade_roles") or {})
-            wanted = self._wanted(upgrade_roles)
-            found = self._find(read_settings(self._connection, os.environ), wanted, path, cache)
+            requested = self._requested(upgrade_roles)
+            found = self._find(read_settings(self._connection, os.environ), requested, path, cache)
             for warning in found.warnings:
                 self.display.warning(f"consul_fleet: {warning}")
             if found.left_out:
@@ -241,7 +241,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                     f"{name}: there is no such option{did_you_mean(str(name), self.get_options()) or '.'}",
                 )
 
-    def _wanted(self, upgrade_roles: Mapping[str, Any]) -> InventoryOptions:
+    def _requested(self, upgrade_roles: Mapping[str, Any]) -> InventoryOptions:
         # Called to check the roles.
         plane_order(upgrade_roles)
         return InventoryOptions(
@@ -253,17 +253,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             address=str(self.get_option("address")),
         )
 
-    def _find(self, settings: Settings, wanted: InventoryOptions, path: str, cache: bool) -> FleetSurvey:
+    def _find(self, settings: Settings, requested: InventoryOptions, path: str, cache: bool) -> FleetSurvey:
         """Return the hosts in Consul, or those in the cache."""
         if not self.get_option("cache"):
-            return survey_fleet(Store(settings), wanted)
+            return survey_fleet(Store(settings), requested)
         key = self.get_cache_key(path)
         asked = _plain({"url": settings.url, "datacenter": settings.datacenter, "kv_prefix": settings.kv_prefix})
-        asked |= _plain(asdict(wanted))
+        asked |= _plain(asdict(requested))
         known = self._cache.get(key) if cache else None
         if isinstance(known, Mapping) and known.get("asked") == asked:
             return FleetSurvey(**known["found"])
-        found = survey_fleet(Store(settings), wanted)
+        found = survey_fleet(Store(settings), requested)
         self._cache[key] = {"asked": asked, "found": asdict(found)}
         return found
 

@@ -158,8 +158,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
 
     :raises UpgradeError: what :func:`publish` raises.
     """
-    wanted = [HealthCheck(**check) for check in call.params["checks"]]
-    checks, changes = publish(store, wanted, critical=call.params["critical"], dry=call.check_mode)
+    requested = [HealthCheck(**check) for check in call.params["checks"]]
+    checks, changes = publish(store, requested, critical=call.params["critical"], dry=call.check_mode)
     return {"checks": [asdict(check) for check in checks], **changed(changes)}
 
 

@@ -807,13 +807,13 @@ REQUIRED_IF: list[tuple[str, Any, tuple[str, ...]]] = [("rollback", True, ("vers
 
 def as_result(
     outcome: PassResult,
-    wanted: Sequence[str] = (),
+    requested: Sequence[str] = (),
     sources: Sequence[RuleSource] = (),
     order: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the result of the module for a pass.
 
-    :param wanted: the hosts to return.
+    :param requested: the hosts to return.
     :param sources: the sources of the rules in this call.
     :param order: the order that this call added.
     """
@@ -835,7 +835,7 @@ def as_result(
         **fleet_summary(hosts),
         "forecast": forecast_summary(plan),
         "blocked": blocked_summary(plan, hosts),
-        **hosts_as_result(plan, hosts, wanted),
+        **hosts_as_result(plan, hosts, requested),
         "transitions": outcome.transitions(),
         "done": plan.scope_done,
         "can_move": plan.can_move,

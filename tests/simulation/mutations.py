@@ -96,14 +96,14 @@ MUTATIONS = (
     Mutation(
         "caps are one too high",
         _SLOTS,
-        "limit.slots - taken.get(limit.what, 0) for",
-        "limit.slots + 1 - taken.get(limit.what, 0) for",
+        "cap.slots - taken.get(cap.what, 0) for",
+        "cap.slots + 1 - taken.get(cap.what, 0) for",
     ),
     Mutation(
         "the cap of the fleet is forgotten",
         _SLOTS,
-        "found[role] = (*(limit for limit in own if limit is not None), *fleet)",
-        "found[role] = (*(limit for limit in own if limit is not None),)",
+        "found[role] = (*(cap for cap in own if cap is not None), *fleet)",
+        "found[role] = (*(cap for cap in own if cap is not None),)",
     ),
     Mutation(
         "a role's own cap is forgotten in a group",
@@ -114,7 +114,7 @@ MUTATIONS = (
     Mutation(
         "slots are not taken within a pass",
         _SLOTS,
-        "taken[limit.what] = taken.get(limit.what, 0) + count",
+        "taken[cap.what] = taken.get(cap.what, 0) + count",
         "pass",
     ),
     Mutation(

@@ -25,13 +25,13 @@ artifact=$(echo "$work"/convoy-upgrade-*.tar.gz)
 tar tzf "$artifact" >"$work/files"
 unwanted=$(grep -E '^(tests|tools|requirements/(locked/)?(test|docs|matrix)|extensions/molecule|\.|docs/_)|Makefile|pyproject|\.pyc$|left-over' "$work/files" || true)
 [ -z "$unwanted" ] || die "$(printf 'holds what is not for users:\n%s' "$unwanted")"
-for wanted in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_planner/reconcile.py plugins/filter/fleet.yml \
+for required in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_planner/reconcile.py plugins/filter/fleet.yml \
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.json.j2 agent/convoy_node/resident.py \
     playbooks/upgrade.yml playbooks/group_vars/all.yml roles/nginx/tasks/upgrade_tasks.yml meta/runtime.yml LICENSE README.md \
     schemas/instructions.json schemas/upgrade.json schemas/page.json schemas/page_hosts.json schemas/page_hosts_index.json schemas/page_changes.json extensions/eda/plugins/event_source/rollout.py \
     plugins/plugin_utils/_pages/live.html.j2 plugins/plugin_utils/_pages/live.js plugins/plugin_utils/_pages/style.css meta/execution-environment.yml requirements/runtime.txt requirements/locked/runtime.txt bindep.txt \
     docs/pictures/data_flow.svg; do
-    grep -qx "$wanted" "$work/files" || die "lacks $wanted"
+    grep -qx "$required" "$work/files" || die "lacks $required"
 done
 
 "$galaxy" collection install --force "$artifact" -p "$work/collections" >/dev/null 2>&1

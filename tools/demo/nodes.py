@@ -46,12 +46,12 @@ def live(name: str, role: str, version: str) -> None:
     while True:
         gate = lookup_loader.get("convoy.upgrade.enable_puppet")
         may_run = gate.run([name], variables={}, role=role)[0]
-        wanted = consul.client.get(consul.keys.current_version)
-        wanted_version = wanted.value.decode() if wanted else version
-        if may_run and wanted_version != version:
-            write_report(consul, HostReport(name, wanted_version, STARTED, step="upgrade"))
+        target = consul.client.get(consul.keys.current_version)
+        target_version = target.value.decode() if target else version
+        if may_run and target_version != version:
+            write_report(consul, HostReport(name, target_version, STARTED, step="upgrade"))
             time.sleep(random.uniform(*_UPGRADE_SECONDS))
-            version = wanted_version
+            version = target_version
             write_report(consul, HostReport(name, version, UPGRADED))
         index = consul.client.wait_for_change_below(consul.keys.gates, index, _WAIT_SECONDS)[0]
 

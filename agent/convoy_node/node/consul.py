@@ -73,9 +73,9 @@ class Consul:
         )
         if reply.status == 409:
             return self.read(keys)
-        wanted = {*keys, folder}
+        requested = {*keys, folder}
         entries = self._results(self._parsed(reply.body))
-        return {key: entry for key, entry in entries.items() if key in wanted}
+        return {key: entry for key, entry in entries.items() if key in requested}
 
     def get(self, key: str) -> Optional[ConsulKey]:
         """Return a key from a consistent read of it alone; None if it is missing.

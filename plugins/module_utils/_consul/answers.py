@@ -79,8 +79,8 @@ def are_errors(operations: int) -> Shape:
 def are_written(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:
     """Return whether the results of a transaction have all keys that it had to set or to compare."""
     verbs = ("set", "cas", "lock", "unlock", "check-index", "check-session")
-    wanted = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in verbs}
-    return wanted <= {one["Key"] for one in results}
+    requested = {one["KV"]["Key"] for one in operations if one["KV"]["Verb"] in verbs}
+    return requested <= {one["Key"] for one in results}
 
 
 def are_asked_for(operations: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> bool:

@@ -197,15 +197,15 @@ class ConsulClient:
 
         :raises UpgradeError: what :meth:`read` raises.
         """
-        wanted = set(names)
+        requested = set(names)
         # Without ASCII escapes: Consul does not read surrogate pairs.
-        quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(wanted)]
+        quoted = [json.dumps(name, ensure_ascii=False) for name in sorted(requested)]
         terms = " or ".join(f"CheckID == {name} or Name == {name}" for name in quoted)
         found, _whole = self._list("/v1/health/state/any", _IS_CHECK, (("filter", terms),))
         statuses: dict[str, dict[str, str]] = {}
         for one in found:
             of_node = statuses.setdefault(one["Node"], {})
-            for name in wanted & {one["CheckID"], one["Name"]}:
+            for name in requested & {one["CheckID"], one["Name"]}:
                 of_node[name] = max(of_node.get(name, ""), one["Status"], key=_badness)
         return statuses
 

@@ -80,14 +80,14 @@ def ask_gate(
         check_name("host", host, "enable_puppet")
         check_name("role", role, f"enable_puppet: {host}")
     # Tokens from older releases may not read keys.schema. It is missing from the answer then, which is no error.
-    wanted = {keys.current_version, keys.schema}.union(
+    requested = {keys.current_version, keys.schema}.union(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )
-    wanted |= {keys.record(host) for host in hosts}
+    requested |= {keys.record(host) for host in hosts}
     # Single keys keep the answer for one node small. For many hosts, whole folders take fewer operations.
-    is_small = len(wanted) < MOST_OPERATIONS
+    is_small = len(requested) < MOST_OPERATIONS
     entries = (
-        store.read_beside_hold_key(sorted(wanted))
+        store.read_beside_hold_key(sorted(requested))
         if is_small
         else store.client.read([keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds])
     )

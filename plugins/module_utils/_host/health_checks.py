@@ -65,19 +65,19 @@ def publish(
     :param dry: check mode: only read.
     :raises UpgradeError: ``bad_name``, ``bad_check``, or what :meth:`ConsulClient.read` raises.
     """
-    wanted = list(checks)
-    for check in wanted:
+    requested = list(checks)
+    for check in requested:
         check_name("check", check.name, "checks")
         if check.ttl is not None and check.ttl <= 0:
             raise UpgradeError("bad_check", f"checks: the ttl of {check.name} is {check.ttl}; give seconds above 0.")
-    names = [check.name for check in wanted]
+    names = [check.name for check in requested]
     if len(names) != len(set(names)):
         raise UpgradeError("bad_check", f"checks: each name may occur once, and these are given: {', '.join(names)}.")
     present = store.client.checks()
-    for check in wanted:
+    for check in requested:
         _refuse_others(check, present.get(check.name), store.settings.url)
     result, changes = [], []
-    for check in wanted:
+    for check in requested:
         before = present.get(check.name)
         after = _after(check, before)
         if not critical:

@@ -217,11 +217,11 @@ def _elsewhere(store: Store, before: HostRecord | None, report: HostReport) -> l
         versions = {before.reported}
     else:
         versions = {name[:-1] for name in store.client.folders(store.keys.reports) if name.endswith("/")}
-    wanted = [store.keys.report(version, report.host) for version in sorted(versions - {report.version, ""})]
+    requested = [store.keys.report(version, report.host) for version in sorted(versions - {report.version, ""})]
     found: list[KVEntry] = []
     # Old fleets keep a few versions. A transaction takes 64 operations, of which the report needs two.
-    for at in range(0, len(wanted), 60):
-        chunk = set(wanted[at : at + 60])
+    for at in range(0, len(requested), 60):
+        chunk = set(requested[at : at + 60])
         found += [entry for entry in store.client.read(sorted(chunk)) if entry.key in chunk]
     return found[:60]
 

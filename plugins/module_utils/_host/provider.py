@@ -29,15 +29,15 @@ class ProviderState:
     """A provider, and the host that upgrades it or upgraded it last.
 
     :param index: the ModifyIndex of its key, 0 if there is none.
-    :param wanted: the version that the fleet should run, None if none is set.
-    :param wanted_index: the ModifyIndex of ``current_version``, 0 if it is not set.
+    :param fleet_target: the version that the fleet should run, None if none is set.
+    :param fleet_target_index: the ModifyIndex of ``current_version``, 0 if it is not set.
     """
 
     provider: Provider
     index: int = 0
     holder: once_for_all.RunOnceState | None = None
-    wanted: str | None = None
-    wanted_index: int = 0
+    fleet_target: str | None = None
+    fleet_target_index: int = 0
 
     def has_done(self, task_group: str, version: str) -> bool:
         """Return whether a task group is finished in the upgrade to a version."""
@@ -70,10 +70,10 @@ class ProviderUpgrade:
 
         :raises UpgradeError: ``overtaken``, ``provider_changed``.
         """
-        if found.wanted != self.version:
+        if found.fleet_target != self.version:
             raise UpgradeError(
                 "overtaken",
-                f"The fleet should now run {found.wanted!r} instead of {self.version!r}, so {self.host} does not continue with the "
+                f"The fleet should now run {found.fleet_target!r} instead of {self.version!r}, so {self.host} does not continue with the "
                 f"provider {self.name}.",
             )
         self._refuse_moved(found.provider)
@@ -94,7 +94,7 @@ class ProviderUpgrade:
         )
         lock_key = self._lock_key(store)
         operations = [
-            compare(store.keys.current_version, found.wanted_index),
+            compare(store.keys.current_version, found.fleet_target_index),
             compare(lock_key, found.holder.index if found.holder else 0),
             lock(lock_key, once_for_all.value(once_for_all.RUNNING, self.host), self.session),
             compare_and_put(store.keys.provider(self.name), encode_provider(after), found.index),
@@ -148,7 +148,7 @@ class ProviderUpgrade:
             # Another rollout began to upgrade it meanwhile, and may have finished.
             raise self._gone()
         if not has_begun:
-            if found.wanted != self.version:
+            if found.fleet_target != self.version:
                 return
             self._refuse_moved(before)
         after = change(before)
@@ -161,7 +161,7 @@ class ProviderUpgrade:
             compare_and_put(store.keys.provider(self.name), encode_provider(after), found.index),
         ]
         if not has_begun:
-            operations.append(compare(store.keys.current_version, found.wanted_index))
+            operations.append(compare(store.keys.current_version, found.fleet_target_index))
         if state != once_for_all.RUNNING:
             operations.append(unlock(lock_key, once_for_all.value(state, self.host, after.error), self.session))
         store.client.write(operations)
@@ -220,7 +220,7 @@ def read_provider(store: Store, version: str, name: str, host: str = "", session
     key, held = store.keys.provider(name), store.keys.once(version, lock_of(name))
     current = store.keys.current_version
     entries = {entry.key: entry for entry in store.client.read((key, held, current))}
-    found, entry, wanted = entries.get(key), entries.get(held), entries.get(current)
+    found, entry, target = entries.get(key), entries.get(held), entries.get(current)
     provider = decode_provider(key, found.value) if found is not None else Provider()
     holder = once_for_all.decode(entry, lock_of(name)) if entry is not None else None
     is_midway = bool(provider.target and provider.task_group and not provider.error)
@@ -232,6 +232,6 @@ def read_provider(store: Store, version: str, name: str, host: str = "", session
         provider,
         found.modify_index if found is not None else 0,
         holder,
-        decode_version(current, wanted.value) if wanted is not None else None,
-        wanted.modify_index if wanted is not None else 0,
+        decode_version(current, target.value) if target is not None else None,
+        target.modify_index if target is not None else 0,
     )

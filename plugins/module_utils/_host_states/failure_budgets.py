@@ -85,5 +85,5 @@ def exhausted_budgets(
 
 
 def _exhausted(what: str, key: str, cap: Cap, size: int, hosts: tuple[str, ...]) -> ExhaustedBudget | None:
-    allowed = cap.limit(size)
+    allowed = cap.hosts_of(size)
     return ExhaustedBudget(what, key, allowed, hosts) if hosts and len(hosts) >= allowed else None

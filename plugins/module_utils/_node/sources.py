@@ -71,26 +71,26 @@ def write_sources(files: Mapping[str, str], state_file: str, *, dry: bool = Fals
     :param dry: check mode: write nothing.
     :raises UpgradeError: ``bad_sources``; then nothing is changed. ``unwritten_sources``.
     """
-    wanted = {_path(name): content for name, content in files.items()}
+    target = {_path(name): content for name, content in files.items()}
     state = Path(state_file)
     before = _listed(state)
     changes = []
-    for path in in_order({*wanted, *before}):
+    for path in in_order({*target, *before}):
         present = _content(path)
-        if present != wanted.get(path):
-            changes.append(SourceChange(path, present, wanted.get(path)))
+        if present != target.get(path):
+            changes.append(SourceChange(path, present, target.get(path)))
     if dry:
         return changes
     try:
-        if before != set(wanted):
-            _write_state(state, before.union(wanted))
+        if before != set(target):
+            _write_state(state, before.union(target))
         for change in changes:
             if change.after is None:
                 Path(change.path).unlink()
             else:
                 _write(Path(change.path), change.after)
-        if before != set(wanted):
-            _write_state(state, wanted)
+        if before != set(target):
+            _write_state(state, target)
     except OSError as error:
         raise UpgradeError(
             "unwritten_sources",

@@ -159,11 +159,11 @@ def pending_notifications(
     updates = tuple(host for host in updates if not _is_before_job(snapshot, host))
     if updates:
         notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
-    wanted = _stage_to_approve(plan)
-    is_new = wanted not in ("", sent.approval)
-    sent = replace(sent, approval=wanted)
+    stage = _stage_to_approve(plan)
+    is_new = stage not in ("", sent.approval)
+    sent = replace(sent, approval=stage)
     if is_new:
-        notifications.append(Notification(APPROVAL_NEEDED, at, version, sent, stage=wanted))
+        notifications.append(Notification(APPROVAL_NEEDED, at, version, sent, stage=stage))
     return notifications, sent
 
 

@@ -138,14 +138,14 @@ def releases_summary(records: Mapping[str, HostRecord], hosts: Collection[str]) 
     return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
-def hosts_as_result(plan: Plan, hosts: Mapping[str, HostView], wanted: Collection[str]) -> dict[str, Any]:
+def hosts_as_result(plan: Plan, hosts: Mapping[str, HostView], requested: Collection[str]) -> dict[str, Any]:
     """Return the hosts that a caller asks for: ``hosts``; and ``status``, ``waves`` and ``wave_seconds`` for those who ask for all.
 
     :param hosts: host -> view.
-    :param wanted: their names, or ``all``. Unknown names are left out.
+    :param requested: their names, or ``all``. Unknown names are left out.
     """
-    if ALL not in wanted:
-        return {"hosts": {host: asdict(hosts[host]) for host in wanted if host in hosts}}
+    if ALL not in requested:
+        return {"hosts": {host: asdict(hosts[host]) for host in requested if host in hosts}}
     return {
         "hosts": {host: asdict(view) for host, view in hosts.items()},
         "status": {state: [host for host, view in hosts.items() if view.state == state] for state in STATES},

@@ -17,7 +17,7 @@ from .._rules.role_order import RoleOrder
 from .blockers import Blockers
 from .fleet_state import FleetState
 from .plan import Admission
-from .slots import Limit, Slots
+from .slots import AppliedCap, Slots
 
 # Hosts that are admitted together: role -> hosts. A role comes after the roles that it waits for.
 Wave = Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class Position:
     :param stages: the queues of the current stage and of those that follow; at least one.
     :param next: role -> index of its next host in the queue of the current stage, for roles with a waiting host, in the order of roles.
     :param unfinished: role -> number of hosts in the current stage that other roles and the next stage wait for.
-    :param slots: the limits on the roles, and how many of their slots are taken.
+    :param slots: the caps on the roles, and how many of their slots are taken.
     """
 
     order: RoleOrder
@@ -86,7 +86,7 @@ def first_position(fleet: FleetState, blockers: Blockers, slots: Slots) -> Posit
 
 
 def admit(position: Position) -> tuple[Wave, Position]:
-    """Return the hosts that the rules admit next, and the position after that. Takes time linear in roles, limits and these hosts.
+    """Return the hosts that the rules admit next, and the position after that. Takes time linear in roles, caps and these hosts.
 
     Only this function decides which hosts are admitted, for a pass and for each step of the forecast.
     """
@@ -122,14 +122,14 @@ def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ..
 def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
     """Return the hosts of a wave, each with the reason for its admission.
 
-    :param after: the position once they have their slots. The reason names the limit with the fewest free slots.
+    :param after: the position once they have their slots. The reason names the cap with the fewest free slots.
     """
     found: list[Admission] = []
-    # Limit -> how many of its slots later hosts of the wave get.
+    # ``what`` of a cap -> how many of its slots later hosts of the wave get.
     later: dict[str, int] = {}
     for role, hosts in reversed([*wave.items()]):
-        limits = after.slots.limits[role]
-        tightest = min(limits, key=after.slots.free) if limits else None
+        caps = after.slots.caps[role]
+        tightest = min(caps, key=after.slots.free) if caps else None
         reason = _reason(role, tightest, after)
         for host in reversed(hosts):
             slot = ""
@@ -137,8 +137,8 @@ def admitted_hosts(wave: Wave, after: Position) -> tuple[Admission, ...]:
                 number = after.slots.taken.get(tightest.what, 0) - later.get(tightest.what, 0)
                 # More may be taken than there are, such as after the cap was lowered. Then the host has had one.
                 slot = f"slot {number} of {tightest.slots}" if number <= tightest.slots else ""
-            for limit in limits:
-                later[limit.what] = later.get(limit.what, 0) + 1
+            for cap in caps:
+                later[cap.what] = later.get(cap.what, 0) + 1
             found.append(Admission(host, role, PENDING, reason, slot))
     return tuple(reversed(found))
 
@@ -183,7 +183,7 @@ def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blocker
 
 def _admits_all(fleet: FleetState, position: Position, role: str) -> bool:
     """Return whether the rules admit every host of a role at any time, also one that joins and reads the open gate of its role."""
-    if position.slots.limits[role] or not position.is_last_stage or role in fleet.services:
+    if position.slots.caps[role] or not position.is_last_stage or role in fleet.services:
         return False
     rules = fleet.rules
     return not (rules.windows or rules.freezes or rules.complete_sets or rules.failures != FailureRules())
@@ -204,7 +204,7 @@ def _roles_of_settings(fleet: FleetState) -> frozenset[str]:
     return frozenset(record.role for role, record in records if record.role not in (None, role))
 
 
-def _reason(role: str, tightest: Limit | None, after: Position) -> str:
+def _reason(role: str, tightest: AppliedCap | None, after: Position) -> str:
     if tightest is None:
         reason = f"nothing limits role {role}"
     else:

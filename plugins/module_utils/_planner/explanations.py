@@ -163,27 +163,27 @@ def _counted(found: Iterable[str]) -> str:
 
 
 def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]) -> Reason | None:
-    full = after.slots.full_limits(role)
-    for limit in full:
-        if limit.is_missing:
-            text = f"no cap limits {limit.what}: set {limit.key} to a number or unlimited"
-            return Reason(text, CAP_ZERO, limit.key)
-        if limit.slots == 0:
-            text = f"the cap of {limit.what} is 0: raise {limit.key}"
-            return Reason(text, CAP_ZERO, limit.key)
+    full = after.slots.full_caps(role)
+    for cap in full:
+        if cap.is_missing:
+            text = f"no cap limits {cap.what}: set {cap.key} to a number or unlimited"
+            return Reason(text, CAP_ZERO, cap.key)
+        if cap.slots == 0:
+            text = f"the cap of {cap.what} is 0: raise {cap.key}"
+            return Reason(text, CAP_ZERO, cap.key)
     if not full:
         return None
-    limit = full[0]
-    slots = f"{limit.key} admits {limit.slots} of {limit.what} at once"
-    return Reason(f"waits for a slot: {slots}; slots are taken by {listing(holders[limit.what], 3)}", CAP, limit.key)
+    cap = full[0]
+    slots = f"{cap.key} admits {cap.slots} of {cap.what} at once"
+    return Reason(f"waits for a slot: {slots}; slots are taken by {listing(holders[cap.what], 3)}", CAP, cap.key)
 
 
 def _holders(occupants: Mapping[str, Sequence[str]], after: Position) -> dict[str, list[str]]:
-    """Return ``what`` of each limit -> the hosts that take its slots."""
+    """Return ``what`` of each cap -> the hosts that take its slots."""
     found: dict[str, list[str]] = {}
     for role in after.order.roles:
-        for limit in after.slots.limits[role]:
-            found.setdefault(limit.what, []).extend(occupants[role])
+        for cap in after.slots.caps[role]:
+            found.setdefault(cap.what, []).extend(occupants[role])
     return found
 
 

@@ -76,7 +76,7 @@ class Admission:
 
     :param before: its state before that: ``pending``, or ``upgrading`` or ``lost`` if its gate is opened again.
     :param reason: why it is admitted.
-    :param slot: the slot that it gets, such as ``slot 1 of 3`` of the limit with the fewest free slots; empty if it has one, or nothing limits it.
+    :param slot: the slot that it gets, such as ``slot 1 of 3`` of the cap with the fewest free slots; empty if it has one, or nothing limits it.
     """
 
     host: str

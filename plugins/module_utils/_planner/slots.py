@@ -18,13 +18,13 @@ from .fleet_state import FleetState
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class AppliedCap:
     """A cap as it applies to a fleet.
 
-    :param what: the hosts that it limits: ``role compute``, ``group ceph`` or ``the fleet``. Unique among the limits of a fleet.
+    :param what: the hosts that it limits: ``role compute``, ``group ceph`` or ``the fleet``. Unique among the caps of a fleet.
     :param key: the key in the rules that sets it.
     :param slots: how many hosts may be down at once.
-    :param is_missing: whether the rules give no cap. Such a limit has no slot.
+    :param is_missing: whether the rules give no cap. Such a cap has no slot.
     """
 
     what: str
@@ -35,36 +35,36 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The limits of a fleet, and how many of their slots are taken.
+    """The caps of a fleet, and how many of their slots are taken.
 
-    :param limits: role -> the limits on it.
+    :param caps: role -> the caps on it.
     :param complete_sets: whether hosts get slots only while no host has one.
-    :param taken: ``what`` of a limit -> number of its slots that are taken. It can exceed the limit, such as after the cap was lowered.
-    :param busy: number of hosts at work, including hosts of roles without a limit.
-    :param resting: ``what`` of a limit -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and are not at work. So many
-        of them may begin as keep the hosts at work within the limit, and no other host takes their slots.
+    :param taken: ``what`` of a cap -> number of its slots that are taken. It can exceed the cap, such as after the cap was lowered.
+    :param busy: number of hosts at work, including hosts of roles without a cap.
+    :param resting: ``what`` of a cap -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and are not at work. So many
+        of them may begin as keep the hosts at work within the cap, and no other host takes their slots.
     """
 
-    limits: Mapping[str, tuple[Limit, ...]]
+    caps: Mapping[str, tuple[AppliedCap, ...]]
     complete_sets: bool = False
     taken: Mapping[str, int] = field(default_factory=dict)
     busy: int = 0
     resting: Mapping[str, int] = field(default_factory=dict)
 
-    def free(self, limit: Limit) -> int:
-        """Return how many slots of a limit are free; never negative."""
-        return max(0, limit.slots - self.taken.get(limit.what, 0))
+    def free(self, cap: AppliedCap) -> int:
+        """Return how many slots of a cap are free; never negative."""
+        return max(0, cap.slots - self.taken.get(cap.what, 0))
 
-    def full_limits(self, role: str) -> list[Limit]:
-        """Return the limits on a role that have no free slot."""
-        return [limit for limit in self.limits[role] if not self.free(limit)]
+    def full_caps(self, role: str) -> list[AppliedCap]:
+        """Return the caps on a role that have no free slot."""
+        return [cap for cap in self.caps[role] if not self.free(cap)]
 
     def is_held(self, role: str) -> bool:
-        """Return whether a limit on the role has no slot at all."""
-        return any(limit.slots == 0 for limit in self.limits[role])
+        """Return whether a cap on the role has no slot at all."""
+        return any(cap.slots == 0 for cap in self.caps[role])
 
     def take(self, hosts: Mapping[str, int]) -> Slots:
-        """Return the slots after hosts have taken theirs, even beyond the limits.
+        """Return the slots after hosts have taken theirs, even beyond the caps.
 
         :param hosts: role -> number of hosts.
         """
@@ -78,7 +78,7 @@ class Slots:
         return self._with(hosts, -1)
 
     def fill(self, waiting: Mapping[str, int], own: Mapping[str, int] | None = None) -> tuple[dict[str, int], Slots]:
-        """Return how many hosts of each role are admitted, and the slots after that. Takes time linear in roles and limits.
+        """Return how many hosts of each role are admitted, and the slots after that. Takes time linear in roles and caps.
 
         :param waiting: role -> number of hosts that wait. Roles are served in this order.
         :param own: role -> how many of these have a slot already.
@@ -87,20 +87,20 @@ class Slots:
         given: dict[str, int] = {}
         is_set_busy = self.complete_sets and self.busy > 0
         taken, resting, more = dict(self.taken), dict(self.resting), 0
-        for role, wanted in waiting.items():
-            limits = self.limits[role]
-            at_work = {limit.what: taken.get(limit.what, 0) - resting.get(limit.what, 0) for limit in limits}
-            most = min([limit.slots - at_work[limit.what] for limit in limits], default=wanted)
-            has = max(0, min(wanted, most, 0 if own is None else own.get(role, 0)))
+        for role, requested in waiting.items():
+            caps = self.caps[role]
+            at_work = {cap.what: taken.get(cap.what, 0) - resting.get(cap.what, 0) for cap in caps}
+            most = min([cap.slots - at_work[cap.what] for cap in caps], default=requested)
+            has = max(0, min(requested, most, 0 if own is None else own.get(role, 0)))
             if has:
-                resting |= {limit.what: resting[limit.what] - has for limit in limits}
-            free = min([wanted - has, *(limit.slots - taken.get(limit.what, 0) for limit in limits)])
+                resting |= {cap.what: resting[cap.what] - has for cap in caps}
+            free = min([requested - has, *(cap.slots - taken.get(cap.what, 0) for cap in caps)])
             count = 0 if is_set_busy else max(0, free)
             if has + count:
                 given[role] = has + count
                 more += has + count
-                for limit in limits:
-                    taken[limit.what] = taken.get(limit.what, 0) + count
+                for cap in caps:
+                    taken[cap.what] = taken.get(cap.what, 0) + count
         return given, replace(self, taken=taken, busy=self.busy + more, resting=resting)
 
     def _with(self, hosts: Mapping[str, int], sign: int) -> Slots:
@@ -117,17 +117,17 @@ class Slots:
     def _sums(self, before: Mapping[str, int], hosts: Mapping[str, int], sign: int) -> dict[str, int]:
         found = dict(before)
         for role, count in hosts.items():
-            for limit in self.limits[role]:
-                found[limit.what] = found.get(limit.what, 0) + sign * count
+            for cap in self.caps[role]:
+                found[cap.what] = found.get(cap.what, 0) + sign * count
         return found
 
 
 def fleet_slots(fleet: FleetState) -> Slots:
     """Return the slots of a fleet before a pass admits any host. Hosts that may be down take one each, also out of scope."""
-    limits = limits_by_role(fleet.rules, fleet.order, fleet.sizes)
+    caps = caps_by_role(fleet.rules, fleet.order, fleet.sizes)
     taken = {role: sum(1 for one in hosts if one.takes_a_slot) for role, hosts in fleet.by_role.items()}
     resting = {role: sum(map(_rests, hosts)) for role, hosts in fleet.by_role.items()}
-    return Slots(limits, fleet.rules.complete_sets).take(taken).rest(resting)
+    return Slots(caps, fleet.rules.complete_sets).take(taken).rest(resting)
 
 
 def _rests(one: HostState) -> bool:
@@ -135,37 +135,37 @@ def _rests(one: HostState) -> bool:
     return one.is_down and one.state in (PENDING, HELD, UPGRADED) and not one.is_in_post_upgrade
 
 
-def limits_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[Limit, ...]]:
-    """Return role -> the limits on it. Roles share the limits of their group and of the fleet.
+def caps_by_role(rules: Instructions, order: RoleOrder, sizes: Mapping[str, int]) -> dict[str, tuple[AppliedCap, ...]]:
+    """Return role -> the caps on it. Roles share the caps of their group and of the fleet.
 
     A role of a group counts under the group's cap: the one given for the group, else ``rolling_rules.global``. If the role has a cap
     of its own, it counts under that too. ``rolling_rules.global`` applies to the group as a whole, not to each of its roles.
-    A role without any cap gets a limit of 0 slots: only ``unlimited`` admits all of its hosts at once.
+    A role without any cap gets one of 0 slots: only ``unlimited`` admits all of its hosts at once.
 
     :param sizes: role -> number of hosts, for caps in percent.
     """
     fleet = (
-        (Limit("the fleet", "rolling_rules.fleet", rules.fleet_cap.limit(sum(sizes.values()))),)
+        (AppliedCap("the fleet", "rolling_rules.fleet", rules.fleet_cap.hosts_of(sum(sizes.values()))),)
         if rules.fleet_cap
         else ()
     )
-    groups: dict[str, Limit | None] = {}
+    groups: dict[str, AppliedCap | None] = {}
     for group in set(order.group.values()):
         size = sum(sizes.get(role, 0) for role in order.roles_of(group))
-        groups[group] = _limit(rules, group, f"group {group}", size)
+        groups[group] = _applied_cap(rules, group, f"group {group}", size)
     found = {}
     for role in order.roles:
         size = sizes.get(role, 0)
         group_name = order.group.get(role)
         if group_name is None:
-            own = [_limit(rules, role, f"role {role}", size)]
+            own = [_applied_cap(rules, role, f"role {role}", size)]
         else:
             own = [groups[group_name]]
             if role != group_name and role in rules.caps:
-                own.append(_limit(rules, role, f"role {role}", size))
-        found[role] = (*(limit for limit in own if limit is not None), *fleet)
+                own.append(_applied_cap(rules, role, f"role {role}", size))
+        found[role] = (*(cap for cap in own if cap is not None), *fleet)
         if not found[role] and not _is_unlimited(rules, role, group_name):
-            found[role] = (Limit(f"role {role}", f"rolling_rules.roles.{role}", 0, is_missing=True),)
+            found[role] = (AppliedCap(f"role {role}", f"rolling_rules.roles.{role}", 0, is_missing=True),)
     return found
 
 
@@ -175,8 +175,8 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
     :param former: a sentence that the message ends with; empty for none.
     :raises UpgradeError: ``no_cap``, with the roles.
     """
-    limits = limits_by_role(rules, order, {})
-    roles = [role for role in order.roles if any(limit.is_missing for limit in limits[role])]
+    caps = caps_by_role(rules, order, {})
+    roles = [role for role in order.roles if any(cap.is_missing for cap in caps[role])]
     nothing = rules.default_cap is None and rules.fleet_cap is None and not rules.caps
     if not roles and not nothing:
         return
@@ -199,9 +199,9 @@ def _is_unlimited(rules: Instructions, role: str, group: str | None) -> bool:
     return cap is not None and cap.is_unlimited
 
 
-def _limit(rules: Instructions, name: str, what: str, size: int) -> Limit | None:
+def _applied_cap(rules: Instructions, name: str, what: str, size: int) -> AppliedCap | None:
     cap = rules.caps.get(name, rules.default_cap)
     if cap is None or cap.is_unlimited:
         return None
     key = f"rolling_rules.roles.{name}" if name in rules.caps else "rolling_rules.global"
-    return Limit(what, key, cap.limit(size))
+    return AppliedCap(what, key, cap.hosts_of(size))

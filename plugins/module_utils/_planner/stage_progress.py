@@ -37,7 +37,7 @@ def stage_of_hosts(stages: Sequence[Stage], order: RoleOrder, by_role: Mapping[s
             hosts = by_role.get(role, ())
             left = [host for host in hosts if host not in found]
             if isinstance(stage.hosts, Cap):
-                left = left[: stage.hosts.limit(len(hosts))]
+                left = left[: stage.hosts.hosts_of(len(hosts))]
             elif stage.hosts is not None:
                 named = frozenset(stage.hosts)
                 left = [host for host in left if host in named]

@@ -22,11 +22,11 @@ from .._planner.plan import blocked_hosts
 from .fleet_info import FleetView
 
 
-def info_result(view: FleetView, name: str | None = None, wanted: Sequence[str] = ()) -> dict[str, Any]:
+def info_result(view: FleetView, name: str | None = None, requested: Sequence[str] = ()) -> dict[str, Any]:
     """Return the result of the module.
 
     :param name: the host to explain.
-    :param wanted: the hosts to return.
+    :param requested: the hosts to return.
     """
     plan, ledger = view.plan, view.snapshot.ledger
     result: dict[str, Any] = {
@@ -38,7 +38,7 @@ def info_result(view: FleetView, name: str | None = None, wanted: Sequence[str] 
         "complete": plan.complete,
         **fleet_summary(plan.hosts),
         "forecast": forecast_summary(plan),
-        **hosts_as_result(plan, plan.hosts, wanted),
+        **hosts_as_result(plan, plan.hosts, requested),
         "can_move": plan.can_move,
         **rollout_summary(view.snapshot, plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},

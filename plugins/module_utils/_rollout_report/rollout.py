@@ -14,7 +14,7 @@ from .._common.names import in_order, is_job, listing
 from .._fleet.fleet import STARTED, HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
 from .._fleet.ledger import BEGINNINGS, Ledger
-from .._planner.slots import Limit, limits_by_role
+from .._planner.slots import AppliedCap, caps_by_role
 from .._rules.instructions import parse
 from .._rules.role_order import resolve
 from .host import host_report
@@ -100,7 +100,7 @@ def rollout_report(
     rules: Mapping[str, Any] = next(
         (event["instructions"] for event in reversed(events) if isinstance(event.get("instructions"), Mapping)), {}
     )
-    limits = _limits(rules, counts)
+    caps = _caps(rules, counts)
     return {
         "version": version,
         "previous_version": str(first.get("from") or ""),
@@ -113,9 +113,9 @@ def rollout_report(
         "commands": [_entry(event) for event in events if event.get("what") not in ("publish", "health")],
         "concurrency": {
             part: concurrency(one for role in roles for one in by_role[role])
-            for part, roles in _parts(limits, counts).items()
+            for part, roles in _parts(caps, counts).items()
         },
-        "caps": {limit.what: limit.slots for each in limits.values() for limit in each if not limit.is_missing},
+        "caps": {cap.what: cap.slots for each in caps.values() for cap in each if not cap.is_missing},
         "durations": {role: durations(by_role[role]) for role in counts},
         "steps": step_durations(hosts),
         "stages": _stages(events, end),
@@ -210,21 +210,21 @@ def _entry(event: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limits(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[Limit]]:
+def _caps(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[AppliedCap]]:
     """Return role -> its caps; empty for rules that can't be applied."""
     try:
         parsed = parse(rules)
-        return limits_by_role(parsed, resolve(parsed, counts), counts)
+        return caps_by_role(parsed, resolve(parsed, counts), counts)
     except UpgradeError:
         return {}
 
 
-def _parts(limits: Mapping[str, Sequence[Limit]], counts: Mapping[str, int]) -> dict[str, list[str]]:
+def _parts(caps: Mapping[str, Sequence[AppliedCap]], counts: Mapping[str, int]) -> dict[str, list[str]]:
     """Return part -> its roles, for every part of a fleet that can have a cap: the fleet, groups with a cap, each role."""
     found: dict[str, list[str]] = {"the fleet": list(counts)}
     for role in counts:
-        for limit in limits.get(role, ()):
-            if limit.what.startswith("group "):
-                found.setdefault(limit.what, []).append(role)
+        for cap in caps.get(role, ()):
+            if cap.what.startswith("group "):
+                found.setdefault(cap.what, []).append(role)
         found[f"role {role}"] = [role]
     return found

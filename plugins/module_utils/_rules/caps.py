@@ -31,7 +31,7 @@ class Cap:
     is_percent: bool = False
     is_unlimited: bool = False
 
-    def limit(self, members: int) -> int:
+    def hosts_of(self, members: int) -> int:
         """Return how many hosts out of ``members`` may be down at once.
 
         A percentage is rounded down, but to at least one host unless it is 0%. Do not call it for an unlimited cap.

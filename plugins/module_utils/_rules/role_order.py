@@ -60,10 +60,10 @@ def resolve(
     group = _groups(rules, names)
     waits: dict[str, tuple[str, ...]] = {}
     for role in names:
-        wanted = [*rules.order.get(role, ())]
+        requested = [*rules.order.get(role, ())]
         if role in group:
-            wanted += rules.order.get(group[role], ())
-        waits[role] = tuple(in_order(_present(wanted, rules, names, group)))
+            requested += rules.order.get(group[role], ())
+        waits[role] = tuple(in_order(_present(requested, rules, names, group)))
     cycle = find_cycle(waits)
     if cycle:
         text = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
@@ -109,10 +109,10 @@ def _roles_of(name: str, roles: tuple[str, ...], group: Mapping[str, str]) -> tu
     return members or ((name,) if name in roles else ())
 
 
-def _present(wanted: list[str], rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> set[str]:
+def _present(requested: list[str], rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> set[str]:
     found: set[str] = set()
     asked: set[str] = set()
-    left = list(wanted)
+    left = list(requested)
     while left:
         name = left.pop()
         if name in asked:

@@ -253,10 +253,10 @@ class Store:
 
         Entries that were deleted or can't be read are left out.
         """
-        wanted = [self.keys.event(epoch) for epoch in epochs]
+        requested = [self.keys.event(epoch) for epoch in epochs]
         events = []
-        for at in range(0, len(wanted), MOST_OPERATIONS):
-            chunk = wanted[at : at + MOST_OPERATIONS]
+        for at in range(0, len(requested), MOST_OPERATIONS):
+            chunk = requested[at : at + MOST_OPERATIONS]
             try:
                 found = self.client.read_known(chunk)
             except Conflict:

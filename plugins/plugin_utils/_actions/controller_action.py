@@ -86,12 +86,12 @@ def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec
             "unknown. Fix the inventory, and run the same command again.",
         )
     # Ansible selects the hosts of a play before it reads variables of the inventory.
-    wanted, here = task_vars.get("upgrade_planner_host"), task_vars.get("inventory_hostname")
-    if wanted and here and wanted != here:
+    requested, here = task_vars.get("upgrade_planner_host"), task_vars.get("inventory_hostname")
+    if requested and here and requested != here:
         raise UpgradeError(
             "other_planner_host",
-            f"upgrade_planner_host is {wanted}, but this play runs on {here}, because an inventory can't set the host of a play. Nothing is "
-            f"done: name one host with -e upgrade_planner_host={wanted}.",
+            f"upgrade_planner_host is {requested}, but this play runs on {here}, because an inventory can't set the host of a play. Nothing is "
+            f"done: name one host with -e upgrade_planner_host={requested}.",
         )
     roles = options[ROLES]
     order = {"role_order": plane_order(roles)} if "role_order" in spec and not options.get("role_order") else {}

@@ -151,8 +151,8 @@ class ModuleAction(ActionBase):
         On this machine it might find one without the libraries that are beside Ansible.
         """
         given = self._templar.template(task_vars.get("ansible_python_interpreter") or "")
-        wanted = str(given or constants.config.get_config_value("INTERPRETER_PYTHON"))
-        return _AUTO if wanted.startswith(_AUTO) else wanted
+        requested = str(given or constants.config.get_config_value("INTERPRETER_PYTHON"))
+        return _AUTO if requested.startswith(_AUTO) else requested
 
 
 def _unreadable(module: str, found: Mapping[str, Any], *, is_dry: bool) -> UpgradeError:

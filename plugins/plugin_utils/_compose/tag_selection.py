@@ -22,20 +22,20 @@ def is_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -
     :param only: ``ansible_run_tags``.
     :param skip: ``ansible_skip_tags``.
     """
-    own, wanted, unwanted = set(tags), set(only) or {"all"}, set(skip)
+    own, requested, skipped = set(tags), set(only) or {"all"}, set(skip)
     never = "never" in own
     run = (
         "always" in own
-        or ("all" in wanted and not never)
-        or bool(own & wanted)
-        or ("tagged" in wanted and bool(own) and not never)
-        or ("untagged" in wanted and not own)
+        or ("all" in requested and not never)
+        or bool(own & requested)
+        or ("tagged" in requested and bool(own) and not never)
+        or ("untagged" in requested and not own)
     )
     if not run:
         return False
-    if "all" in unwanted:
-        return "always" in own and "always" not in unwanted
-    return not (own & unwanted or ("tagged" in unwanted and own) or ("untagged" in unwanted and not own))
+    if "all" in skipped:
+        return "always" in own and "always" not in skipped
+    return not (own & skipped or ("tagged" in skipped and own) or ("untagged" in skipped and not own))
 
 
 def is_task_selected(tags: Iterable[str], only: Sequence[str], skip: Sequence[str]) -> bool:

@@ -81,9 +81,9 @@ def read_status(store: Store, steps: Sequence[MigrationStep]) -> MigrationStatus
     """
     keys = store.keys
     of_steps = {folder for step in steps for folder in step.folders(keys.prefix)}
-    wanted = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *of_steps})
-    entries = store.client.read(wanted)
-    store.refuse_hidden_keys(entries, [folder for folder in wanted if folder.endswith("/")])
+    requested = sorted({keys.schema, keys.migration, keys.ledger, keys.holds, keys.records, *of_steps})
+    entries = store.client.read(requested)
+    store.refuse_hidden_keys(entries, [folder for folder in requested if folder.endswith("/")])
     # A key under two of the requested prefixes is returned twice.
     by_key = {entry.key: entry for entry in sorted(entries)}
     schema, migration, number = by_key.get(keys.schema), by_key.get(keys.migration), 0

@@ -37,7 +37,7 @@ class Maintenance:
         """Keep the place, and start the thread."""
         self._place = place
         self._changed = runtime.condition()
-        self._wanted: Mapping[str, str] = {}
+        self._requested: Mapping[str, str] = {}
         # Hosts of the fleet. Silences of other hosts are left alone.
         self._known: frozenset[str] = frozenset()
         self._reads = 0
@@ -62,15 +62,15 @@ class Maintenance:
             return
         target = read.progress.version
         # A host that only may start other work than the rollout's has an alert for another reason.
-        wanted = {
+        requested = {
             host: target
             for host, view in read.hosts.items()
             if view.state == UPGRADING and (view.started or not view.busy)
         }
         with self._changed:
             self._is_cut_off = False
-            if wanted != self._wanted or not self._reads:
-                self._wanted, self._known = wanted, frozenset(read.hosts)
+            if requested != self._requested or not self._reads:
+                self._requested, self._known = requested, frozenset(read.hosts)
                 self._reads += 1
                 self._changed.notify_all()
 
@@ -92,7 +92,7 @@ class Maintenance:
                 wait = min(_LONGEST_WAIT, self._place.lasts / 4) if not self.warning else _AGAIN
                 if not self._is_over and self._reads == done:
                     self._changed.wait(wait)
-                over, reads, wanted, known = self._is_over, self._reads, self._wanted, self._known
+                over, reads, requested, known = self._is_over, self._reads, self._requested, self._known
                 only_renews = self._is_cut_off
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
@@ -100,17 +100,17 @@ class Maintenance:
                 self.warning = f"Silences are not renewed, because the rollout could not be read from Consul for {silence:.0f} s. They end by themselves."
             elif reads:
                 try:
-                    self._sync(wanted, known, only_renews=only_renews)
+                    self._sync(requested, known, only_renews=only_renews)
                     self.warning = ""
                 except MaintenanceError as error:
-                    self.warning = f"Alerts of {listing(list(wanted), 3) or 'hosts'} may not be silenced as they should: {error}. It is tried again."
+                    self.warning = f"Alerts of {listing(list(requested), 3) or 'hosts'} may not be silenced as they should: {error}. It is tried again."
                 except Exception as error:
                     self.warning = f"Alerts are not silenced: {error!r}. It is tried again."
             done = reads
             if over:
                 return
 
-    def _sync(self, wanted: Mapping[str, str], known: frozenset[str], *, only_renews: bool) -> None:
+    def _sync(self, requested: Mapping[str, str], known: frozenset[str], *, only_renews: bool) -> None:
         """Let the silences be as they should.
 
         :param only_renews: whether to begin and to end none.
@@ -121,7 +121,7 @@ class Maintenance:
         found: dict[str, list[Silence]] = {}
         for silence in place.silences():
             found.setdefault(silence.host, []).append(silence)
-        for host, target in wanted.items():
+        for host, target in requested.items():
             latest = max(found.get(host, ()), key=lambda one: one.until, default=None)
             if latest is None and only_renews:
                 continue
@@ -131,7 +131,7 @@ class Maintenance:
                 except MaintenanceError as error:
                     first = first or error
         for host, silences in found.items():
-            if host in known and host not in wanted and not only_renews:
+            if host in known and host not in requested and not only_renews:
                 for silence in silences:
                     try:
                         place.end(silence)

@@ -76,17 +76,17 @@ class Messenger:
 
     def call(self, event: Mapping[str, Any]) -> str | None:
         """Send an event to all targets that want it; return the errors as a sentence, None for none."""
-        wanted = [target for target in self.targets if event["event"] in target.events]
+        matching = [target for target in self.targets if event["event"] in target.events]
         until = runtime.monotonic() + self.patience
         answers: dict[str, str | None] = {}
         threads = {
             target.name: runtime.start_thread(self._send_to, target, event, answers, until)
-            for target in wanted
+            for target in matching
             if not self._is_sending(target)
         }
         _sending.update({(self.file, name): thread for name, thread in threads.items()})
         late_until = runtime.monotonic() + min(_LATE, self.patience)
-        for target in wanted:
+        for target in matching:
             if target.name not in threads:
                 # It may be late only. One that hangs must not delay each event for all others.
                 _sending[self.file, target.name].join(max(0.0, late_until - runtime.monotonic()))
@@ -101,7 +101,7 @@ class Messenger:
         # Threads that are late may still answer.
         answers = dict(answers)
         late = f"not sent within {self.patience:.0f} s"
-        found = {target.name: answers.get(target.name, late) for target in wanted}
+        found = {target.name: answers.get(target.name, late) for target in matching}
         return "; ".join(f"{name}: {why}" for name, why in found.items() if why is not None) or None
 
     def _is_sending(self, target: Target) -> bool:

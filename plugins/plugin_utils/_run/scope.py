@@ -139,22 +139,22 @@ def run_scope(
     members = {host: view["role"] for host, view in hosts.items()}
     of_role = {view["role"]: view["group"] for view in hosts.values() if view["group"]}
     scope = select_hosts(limit, members, of_role) if limit else members
-    wanted = [host for host, view in hosts.items() if host in scope and _is_in_part(view, control, part, role)]
+    targets = [host for host, view in hosts.items() if host in scope and _is_in_part(view, control, part, role)]
     # Hosts that the plan would admit have not begun.
     fresh = {one["host"] for one in plan["transitions"] if one["from"] == PENDING}
     order = _Order(plan)
-    included = set(wanted)
+    included = set(targets)
     outside = [host for host in hosts if host not in included]
-    wanted = _without_blocked(hosts, wanted, outside, order, part, fresh, limited=bool(limit))
+    targets = _without_blocked(hosts, targets, outside, order, part, fresh, limited=bool(limit))
     # A host that holds itself is validated again, which may end its hold.
-    held = {host for host in wanted if hosts[host]["state"] == HELD and not hosts[host]["holds_itself"]}
+    held = {host for host in targets if hosts[host]["state"] == HELD and not hosts[host]["holds_itself"]}
     skipped_states = {UPGRADED} | (set() if retry_failed else {FAILED, LOST})
-    missed = [host for host in wanted if host in left_out and host not in held and hosts[host]["state"] != UPGRADED]
+    missed = [host for host in targets if host in left_out and host not in held and hosts[host]["state"] != UPGRADED]
     out = set(missed)
-    wanted = [host for host in wanted if host not in out]
+    targets = [host for host in targets if host not in out]
     pushed = [
         host
-        for host in wanted
+        for host in targets
         if hosts[host]["role"] in composition["roles"]
         and host not in held
         and hosts[host]["state"] not in skipped_states
@@ -167,7 +167,7 @@ def run_scope(
     # Hosts that the plan does not expect to admit ask too, so that the run prints why they are not admitted.
     rest = [host for host in pushed if host not in expected and host not in resumed]
     groups = [wave for wave in [begun, *waves, rest] if wave]
-    play = _plays(hosts, wanted, control, order)
+    play = _plays(hosts, targets, control, order)
     control_waves = [found for wave in groups if (found := [host for host in wave if play[host] == CONTROL])]
     return RunScope(
         pushed={
@@ -179,7 +179,7 @@ def run_scope(
         validate=tuple(host for host in pushed if _has_all_services(hosts[host], plan["version"])),
         held=tuple(host for host in pushed if hosts[host]["holds_itself"]),
         resumed=tuple(host for host in pushed if host in resumed),
-        plays={name: tuple(host for host in wanted if play[host] == name) for name in (FIRST, CONTROL, DATA)},
+        plays={name: tuple(host for host in targets if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
     )
 
@@ -275,12 +275,12 @@ def hosts_behind(plan: Mapping[str, Any], hosts: Iterable[str], others: Iterable
 
 
 def _plays(
-    hosts: Mapping[str, Mapping[str, Any]], wanted: Collection[str], control: Collection[str], order: _Order
+    hosts: Mapping[str, Mapping[str, Any]], targets: Collection[str], control: Collection[str], order: _Order
 ) -> dict[str, str]:
     """Return host -> the play that upgrades it."""
-    places = order.blocking(host for host in wanted if hosts[host]["role"] in control)
+    places = order.blocking(host for host in targets if hosts[host]["role"] in control)
     found = {}
-    for host in wanted:
+    for host in targets:
         place = order.place(host)
         waited_for = any(order.comes_before(place, one) for one in places)
         waits = any(order.comes_before(one, place) for one in places)
@@ -291,7 +291,7 @@ def _plays(
 
 def _without_blocked(
     hosts: Mapping[str, Mapping[str, Any]],
-    wanted: list[str],
+    targets: list[str],
     outside: Collection[str],
     order: _Order,
     part: str,
@@ -306,14 +306,14 @@ def _without_blocked(
     :raises UpgradeError: ``control_plane_first``, ``data_plane_first``, ``limit_waits`` if only such hosts are left to upgrade.
     """
     others = order.blocking(outside)
-    places = {order.place(host) for host in wanted}
+    places = {order.place(host) for host in targets}
     blocked = {place: [one for one in others if order.comes_before(one, place)] for place in places}
-    free = [host for host in wanted if not blocked[order.place(host)]]
-    waiting = [host for host in wanted if blocked[order.place(host)] and hosts[host]["state"] != UPGRADED]
+    free = [host for host in targets if not blocked[order.place(host)]]
+    waiting = [host for host in targets if blocked[order.place(host)] and hosts[host]["state"] != UPGRADED]
     if not waiting or any(hosts[host]["state"] != UPGRADED for host in free):
         return free
     if part == "role":
-        return wanted
+        return targets
     stage = min(order.place(host)[0] for host in waiting)
     firsts = {one for place in blocked if place[0] == stage for one in blocked[place]}
     unfinished = [

@@ -47,40 +47,42 @@ class TaskPiece:
 
 
 def read_pieces(
-    path: Path, shown: str, step: str | None = None, default: str | None = None, top: Path | None = None
+    path: Path, display_path: str, step: str | None = None, default: str | None = None, top: Path | None = None
 ) -> list[TaskPiece]:
     """Return the tasks of a file.
 
-    :param shown: the path for messages.
+    :param display_path: the path for messages.
     :param step: the step of all tasks; None if each names its own by a tag.
     :param default: the step of tasks that name none; None to refuse them.
     :param top: the folder from which included files are resolved; None for the file's own folder.
     :raises UpgradeError: ``bad_service``, with file and line.
     """
-    text = _text_of(path, shown)
-    root = _root(text, shown)
+    text = _text_of(path, display_path)
+    root = _root(text, display_path)
     if root is None or not root.value:
         return []
     # The text comes first, because the construction of data resolves merge keys in the nodes.
     texts = [yaml_of_node(yaml.SequenceNode(root.tag, [item])) for item in root.value]
     return [
-        _piece(path if top is None else top / path.name, shown, _task(item, shown), text, step, default)
+        _piece(path if top is None else top / path.name, display_path, _task(item, display_path), text, step, default)
         for item, text in zip(root.value, texts, strict=True)
     ]
 
 
-def _task(item: yaml.Node, shown: str) -> dict[str, Any]:
-    data = _data(item, shown)
+def _task(item: yaml.Node, display_path: str) -> dict[str, Any]:
+    data = _data(item, display_path)
     if not isinstance(data, dict) or not data:
         raise refusal(
-            f"{shown}:{item.start_mark.line + 1}",
+            f"{display_path}:{item.start_mark.line + 1}",
             f"{data!r} is not a task. A task is a mapping with a name and a module.",
         )
     return data
 
 
-def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | None, default: str | None) -> TaskPiece:
-    where = _at(data, shown)
+def _piece(
+    path: Path, display_path: str, data: dict[str, Any], text: str, step: str | None, default: str | None
+) -> TaskPiece:
+    where = _at(data, display_path)
     tags = _tags(data)
     own = step_of(tags, where)
     if own is None and default is not None:
@@ -93,7 +95,7 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
         raise no_step(tags, where)
     found = list(tags)
     leaves = {tuple(tags): None} if _is_leaf(data) else {}
-    for inner, at, around in _inside(data, path, shown, path.parent, tags):
+    for inner, at, around in _inside(data, path, display_path, path.parent, tags):
         if _is_leaf(inner):
             leaves[tuple(dict.fromkeys((*around, *_tags(inner))))] = None
         _refuse_endings(inner, at)
@@ -118,7 +120,7 @@ def _piece(path: Path, shown: str, data: dict[str, Any], text: str, step: str | 
 
 
 def _inside(
-    data: Mapping[str, Any], path: Path, shown: str, top: Path, tags: Sequence[str], depth: int = 0
+    data: Mapping[str, Any], path: Path, display_path: str, top: Path, tags: Sequence[str], depth: int = 0
 ) -> Iterator[tuple[Any, str, Sequence[str]]]:
     """Yield every task inside a task: those of its blocks, and those of files that it includes or imports.
 
@@ -129,8 +131,8 @@ def _inside(
     for name in _BLOCKS:
         for inner in data.get(name) or ():
             if isinstance(inner, dict):
-                yield inner, _at(inner, shown), tags
-                yield from _inside(inner, path, shown, top, [*tags, *_tags(inner)], depth)
+                yield inner, _at(inner, display_path), tags
+                yield from _inside(inner, path, display_path, top, [*tags, *_tags(inner)], depth)
     for name in _INCLUDES:
         value = data.get(name)
         file = value.get("file") if isinstance(value, Mapping) else value
@@ -140,24 +142,24 @@ def _inside(
         places = dict.fromkeys((path.parent / file, top / file))
         inner_path = next((one for one in places if one.is_file()), None)
         if inner_path is None:
-            raise refusal(_at(data, shown), f"{name} names {file}, but {path.parent / file} does not exist.")
-        inner_shown = str(inner_path)
+            raise refusal(_at(data, display_path), f"{name} names {file}, but {path.parent / file} does not exist.")
+        inner_display_path = str(inner_path)
         # Tasks of an include do not inherit its own tags, only those from around it.
         handed = tags if "import" in name else [tag for tag in tags if tag not in _tags(data)]
-        root = _root(_text_of(inner_path, inner_shown), inner_shown)
+        root = _root(_text_of(inner_path, inner_display_path), inner_display_path)
         for item in root.value if root is not None else ():
-            inner = _data(item, inner_shown)
+            inner = _data(item, inner_display_path)
             if isinstance(inner, dict):
-                yield inner, _at(inner, inner_shown), handed
-                yield from _inside(inner, inner_path, inner_shown, top, [*handed, *_tags(inner)], depth + 1)
+                yield inner, _at(inner, inner_display_path), handed
+                yield from _inside(inner, inner_path, inner_display_path, top, [*handed, *_tags(inner)], depth + 1)
 
 
 def _is_leaf(data: Mapping[str, Any]) -> bool:
     return not any(name in data for name in ("block", "import_tasks", "ansible.builtin.import_tasks"))
 
 
-def _at(data: Mapping[str, Any], shown: str) -> str:
-    return f"{shown}:{getattr(data, 'line', 1)}"
+def _at(data: Mapping[str, Any], display_path: str) -> str:
+    return f"{display_path}:{getattr(data, 'line', 1)}"
 
 
 def _refuse_endings(data: Mapping[str, Any], where: str) -> None:
@@ -179,24 +181,24 @@ def _tags(data: Mapping[str, Any]) -> list[str]:
     return [part.strip() for tag in found for part in str(tag).split(",") if part.strip()]
 
 
-def _text_of(path: Path, shown: str) -> str:
+def _text_of(path: Path, display_path: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise refusal(shown, f"the file can't be read: {error}.") from error
+        raise refusal(display_path, f"the file can't be read: {error}.") from error
 
 
-def _root(text: str, shown: str) -> yaml.SequenceNode | None:
+def _root(text: str, display_path: str) -> yaml.SequenceNode | None:
     try:
         root = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{shown}:{mark.line + 1}" if mark is not None else shown
+        where = f"{display_path}:{mark.line + 1}" if mark is not None else display_path
         raise refusal(where, f"this is not valid YAML: {_problem(error)}.") from error
     if root is None or (isinstance(root, yaml.ScalarNode) and root.tag.endswith(":null")):
         return None
     if not isinstance(root, yaml.SequenceNode):
-        raise refusal(f"{shown}:{root.start_mark.line + 1}", "the file has to contain a list of tasks.")
+        raise refusal(f"{display_path}:{root.start_mark.line + 1}", "the file has to contain a list of tasks.")
     return root
 
 
@@ -232,7 +234,7 @@ _Loader.add_multi_constructor("!", _any_tag)
 _Loader.add_constructor("tag:yaml.org,2002:map", _lined)
 
 
-def _data(node: yaml.Node, shown: str) -> Any:
+def _data(node: yaml.Node, display_path: str) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
@@ -240,6 +242,6 @@ def _data(node: yaml.Node, shown: str) -> Any:
         line = getattr(getattr(error, "problem_mark", None), "line", node.start_mark.line)
         why = _problem(error)
         hint = " A value that begins with {{ has to be in quotes." if "unhashable" in why else ""
-        raise refusal(f"{shown}:{line + 1}", f"this can't be read: {why}.{hint}") from error
+        raise refusal(f"{display_path}:{line + 1}", f"this can't be read: {why}.{hint}") from error
     finally:
         loader.dispose()

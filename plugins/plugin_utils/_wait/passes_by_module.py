@@ -44,8 +44,8 @@ class PassesByModule(Passes):
         """Keep the arguments."""
         super().__init__()
         self._call = call
-        wanted = options.get("hosts") or []
-        self._wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+        requested = options.get("hosts") or []
+        self._requested = [requested] if isinstance(requested, str) else list(requested)
         # Lines on the hosts need all of them.
         self._options = {**options, "hosts": [ALL]}
         self._patient = PatientPasses(say)
@@ -101,7 +101,7 @@ class PassesByModule(Passes):
 
     def _as_asked(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return a result with the hosts that the task asks for."""
-        if ALL in self._wanted:
+        if ALL in self._requested:
             return result
-        hosts = {host: result["hosts"][host] for host in self._wanted if host in result["hosts"]}
+        hosts = {host: result["hosts"][host] for host in self._requested if host in result["hosts"]}
         return {**{name: value for name, value in result.items() if name not in _OF_HOSTS}, "hosts": hosts}

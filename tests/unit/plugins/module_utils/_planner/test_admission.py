@@ -23,7 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission 
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import find_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.forecast import finish
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Slots, fleet_slots, limits_by_role
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Slots, caps_by_role, fleet_slots
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import merge, parse
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import resolve
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
@@ -34,7 +34,7 @@ def position(roles: dict[str, int], **rules: Any) -> Position:
     parsed = parse(merge(UNLIMITED, rules))
     order = resolve(parsed, roles)
     waiting = {role: tuple(f"{role}{number}" for number in range(1, count + 1)) for role, count in roles.items()}
-    slots = Slots(limits_by_role(parsed, order, roles), parsed.complete_sets)
+    slots = Slots(caps_by_role(parsed, order, roles), parsed.complete_sets)
     return begin_stage(order, (StageQueue(waiting, roles),), slots)
 
 
@@ -137,7 +137,7 @@ def test_a_host_gets_its_gate_back_only_if_it_was_admitted_and_no_rule_holds_its
     start = first(site)
 
     assert [one.host for one in reopened_hosts(state, start)] == ["compute2"]
-    held = replace(start, slots=Slots(limits_by_role(parse({}), state.order, state.sizes)))
+    held = replace(start, slots=Slots(caps_by_role(parse({}), state.order, state.sizes)))
     assert reopened_hosts(state, held) == ()
 
 

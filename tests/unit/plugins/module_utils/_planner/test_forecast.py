@@ -13,7 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission 
     begin_stage,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.forecast import finish, forecast, next_wave
-from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import Limit, Slots
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import AppliedCap, Slots
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.role_order import RoleOrder
 from fleets import OLD, Fleet, fleet
 
@@ -23,8 +23,8 @@ FLEET = StageQueue({"a": ("a1", "a2", "a3"), "b": ("b1",)}, {"a": 3, "b": 1})
 
 
 def position(*stages: StageQueue, slots: int = 2) -> Position:
-    limits = {role: (Limit(f"role {role}", "rolling_rules.global", slots),) for role in ("a", "b")}
-    return begin_stage(ORDER, stages, Slots(limits))
+    caps = {role: (AppliedCap(f"role {role}", "rolling_rules.global", slots),) for role in ("a", "b")}
+    return begin_stage(ORDER, stages, Slots(caps))
 
 
 def test_the_forecast_goes_on_from_the_hosts_in_flight() -> None:

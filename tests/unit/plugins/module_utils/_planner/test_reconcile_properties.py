@@ -46,7 +46,7 @@ def domains(site: Fleet, rules: Rules) -> list[tuple[set[str], int]]:
     if group:
         found.append((group, own.get(strategies.GROUP, rolling.get("global"))))
     found.append((set(site.members), rolling.get("fleet")))
-    return [(hosts, parse_cap(cap, "a cap").limit(len(hosts))) for hosts, cap in found if cap is not None]
+    return [(hosts, parse_cap(cap, "a cap").hosts_of(len(hosts))) for hosts, cap in found if cap is not None]
 
 
 def down(site: Fleet) -> set[str]:

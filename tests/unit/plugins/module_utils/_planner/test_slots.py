@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.slots import (
-    Limit,
+    AppliedCap,
     Slots,
+    caps_by_role,
     fleet_slots,
-    limits_by_role,
     refuse_uncapped,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
@@ -25,22 +25,22 @@ MEMBERS = {"ceph_mon": 3, "ceph_osd": 9, "compute": 20}
 CEPH = {"ceph": "ceph_"}
 
 
-def limits(groups: dict[str, str] | None = None, **rolling: Any) -> dict[str, tuple[Limit, ...]]:
+def caps(groups: dict[str, str] | None = None, **rolling: Any) -> dict[str, tuple[AppliedCap, ...]]:
     rules = parse({"rolling_rules": rolling, "group_mappings": groups or {}})
-    return limits_by_role(rules, resolve(rules, MEMBERS), MEMBERS)
+    return caps_by_role(rules, resolve(rules, MEMBERS), MEMBERS)
 
 
 def test_a_role_without_any_cap_is_held() -> None:
-    assert limits(roles={"compute": 3}, **{"global": None})["ceph_mon"] == (
-        Limit("role ceph_mon", "rolling_rules.roles.ceph_mon", 0, is_missing=True),
+    assert caps(roles={"compute": 3}, **{"global": None})["ceph_mon"] == (
+        AppliedCap("role ceph_mon", "rolling_rules.roles.ceph_mon", 0, is_missing=True),
     )
 
 
 def test_who_asks_for_no_cap_has_none() -> None:
-    assert limits(**{"global": "unlimited"}) == {"ceph_mon": (), "ceph_osd": (), "compute": ()}
-    assert limits(**{"global": 1}, roles={"compute": "Unlimited"})["compute"] == ()
-    assert limits(CEPH, roles={"ceph": "unlimited"})["ceph_mon"] == ()
-    assert limits(CEPH, roles={"ceph_mon": "unlimited"})["ceph_osd"][0].is_missing
+    assert caps(**{"global": "unlimited"}) == {"ceph_mon": (), "ceph_osd": (), "compute": ()}
+    assert caps(**{"global": 1}, roles={"compute": "Unlimited"})["compute"] == ()
+    assert caps(CEPH, roles={"ceph": "unlimited"})["ceph_mon"] == ()
+    assert caps(CEPH, roles={"ceph_mon": "unlimited"})["ceph_osd"][0].is_missing
 
 
 @pytest.mark.parametrize(
@@ -75,67 +75,67 @@ def test_a_fleet_without_known_hosts_needs_a_cap_too() -> None:
 
 
 def test_the_global_cap_binds_each_role_by_itself() -> None:
-    found = limits(**{"global": "50%"})
+    found = caps(**{"global": "50%"})
 
     assert found == {
-        "ceph_mon": (Limit("role ceph_mon", "rolling_rules.global", 1),),
-        "ceph_osd": (Limit("role ceph_osd", "rolling_rules.global", 4),),
-        "compute": (Limit("role compute", "rolling_rules.global", 10),),
+        "ceph_mon": (AppliedCap("role ceph_mon", "rolling_rules.global", 1),),
+        "ceph_osd": (AppliedCap("role ceph_osd", "rolling_rules.global", 4),),
+        "compute": (AppliedCap("role compute", "rolling_rules.global", 10),),
     }
 
 
 def test_a_cap_of_its_own_takes_the_place_of_the_global_one() -> None:
-    assert limits(**{"global": 1}, roles={"compute": 5})["compute"] == (
-        Limit("role compute", "rolling_rules.roles.compute", 5),
+    assert caps(**{"global": 1}, roles={"compute": 5})["compute"] == (
+        AppliedCap("role compute", "rolling_rules.roles.compute", 5),
     )
 
 
 def test_the_roles_of_a_group_share_one_limit() -> None:
-    found = limits(CEPH, roles={"ceph": "50%"})
+    found = caps(CEPH, roles={"ceph": "50%"})
 
-    assert found["ceph_mon"] == (Limit("group ceph", "rolling_rules.roles.ceph", 6),)
+    assert found["ceph_mon"] == (AppliedCap("group ceph", "rolling_rules.roles.ceph", 6),)
     assert found["ceph_mon"][0] is found["ceph_osd"][0]
     assert found["compute"][0].is_missing
 
 
 def test_the_global_cap_binds_a_group_as_one() -> None:
-    found = limits(CEPH, **{"global": 2})
+    found = caps(CEPH, **{"global": 2})
 
-    assert found["ceph_mon"] == (Limit("group ceph", "rolling_rules.global", 2),)
+    assert found["ceph_mon"] == (AppliedCap("group ceph", "rolling_rules.global", 2),)
     assert found["ceph_mon"][0] is found["ceph_osd"][0]
 
 
 def test_a_role_of_a_group_keeps_a_cap_of_its_own_beside_the_groups() -> None:
-    assert limits(CEPH, roles={"ceph": 4, "ceph_mon": 1})["ceph_mon"] == (
-        Limit("group ceph", "rolling_rules.roles.ceph", 4),
-        Limit("role ceph_mon", "rolling_rules.roles.ceph_mon", 1),
+    assert caps(CEPH, roles={"ceph": 4, "ceph_mon": 1})["ceph_mon"] == (
+        AppliedCap("group ceph", "rolling_rules.roles.ceph", 4),
+        AppliedCap("role ceph_mon", "rolling_rules.roles.ceph_mon", 1),
     )
 
 
 def test_in_a_group_that_bears_the_name_of_its_role_the_name_means_the_group() -> None:
-    assert limits({"compute": "comp|ceph"}, roles={"compute": 4})["compute"] == (
-        Limit("group compute", "rolling_rules.roles.compute", 4),
+    assert caps({"compute": "comp|ceph"}, roles={"compute": 4})["compute"] == (
+        AppliedCap("group compute", "rolling_rules.roles.compute", 4),
     )
 
 
 def test_the_fleet_has_one_limit_on_top_of_all() -> None:
-    found = limits(fleet="25%", roles={"compute": 5})
+    found = caps(fleet="25%", roles={"compute": 5})
 
     assert found["compute"] == (
-        Limit("role compute", "rolling_rules.roles.compute", 5),
-        Limit("the fleet", "rolling_rules.fleet", 8),
+        AppliedCap("role compute", "rolling_rules.roles.compute", 5),
+        AppliedCap("the fleet", "rolling_rules.fleet", 8),
     )
     assert found["compute"][1] is found["ceph_mon"][0] is found["ceph_osd"][0]
 
 
 def test_free_slots_are_never_negative() -> None:
-    limit = Limit("role compute", "rolling_rules.global", 2)
+    cap = AppliedCap("role compute", "rolling_rules.global", 2)
 
-    assert [Slots({"compute": (limit,)}, taken={limit.what: count}).free(limit) for count in (0, 2, 5)] == [2, 0, 0]
+    assert [Slots({"compute": (cap,)}, taken={cap.what: count}).free(cap) for count in (0, 2, 5)] == [2, 0, 0]
 
 
 def test_a_slot_is_taken_under_every_limit_over_the_role_and_given_back() -> None:
-    slots = Slots(limits(roles={"compute": 5}, fleet=8))
+    slots = Slots(caps(roles={"compute": 5}, fleet=8))
     taken = slots.take({"compute": 2, "ceph_mon": 1})
 
     assert (taken.taken, taken.busy) == ({"role compute": 2, "the fleet": 3}, 3)
@@ -145,7 +145,7 @@ def test_a_slot_is_taken_under_every_limit_over_the_role_and_given_back() -> Non
 
 
 def test_slots_are_filled_in_the_order_of_the_roles_up_to_the_tightest_limit() -> None:
-    slots = Slots(limits(roles={"ceph_mon": 2}, fleet=5))
+    slots = Slots(caps(roles={"ceph_mon": 2}, fleet=5))
     given, after = slots.fill({"ceph_mon": 3, "compute": 9, "ceph_osd": 1})
 
     assert given == {"ceph_mon": 2, "compute": 3}
@@ -154,7 +154,7 @@ def test_slots_are_filled_in_the_order_of_the_roles_up_to_the_tightest_limit() -
 
 
 def test_hosts_that_have_slots_need_no_free_ones() -> None:
-    slots = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 2),)})
+    slots = Slots({"web": (AppliedCap("role web", "rolling_rules.roles.web", 2),)})
     one = slots.take({"web": 1}).rest({"web": 1})
     given, after = one.fill({"web": 3}, {"web": 1})
     assert (given, after.taken, after.resting) == ({"web": 2}, {"role web": 2}, {"role web": 0})
@@ -164,7 +164,7 @@ def test_hosts_that_have_slots_need_no_free_ones() -> None:
     assert (given, after.taken, after.resting) == ({"web": 1}, {"role web": 5}, {"role web": 3})
     assert after.fill({"web": 3}, {"web": 3})[0] == {}
     # A cap of 0 admits none of them. A set may have them and others.
-    none = Slots({"web": (Limit("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1}).rest({"web": 1})
+    none = Slots({"web": (AppliedCap("role web", "rolling_rules.roles.web", 0),)}).take({"web": 1}).rest({"web": 1})
     assert none.fill({"web": 1}, {"web": 1}) == ({}, none)
     given, after = replace(one, complete_sets=True).fill({"web": 3}, {"web": 1})
     assert (given, after.busy) == ({"web": 2}, 2)
@@ -172,14 +172,14 @@ def test_hosts_that_have_slots_need_no_free_ones() -> None:
 
 
 def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:
-    slots = Slots(limits(roles={"compute": 2})).take({"compute": 4})
+    slots = Slots(caps(roles={"compute": 2})).take({"compute": 4})
 
     assert slots.fill({"compute": 1})[0] == {}
-    assert [limit.what for limit in slots.full_limits("compute")] == ["role compute"]
+    assert [cap.what for cap in slots.full_caps("compute")] == ["role compute"]
 
 
 def test_complete_sets_are_filled_while_no_host_has_a_slot() -> None:
-    slots = Slots(limits(**{"global": 2}), complete_sets=True)
+    slots = Slots(caps(**{"global": 2}), complete_sets=True)
     given, after = slots.fill({"compute": 3})
 
     assert given == {"compute": 2}
@@ -189,7 +189,7 @@ def test_complete_sets_are_filled_while_no_host_has_a_slot() -> None:
 
 
 def test_a_cap_of_0_holds_a_role() -> None:
-    slots = Slots(limits(**{"global": 1}, roles={"compute": 0}))
+    slots = Slots(caps(**{"global": 1}, roles={"compute": 0}))
 
     assert (slots.is_held("compute"), slots.is_held("ceph_mon")) == (True, False)
 

@@ -65,12 +65,12 @@ def test_anything_else_is_refused_with_its_key_and_value(value: object) -> None:
     ],
 )
 def test_a_percent_is_rounded_down_to_no_less_than_one_host(cap: int | str, members: int, slots: int) -> None:
-    assert parse_cap(cap, "rolling_rules.global").limit(members) == slots
+    assert parse_cap(cap, "rolling_rules.global").hosts_of(members) == slots
 
 
 @given(st.integers(0, 100), st.integers(1, 10_000))
 def test_a_percent_never_exceeds_its_share_but_for_the_first_host(percent: int, members: int) -> None:
-    slots = Cap(percent, is_percent=True).limit(members)
+    slots = Cap(percent, is_percent=True).hosts_of(members)
 
     assert slots * 100 <= members * percent or (slots == 1 and percent)
     assert (slots == 0) == (percent == 0)
