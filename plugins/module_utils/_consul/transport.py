@@ -136,7 +136,7 @@ class Transport:
         return Unreachable(
             "unreachable",
             f"Consul at {self.settings.url} can't be reached: {reason}. "
-            "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?",
+            "Check that its agent is running, and that host, port and scheme (or CONSUL_HTTP_ADDR) are right.",
         )
 
     def _redirected(self, target: str) -> Unreachable:

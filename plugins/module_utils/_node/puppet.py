@@ -303,7 +303,8 @@ def _find(executable: str) -> str:
     found = shutil.which(executable) or shutil.which(executable, path=_PLACES)
     if found is None:
         raise UpgradeError(
-            "not_runnable", f"executable: {executable!r} is neither on PATH nor in {_PLACES}. Is Puppet installed?"
+            "not_runnable",
+            f"executable: {executable!r} is neither on PATH nor in {_PLACES}. Install Puppet, or set executable.",
         )
     return found
 

@@ -36,10 +36,12 @@ def fleet_of(upgrade_roles: Mapping[str, Any], groups: Mapping[str, Sequence[str
             fleet[host] = role
     if not fleet and upgrade_roles:
         known = [name for name in in_order(groups) if name not in ("all", "ungrouped")]
+        fix = "It has no groups. Give an inventory with -i."
+        if known:
+            fix = f"Its groups are {listing(known, 10)}. Name one of them in upgrade_roles."
         raise UpgradeError(
             "bad_upgrade_roles",
-            f"upgrade_roles: no host of the inventory is in a group named {' or '.join(upgrade_roles)}. "
-            f"Its groups are {listing(known, 10) or 'none; was an inventory given (-i)?'}",
+            f"upgrade_roles: no host of the inventory is in a group named {' or '.join(upgrade_roles)}. {fix}",
         )
     _refuse_misspelt(upgrade_roles, groups, fleet)
     return fleet

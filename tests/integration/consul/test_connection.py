@@ -86,7 +86,7 @@ def test_every_module_says_that_consul_does_not_answer(run: Runner) -> None:
         assert result["failed"]
         assert result["failure"]["message"] == (
             "Consul at http://127.0.0.1:1 can't be reached: Connection refused. "
-            "Is its agent running, and are host, port and scheme (or CONSUL_HTTP_ADDR) right?"
+            "Check that its agent is running, and that host, port and scheme (or CONSUL_HTTP_ADDR) are right."
         )
         assert (result["failure"]["code"], result["failure"]["details"]) == ("unreachable", {})
         assert result["msg"] == f"[unreachable] {result['failure']['message']}"
@@ -114,7 +114,7 @@ def test_a_port_with_another_protocol() -> None:
     with speaking(Greeter) as port:
         error = failure({"port": port})
     assert error.code == "unreachable"
-    assert "are host, port and scheme (or CONSUL_HTTP_ADDR) right?" in error.message
+    assert "host, port and scheme (or CONSUL_HTTP_ADDR) are right." in error.message
 
 
 @pytest.mark.parametrize(

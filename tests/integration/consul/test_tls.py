@@ -213,7 +213,7 @@ def test_http_to_the_https_port(secure: Secure) -> None:
     error = failure(settings(secure, scheme="http", timeout=0.2))
     # Consul answers and resets the connection at once, and which of the two gets here first is a matter of luck.
     hint = "speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)"
-    assert hint in error.message or "are host, port and scheme (or CONSUL_HTTP_ADDR) right?" in error.message
+    assert hint in error.message or "host, port and scheme (or CONSUL_HTTP_ADDR) are right." in error.message
 
 
 @pytest.mark.parametrize("option", ["ca_path", "client_cert", "client_key"])

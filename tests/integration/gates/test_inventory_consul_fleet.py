@@ -247,7 +247,7 @@ def test_nothing_from_consul_is_evaluated(shelf: Inventories, consul: RawKV, cat
 
 
 def test_a_consul_that_cannot_be_reached_is_an_error_and_no_empty_fleet(shelf: Inventories) -> None:
-    sentence = "consul_fleet: [unreachable] Consul at http://127.0.0.1:1 can't be reached: Connection refused. Is its agent running"
+    sentence = "consul_fleet: [unreachable] Consul at http://127.0.0.1:1 can't be reached: Connection refused. Check that its agent is running"
     refusal = shelf.refusal(host="127.0.0.1", port=1, timeout=0.2)
     assert sentence in refusal
     assert "HTTPConnectionPool" not in refusal

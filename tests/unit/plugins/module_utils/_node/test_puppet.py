@@ -195,7 +195,9 @@ def test_the_error_for_a_timeout_has_the_last_lines(tmp_path: Path) -> None:
 
 
 def test_a_missing_puppet_is_an_error() -> None:
-    with pytest.raises(UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Is Puppet installed\?"):
+    with pytest.raises(
+        UpgradeError, match=r"executable: 'pupet' is neither on PATH nor in .*Install Puppet, or set executable\."
+    ):
         run_puppet(PuppetOptions(executable="pupet", manifest="site.pp"))
 
 

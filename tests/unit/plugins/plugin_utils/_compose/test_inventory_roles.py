@@ -75,9 +75,11 @@ def test_a_host_has_one_role() -> None:
 
 
 def test_a_fleet_without_hosts_names_the_groups_that_there_are() -> None:
-    with pytest.raises(UpgradeError, match=r"in a group named compute\. Its groups are computes"):
+    with pytest.raises(
+        UpgradeError, match=r"in a group named compute\. Its groups are computes\. Name one of them in upgrade_roles\."
+    ):
         fleet_of({"compute": {}}, {"all": ["n1"], "ungrouped": [], "computes": ["n1"]})
-    with pytest.raises(UpgradeError, match="none; was an inventory given"):
+    with pytest.raises(UpgradeError, match=r"It has no groups\. Give an inventory with -i\."):
         fleet_of({"compute": {}}, {"all": [], "ungrouped": []})
 
 
