@@ -29,7 +29,7 @@ for required in plugins/modules/consul_upgrade_plan.py plugins/module_utils/_pla
     plugins/inventory/consul_fleet.py playbooks/node.yml playbooks/enroll.yml roles/puppet_gate/templates/node.json.j2 agent/convoy_node/resident.py \
     playbooks/upgrade.yml playbooks/group_vars/all.yml roles/nginx/tasks/upgrade_tasks.yml meta/runtime.yml LICENSE README.md \
     schemas/instructions.json schemas/upgrade.json schemas/page.json schemas/page_hosts.json schemas/page_hosts_index.json schemas/page_changes.json extensions/eda/plugins/event_source/rollout.py \
-    plugins/plugin_utils/_pages/live.html.j2 plugins/plugin_utils/_pages/live.js plugins/plugin_utils/_pages/style.css meta/execution-environment.yml requirements/runtime.txt requirements/locked/runtime.txt bindep.txt \
+    plugins/plugin_utils/_pages/templates/live.html.j2 plugins/plugin_utils/_pages/templates/live.js plugins/plugin_utils/_pages/templates/style.css meta/execution-environment.yml requirements/runtime.txt requirements/locked/runtime.txt bindep.txt \
     docs/pictures/data_flow.svg; do
     grep -qx "$required" "$work/files" || die "lacks $required"
 done

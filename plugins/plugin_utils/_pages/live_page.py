@@ -33,8 +33,8 @@ from .host_details import HostDetails, Part, events_by_host, host_details, parts
 from .host_map import host_map, map_legend
 from .live_state import bars_of, command, live_state, only_time_differs
 from .page_folder import HOSTS, INDEX, PageFolder
+from .page_templates import own_text, render, rules_table
 from .report_page import html_page
-from .templates import own_text, render, rules_table
 
 DATA = "state.json"
 # A page without changes is written again after this time, so that its readers see that someone still writes it (seconds). The script knows

@@ -12,7 +12,7 @@ from typing import Any
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._rollout_report.host import BROKE, DONE, incidents
 from .charts import axis, bands, curve, legend, numbers_of, timeline
-from .templates import own_text, render, rules_table
+from .page_templates import own_text, render, rules_table
 
 # Texts for states that have another name in the history.
 _STATES = {"abort": "aborted", "converge": "complete", "left": "replaced by another rollout"}

@@ -64,6 +64,8 @@ ROOMS = (
     "doc_fragments",
 )
 PURE = ROOMS[1:9]
+# Folders of files that are no Python, each inside the room that reads it.
+TEMPLATES = ("plugin_utils/_pages/templates",)
 AGENT = ROOT / "agent"
 # Likewise. The highest floor has the commands and the loop.
 AGENT_ROOMS = ("convoy_node/machine", "convoy_node/node", "convoy_node/jobs", "convoy_node")
@@ -110,6 +112,13 @@ def files() -> Iterator[tuple[str, Path]]:
         yield path.parent.relative_to(PLUGINS).as_posix(), path
 
 
+def files_of_any_kind() -> Iterator[tuple[str, Path]]:
+    """Yield each file below plugins/ with its folder, except for what Python itself writes there."""
+    for path in sorted(PLUGINS.rglob("*")):
+        if path.is_file() and path.parent.name != "__pycache__":
+            yield path.parent.relative_to(PLUGINS).as_posix(), path
+
+
 def agent_files() -> Iterator[tuple[str, Path]]:
     """Yield each file of the agent's package with its room."""
     for path in sorted((AGENT / "convoy_node").rglob("*.py")):
@@ -141,6 +150,16 @@ def imported(path: Path, top: Path = PLUGINS) -> Iterator[str]:
 
 def test_every_file_is_in_a_room() -> None:
     assert {room for room, _path in files()} == set(ROOMS)
+    assert {room for room, _path in files_of_any_kind()} == {*ROOMS, *TEMPLATES}
+
+
+def test_templates_and_code_stand_apart() -> None:
+    kinds = {room: set[str]() for room in (*ROOMS, *TEMPLATES)}
+    for room, path in files_of_any_kind():
+        kinds[room].add(path.suffix)
+    # Filters are documented in YAML.
+    assert {room for room, found in kinds.items() if found != {".py"}} == {*TEMPLATES, "filter"}
+    assert [room for room in TEMPLATES if ".py" in kinds[room]] == []
 
 
 def test_contributing_lists_the_rooms_in_their_order() -> None:
@@ -151,6 +170,9 @@ def test_contributing_lists_the_rooms_in_their_order() -> None:
         if len(indent) == 4:
             listed.append(f"{parent}/{name}")
     assert listed == [room for room in reversed(ROOMS) if "/" in room]
+    assert [f"{room}/templates" for room in re.findall(r"^    (\w+)/  .*\n      templates/  ", text, re.MULTILINE)] == [
+        folder.partition("/")[2] for folder in TEMPLATES
+    ]
 
 
 def test_each_room_imports_only_rooms_below_it() -> None:
@@ -165,7 +187,7 @@ def test_each_room_imports_only_rooms_below_it() -> None:
 
 
 def test_a_room_has_three_to_twelve_files() -> None:
-    count = Counter(room for room, _path in files())
+    count = Counter(room for room, _path in files_of_any_kind())
     assert {room: number for room, number in count.items() if room not in OF_ANY_SIZE and not 3 <= number <= 12} == {}
 
 

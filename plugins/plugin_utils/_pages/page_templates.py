@@ -21,7 +21,7 @@ from ...module_utils._rule_checks.sources import leaves
 from .._observe.wording import about_minutes
 from .charts import clock_text, duration_text, iso_text, time_text
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "templates"
 
 
 def render(name: str, **values: Any) -> str:
@@ -34,7 +34,7 @@ def render(name: str, **values: Any) -> str:
 
 @cache
 def own_text(*names: str) -> Markup:
-    """Return files of this folder as one text, which is not escaped."""
+    """Return files of the folder of templates as one text, which is not escaped."""
     return Markup("".join((_FOLDER / name).read_text(encoding="utf-8") for name in names))
 
 
