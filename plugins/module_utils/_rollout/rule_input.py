@@ -13,6 +13,7 @@ from typing import Any
 from .._common.errors import UpgradeError
 from .._common.names import listing
 from .._common.sanitize import truncate, truncated_repr
+from .._rule_checks.changes import WITH_RULES
 from .._rule_checks.sources import RuleSource, disagreements, leaves
 from .._rules.instructions import Instructions, merge, name_of, parse, with_order
 
@@ -127,6 +128,10 @@ def _refuse_disagreement(inline: RuleSource, file: RuleSource) -> None:
 
 def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
     plain = parse(given).plain()
+    for key in WITH_RULES:
+        if key in plain:
+            # A value that is not stored is empty, or the default.
+            plain[key] = {**{name: None if value else value for name, value in given[key].items()}, **plain[key]}
     return plain | {key: value for key, value in given.items() if value is not None and name_of(key) not in plain}
 
 

@@ -25,7 +25,7 @@ _EMPTY = {
     ROLLBACK_ORDER: '""',
 }
 # Keys with rules of their own, each of which is given again or removed by itself.
-_WITH_RULES = ("rolling_rules", "failure_rules", "health")
+WITH_RULES = ("rolling_rules", "failure_rules", "health")
 
 
 def named_in(given: Mapping[str, Any]) -> set[str]:
@@ -48,7 +48,7 @@ def refuse_left_out(
     named = named_in(given) | {*more}
     current = [name_of(name) for name, value in stored.items() if value and name in KEYS]
     missing = [name for name in current if name not in named]
-    for name in _WITH_RULES:
+    for name in WITH_RULES:
         missing += _left_out(stored.get(name), given.get(name), name)
     if not missing:
         return

@@ -77,7 +77,13 @@ GO_ON: tuple[str, dict[str, Any]] = (PLAN, {"hosts": "all"})
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     GO_ON,
     (PLAN, {"converge": True, "limit": ["compute"], "fleet": FLEET}),
-    (PLAN, {"version": "2", "instructions": {**INSTRUCTIONS, "rolling_rules": {"global": 1}}}),
+    (
+        PLAN,
+        {
+            "version": "2",
+            "instructions": {**INSTRUCTIONS, "rolling_rules": {"global": 1, "fleet": None, "roles": {}}},
+        },
+    ),
     (PLAN, {"version": "3", "replace": "2", "instructions": {"rolling_rules": {"global": 1}}}),
     (PLAN, {"role_order": {"compute": "controller"}}),
     (INFO, {}),
@@ -153,7 +159,10 @@ def test_the_site_admits_two_hosts_when_nothing_is_bad(site: Site) -> None:
 def test_any_rules(site: Site, rules: dict[str, Any], is_on_its_way: bool) -> None:
     site.restore(*(() if is_on_its_way else ("upgrade/ledger",)))
     # Rules of a running rollout are not left out, or nothing else of them would be looked at.
-    ended = {"rolling_rules": {"global": 1}, **({"health": {}, "stages": []} if is_on_its_way else {})}
+    ended = {
+        "rolling_rules": {"global": 1, "fleet": None, "roles": {}},
+        **({"health": {}, "stages": []} if is_on_its_way else {}),
+    }
     call: dict[str, Any] = {"version": "2", "instructions": {**ended, **rules}, "fleet": FLEET}
     shown = site.call(PLAN, check=True, **call)
     done = site.call(PLAN, **call)

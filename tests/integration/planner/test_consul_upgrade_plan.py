@@ -147,7 +147,7 @@ def test_instructions_come_from_a_file_and_inline_and_each_is_reported_with_its_
     as_json, as_yaml = tmp_path / "rules.json", tmp_path / "rules.yml"
     as_json.write_text(json.dumps({"rolling_rules": {"global": "1", "fleet": "50%"}}))
     as_yaml.write_text(
-        "rolling_rules:\n  roles: {compute: 1}\nrole_dependencies: {compute: [controller]}\noptional_names: [controller]\n"
+        "rolling_rules:\n  fleet: null\n  roles: {compute: 1}\nrole_dependencies: {compute: [controller]}\noptional_names: [controller]\n"
     )
     inline = {"rolling_rules": {"global": "unlimited"}}
     first, refused, second, third = run(

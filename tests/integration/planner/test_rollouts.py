@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
     make_pass,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.gate_reading import GateReading
 from convoy_node.node.connection import Connection
@@ -126,6 +127,21 @@ def test_rules_can_change_while_a_rollout_runs_and_hold_for_all_planners(store: 
     assert whats(consul) == ["begin", "open", "rules", "open", "rules", "open"]
     assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 2}}
     assert consul.get("current_version") == b"2"
+
+
+def test_rules_that_leave_out_a_single_cap_are_refused_until_it_is_removed_on_purpose(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(compute=6))
+    capped = {"rolling_rules": {"global": 1, "fleet": 2, "roles": {"compute": 1}}}
+    go(store, "2", given_rules(capped, ""))
+    # Without it, the rollout would be faster than anyone asked for.
+    with pytest.raises(UpgradeError, match=r"rolling_rules\.fleet, rolling_rules\.roles are missing") as caught:
+        go(store, "2", given_rules({"rolling_rules": {"global": 4}}, ""))
+    assert "rolling_rules.fleet: null, rolling_rules.roles: {}" in caught.value.message
+    go(store, "2", given_rules({"rolling_rules": {"global": 4, "fleet": None, "roles": {}}}, ""))
+    assert ledger(consul)["instructions"] == {"rolling_rules": {"global": 4}}
+    assert len(opened(history(consul))) == 4
 
 
 def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Store, consul: RawKV) -> None:
