@@ -32,7 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.addr
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import StartPush
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
-    AFTER,
+    POST_UPGRADE_PHASE,
     UPGRADE,
     PushRun,
     task_groups_of_role,
@@ -83,7 +83,7 @@ class ActionModule(ControllerAction):
         if record is None or not record.may_run_post_upgrade(options["version"]):
             return {"go": False}
         try:
-            return self._begin(options, AFTER, {})
+            return self._begin(options, POST_UPGRADE_PHASE, {})
         except UpgradeError as error:
             # Puppet and the validations of this run came since it asked for its gate, and so may a hold.
             if error.code != "not_admitted":

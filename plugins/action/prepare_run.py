@@ -63,7 +63,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "instructions": {"type": "dict", "default": {}},
     "instructions_file": {"type": "str"},
     "limit": {"type": "list", "elements": "str", "default": []},
-    "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "after"], "default": "all"},
+    "part": {"type": "str", "choices": ["all", "controlplane", "dataplane", "role", "post_upgrade"], "default": "all"},
     "role": {"type": "str", "default": ""},
     "folder": {"type": "path", "required": True},
     "composed": {"type": "str", "default": ""},

@@ -42,7 +42,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     services_of,
     with_post_upgrade,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import POST_UPGRADE_PHASE, UPGRADE, PushRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import post_upgrade_outside_tags
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     CONTROL,
@@ -166,7 +166,7 @@ class ActionModule(ControllerAction):
             )
         ask(KeepRun(run))
         if run.post_upgrade:
-            self._push(options, AFTER, run.hosts_of(POST_UPGRADE))
+            self._push(options, POST_UPGRADE_PHASE, run.hosts_of(POST_UPGRADE))
         return self._result(run)
 
     def _push(

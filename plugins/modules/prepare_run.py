@@ -101,9 +101,9 @@ options:
     default: []
   part:
     description:
-      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(after) only runs post-upgrade tasks.
+      - Which part of the fleet the run upgrades. V(role) upgrades O(role) alone, and V(post_upgrade) only runs post-upgrade tasks.
     type: str
-    choices: [all, controlplane, dataplane, role, after]
+    choices: [all, controlplane, dataplane, role, post_upgrade]
     default: all
   role:
     description:

@@ -17,7 +17,7 @@ from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
 from ...module_utils._rollout._commands.retry import snapshot_after_retry
 from .host_run import interrupted_at
-from .run import AFTER, PushRun
+from .run import POST_UPGRADE_PHASE, PushRun
 
 # The state of a host whose lease another run holds, in results of push_host.
 LEASED_ELSEWHERE = "leased"
@@ -189,4 +189,4 @@ def _waits_for_gate(run: PushRun, latest: PassView, host: str) -> bool:
 def _state_of(run: PushRun, latest: PassView, host: str) -> HostState | None:
     """Return the state that the last pass has read; None for post-upgrade tasks, and on pull hosts, because those depend on no gate here."""
     fleet = latest.outcome.plan.fleet
-    return None if fleet is None or run.phase == AFTER or run.on_host else fleet.hosts.get(host)
+    return None if fleet is None or run.phase == POST_UPGRADE_PHASE or run.on_host else fleet.hosts.get(host)

@@ -12,7 +12,7 @@ from ...module_utils._fleet.fleet import FAILED, RETRIED, HostRecord
 from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._planner.plan import HostView
 from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
-from .run import AFTER, PushRun
+from .run import POST_UPGRADE_PHASE, PushRun
 
 # If an upgrade was interrupted in one of these steps and no service was stopped before, it is not known whether any is. A service without tasks of
 # the step stop runs until it is upgraded.
@@ -78,7 +78,7 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     if record is None or not record.readable:
         return {}
     is_same_version = record.version == run.version
-    if not is_same_version and run.phase == AFTER:
+    if not is_same_version and run.phase == POST_UPGRADE_PHASE:
         return {}
     task_groups = {one.name: one for one in run.task_groups_of(host)}
 
@@ -109,7 +109,7 @@ def interrupted_at(run: PushRun, host: str, view: HostView) -> str:
     :param view: the host, read after this run acquired its lease, so that no other run upgrades it.
     """
     origin = run.origins.get(host)
-    if run.phase == AFTER or not origin:
+    if run.phase == POST_UPGRADE_PHASE or not origin:
         return ""
     known = [version for version in (view.version, view.origin, view.begun) if version]
     return "" if origin in known or not known else known[0]

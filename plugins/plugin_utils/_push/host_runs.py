@@ -25,7 +25,7 @@ from .._services.steps import DRAIN
 from .host_run import HostRun, finished_groups
 from .once_groups import OnceGroups
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
-from .run import AFTER, PushRun, RunTaskGroup
+from .run import POST_UPGRADE_PHASE, PushRun, RunTaskGroup
 from .session import RunSession
 
 # Between two tries to stop a service (seconds). The pause doubles from try to try.
@@ -80,7 +80,7 @@ class HostRuns:
             return after
 
         request = Start(host, self._run.fleet[host], self._run.version)
-        if self._run.phase == AFTER:
+        if self._run.phase == POST_UPGRADE_PHASE:
             request = replace(request, is_post_upgrade=True, has_gate=self._run.on_host)
 
         def started_post_upgrade(before: HostRecord | None) -> HostRecord:
@@ -197,11 +197,11 @@ class HostRuns:
         self._providers.leave(host, host_run.done)
         missing = dict.fromkeys(one.step for one in self._run.task_groups_of(host) if one.name not in host_run.done)
         host_run.current = host_run.step = host_run.service = None
-        if missing or (self._run.on_host and self._run.phase != AFTER):
+        if missing or (self._run.on_host and self._run.phase != POST_UPGRADE_PHASE):
             self._write(host_run, next(iter(missing), None))
             self._release(host)
             return tuple(missing)
-        if self._run.phase == AFTER:
+        if self._run.phase == POST_UPGRADE_PHASE:
             self._change(
                 host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
             )
@@ -288,7 +288,7 @@ class HostRuns:
         entry = store.client.get(key)
         decode = decode_job_record if run.is_job else decode_record
         record = decode(key, entry.value) if entry is not None else None
-        expected = UPGRADED if run.phase == AFTER else STARTED
+        expected = UPGRADED if run.phase == POST_UPGRADE_PHASE else STARTED
         index = entry.modify_index if entry is not None else 0
         is_own = entry is not None and (index == host_run.index or entry.value == host_run.sent)
         is_other = host_run.host in self._session.regained and not is_own
@@ -305,7 +305,7 @@ class HostRuns:
                 # The record says how the host fares in the run that has the lease now.
                 return
             raise
-        if self._run.phase == AFTER:
+        if self._run.phase == POST_UPGRADE_PHASE:
             self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         elif not self._run.on_host:
             self._report(HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error))
@@ -372,7 +372,7 @@ class HostRuns:
         """
 
         def after(before: HostRecord | None) -> HostRecord:
-            if self._run.phase != AFTER:
+            if self._run.phase != POST_UPGRADE_PHASE:
                 left = None if self._run.on_host else next_step
                 return replace(self._started(host_run, before), next_step=left)
             base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)

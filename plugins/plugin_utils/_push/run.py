@@ -13,7 +13,7 @@ from ...module_utils._common.names import is_job
 from ...module_utils._consul.settings import Settings
 from ...module_utils._fleet.checkpoints import checkpoint_name
 
-UPGRADE, AFTER = "upgrade", "after"
+UPGRADE, POST_UPGRADE_PHASE = "upgrade", "post_upgrade"
 _POST_UPGRADE_STEP = "post_upgrade"
 
 
@@ -86,16 +86,17 @@ class PushRun:
 
     def task_groups_of(self, host: str) -> tuple[RunTaskGroup, ...]:
         """Return a host's task groups in this phase, without those of checkpoints that are not on its upgrade path."""
-        is_after, checkpoints = self.phase == AFTER, self.checkpoints.get(host, ())
+        is_post_upgrade, checkpoints = self.phase == POST_UPGRADE_PHASE, self.checkpoints.get(host, ())
         return tuple(
             one
             for one in self._role_task_groups(host)
-            if (one.step == _POST_UPGRADE_STEP) == is_after and (not one.checkpoint or one.checkpoint in checkpoints)
+            if (one.step == _POST_UPGRADE_STEP) == is_post_upgrade
+            and (not one.checkpoint or one.checkpoint in checkpoints)
         )
 
     def providers_of(self, host: str) -> tuple[str, ...]:
         """Return the providers that a host upgrades in this phase, also those without a task group on its upgrade path."""
-        if self.phase == AFTER:
+        if self.phase == POST_UPGRADE_PHASE:
             return ()
         return tuple(dict.fromkeys(one.service for one in self._role_task_groups(host) if one.provider))
 

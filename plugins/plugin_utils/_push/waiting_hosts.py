@@ -25,7 +25,7 @@ from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
 from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
-from .run import AFTER, PushRun
+from .run import POST_UPGRADE_PHASE, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
 _LONGEST_WAIT = 30
@@ -403,7 +403,7 @@ class RunAdmission:
         return is_due and view.state == state_names.PENDING
 
     def _may_need_slot(self, host: str) -> bool:
-        if not self._run.retry_failed or self._run.phase == AFTER:
+        if not self._run.retry_failed or self._run.phase == POST_UPGRADE_PHASE:
             return False
         return self._latest is None or self._latest.hosts[host].state in state_names.BROKEN
 
@@ -437,14 +437,14 @@ class RunAdmission:
         request = PassRequest(version=run.version, fleet=run.fleet, limit=[*limit], since=1)
         if self._ledger is not None:
             request = replace(request, epoch=self._ledger.epoch, commit=self._ledger.commit, began=self._ledger.since)
-        if run.phase != AFTER:
+        if run.phase != POST_UPGRADE_PHASE:
             request = replace(request, post_upgrade=tuple(run.roles_with_post_upgrade))
         if self._ledger is None and not run.is_job:
             # Another run may deliver other tasks later, and then its services count.
             request = replace(request, services=run.services)
 
         def act(store: Store) -> PassResult:
-            if run.phase == AFTER:
+            if run.phase == POST_UPGRADE_PHASE:
                 return make_post_upgrade_pass(store, request, run.roles_with_post_upgrade)
             return make_pass(store, request)
 

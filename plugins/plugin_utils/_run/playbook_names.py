@@ -19,7 +19,7 @@ _OF_PART = {
     "controlplane": "controlplane",
     "dataplane": "dataplane",
     "role": "role",
-    "after": "post_upgrade",
+    "post_upgrade": "post_upgrade",
 }
 
 

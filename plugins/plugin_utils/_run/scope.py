@@ -362,7 +362,7 @@ def roles_with_post_upgrade(composition: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _is_in_part(view: Mapping[str, Any], control: Collection[str], part: str, role: str) -> bool:
-    if part == "after":
+    if part == "post_upgrade":
         return False
     if part == "role":
         return bool(view["role"] == role)

@@ -32,7 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     RefuseStop,
     Settle,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import POST_UPGRADE_PHASE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
@@ -119,7 +119,7 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
     # An operator stops Puppet everywhere: these tasks have no gate.
     reset_gates(store)
     service = services.start(
-        {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}, "2", phase=AFTER
+        {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}, "2", phase=POST_UPGRADE_PHASE
     )
     admitted = service._admission.admit
 
@@ -185,7 +185,7 @@ def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and
     consul.put("config_state/enable_puppet/global", "True")
     consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "upgraded", "post": "open"}))
     groups = {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}
-    run = PushRun(store.settings, "2", AFTER, {"web1": "web"}, groups, ("web1",), on_host=True)
+    run = PushRun(store.settings, "2", POST_UPGRADE_PHASE, {"web1": "web"}, groups, ("web1",), on_host=True)
 
     def begin() -> str:
         service = HostService(run)

@@ -12,7 +12,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
+    POST_UPGRADE_PHASE,
+    UPGRADE,
+    PushRun,
+    RunTaskGroup,
+)
 
 TASK_GROUPS = (
     RunTaskGroup("stop/db", "stop", "db", once=False),
@@ -57,8 +62,8 @@ def test_checkpoints_of_an_earlier_path_do_not_count() -> None:
 
 def test_an_unreadable_record_or_one_of_another_upgrade_has_no_finished_task_group() -> None:
     record = HostRecord("2.10", FAILED, done=("post_upgrade/db", "upgrade/db@2.8"))
-    assert list(finished_groups(run(phase=AFTER), "db1", record)) == ["post_upgrade/db"]
-    assert not finished_groups(run("2.12", AFTER), "db1", record)
+    assert list(finished_groups(run(phase=POST_UPGRADE_PHASE), "db1", record)) == ["post_upgrade/db"]
+    assert not finished_groups(run("2.12", POST_UPGRADE_PHASE), "db1", record)
     assert not finished_groups(run(), "db1", replace(record, readable=False))
     assert not finished_groups(run(), "db1", None)
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import AFTER, UPGRADE, PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
+    POST_UPGRADE_PHASE,
+    UPGRADE,
+    PushRun,
+    RunTaskGroup,
+)
 
 TASK_GROUPS = (
     RunTaskGroup("upgrade/cloud@2.4", "upgrade", "cloud", once=False, checkpoint="cloud@2.4", provider=True),
@@ -23,4 +28,4 @@ def test_a_host_upgrades_a_provider_that_has_no_task_group_on_its_path() -> None
     assert [task_group.name for task_group in run.task_groups_of("web1")] == ["upgrade/app"]
     assert run.providers_of("web1") == ("cloud",)
     assert run.providers_of("web2") == ()
-    assert replace(run, phase=AFTER).providers_of("web1") == ()
+    assert replace(run, phase=POST_UPGRADE_PHASE).providers_of("web1") == ()

@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variable
 from devkit.agent import ROOT
 
 # Variables that playbooks pass to their tasks, or that Ansible sets.
-_INNER = {"upgrade_hook", "upgrade_hook_why", "upgrade_part", "upgrade_parts", "upgrade_play", "upgrade_rollback"}
+_INNER = {"upgrade_hook", "upgrade_hook_why", "upgrade_part", "upgrade_play", "upgrade_rollback"}
 _INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
 
 

@@ -25,7 +25,7 @@ PARTS = (play("internal/validate"), play("internal/data_plane"))
     [
         ("site.yml", [OWN, play("internal/prepare", "all"), *PARTS], ("upgrade",)),
         ("node.yml", [play("internal/prepare", "role"), *PARTS, play("internal/finish", "role")], ("role",)),
-        ("site.yml", [play("internal/prepare", "controlplane"), play("internal/prepare", "after")], ("upgrade", "controlplane", "post_upgrade")),
+        ("site.yml", [play("internal/prepare", "controlplane"), play("internal/prepare", "post_upgrade")], ("upgrade", "controlplane", "post_upgrade")),
         ("site.yml", [play("rollback"), play("internal/prepare", "all")], ("rollback", "upgrade")),
         ("site.yml", [play("command"), play("internal/data_plane")], ("command",)),
         ("site.yml", [play("command"), play("internal/prepare", "all")], ("upgrade", "command")),

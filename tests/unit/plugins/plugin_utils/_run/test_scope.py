@@ -136,7 +136,7 @@ def test_a_host_that_holds_itself_is_validated_again() -> None:
         ({}, ["control1", "compute1", "compute2"]),
         ({"part": "controlplane"}, ["control1"]),
         ({"part": "role", "role": "compute"}, ["compute1", "compute2"]),
-        ({"part": "after"}, []),
+        ({"part": "post_upgrade"}, []),
         ({"limit": ["compute2"]}, ["compute2"]),
         ({"limit": ["control", "compute1"]}, ["control1", "compute1"]),
         ({"limit": ["all"]}, ["control1", "compute1", "compute2"]),
