@@ -20,13 +20,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import (
     select_hosts,
-    with_inventory_groups,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import (
+    ControllerAction,
+    with_groups_of_job,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of, pushed_roles
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
@@ -221,7 +223,7 @@ def _refuse_hosts_without_agent(options: Mapping[str, Any], groups: Mapping[str,
         return
     fleet = fleet_of(options["upgrade_roles"], groups)
     only = options["job"].get("only")
-    patterns = with_inventory_groups([str(one) for one in only or ()], groups, fleet)
+    patterns = with_groups_of_job([str(one) for one in only or ()], groups, fleet)
     chosen = fleet.keys() if only is None else _known_hosts(patterns, fleet)
     without = [host for host in fleet if host in chosen and fleet[host] in pushed]
     if without:

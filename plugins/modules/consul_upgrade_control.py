@@ -31,7 +31,8 @@ options:
       - V(resume) ends a pause.
       - V(abort) ends the rollout. Hosts that have started keep their open gates, even if they upgraded or failed since. All other gates are
         closed, including the global one. Records are kept.
-      - V(retry) makes failed and lost hosts pending again and closes their gates. Holds stay.
+      - V(retry) makes failed and lost hosts pending again and closes their gates. Holds stay. A lost host that has started and not reported an
+        end has to be listed in O(hosts), because its upgrade may still run.
       - V(approve) continues the rollout after a stage with C(approve).
       - V(rollback) begins a rollout to the previous version, under the same rules. It reverses the order of roles and stages, see
         O(rollback_order). Within a role, the hosts that changed last go first. Broken hosts use no slot, and no other host waits for them.
@@ -55,7 +56,8 @@ options:
     default: ""
   hosts:
     description:
-      - Hosts to retry, for O(action=retry). The default is all failed and lost hosts. An empty list retries no host.
+      - Hosts to retry, for O(action=retry). The default is all failed hosts, and the lost ones that have not started. An empty
+        list retries no host.
       - A listed host is also retried if it started an upgrade to another version and never reported the end, for example because it died. Make sure
         that nothing runs there any more.
       - Hosts to forget, for O(action=forget), where the option is required. Unknown hosts are skipped with a remark.
@@ -64,8 +66,8 @@ options:
   force:
     description:
       - Whether O(action=forget) also forgets hosts that are at work. Without it, they are refused with the code V(at_work). A host is at work if a
-        run holds a lease on it, if it started an upgrade and has not ended it, or if it was admitted and has not reported. Failed and lost
-        hosts are not at work.
+        run holds a lease on it, if it started an upgrade and has not ended it, or if it was admitted and has not reported. Failed
+        hosts are not at work, nor are lost ones that have not started.
       - This frees the slot of the host, so make sure that nothing runs there any more.
     type: bool
     default: false

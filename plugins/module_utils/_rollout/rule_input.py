@@ -96,7 +96,9 @@ def default_file() -> str:
     """
     files = [file for file in DEFAULT_FILES if Path(file).exists()]
     if len(files) == 2:
-        one, other = (dict(leaves(_stored(read_file(file)))) for file in files)
+        one, other = (
+            {key: value for key, value in leaves(_stored(read_file(file))) if value is not None} for file in files
+        )
         for key in sorted({*one, *other}):
             if one.get(key) != other.get(key):
                 first, second = (truncated_repr(rules[key]) if key in rules else "not given" for rules in (one, other))
@@ -129,9 +131,10 @@ def _refuse_disagreement(inline: RuleSource, file: RuleSource) -> None:
 def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
     plain = parse(given).plain()
     for key in WITH_RULES:
-        if key in plain:
+        if given.get(key):
             # A value that is not stored is empty, or the default.
-            plain[key] = {**{name: None if value else value for name, value in given[key].items()}, **plain[key]}
+            empty = {name: None if value else value for name, value in given[key].items()}
+            plain[key] = {**empty, **plain.get(key, {})}
     return plain | {key: value for key, value in given.items() if value is not None and name_of(key) not in plain}
 
 

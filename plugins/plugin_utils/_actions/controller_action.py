@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ansible import context
@@ -101,8 +101,20 @@ def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec
         more["limit"] = with_inventory_groups(patterns, groups, fleet)
     job = options.get("job") if "job" in spec else None
     if isinstance(job, Mapping) and (patterns := _texts(job, "only", job)):
-        more["job"] = {**job, "only": with_inventory_groups(patterns, groups, fleet)}
+        more["job"] = {**job, "only": with_groups_of_job(patterns, groups, fleet)}
     return {"fleet": fleet, **order, **more}
+
+
+def with_groups_of_job(only: Sequence[str], groups: Mapping[str, Sequence[str]], fleet: Mapping[str, str]) -> list[str]:
+    """Return the patterns of a job with hosts in place of groups of the inventory.
+
+    :raises UpgradeError: ``unknown_limit``.
+    """
+    try:
+        return with_inventory_groups(only, groups, fleet)
+    except UpgradeError as error:
+        # That is what the patterns of a run are called.
+        raise UpgradeError(error.code, f"only: {error.message.removeprefix('limit: ')}", **error.details) from None
 
 
 def _texts(options: Mapping[str, Any], name: str, spec: Mapping[str, Any]) -> list[str]:

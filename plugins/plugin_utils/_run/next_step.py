@@ -11,8 +11,8 @@ from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._observe.operator_needs import INTERRUPTED, STUCK, UNADMITTED
-from ...module_utils._planner.blocker_codes import ABORT, EXPIRED, PAUSE
+from ...module_utils._observe.operator_needs import BROKEN_HOSTS, INTERRUPTED, STUCK, UNADMITTED
+from ...module_utils._planner.blocker_codes import ABORT, BUDGET, EXPIRED, PAUSE
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 UPGRADES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
@@ -110,6 +110,10 @@ def after_failure(
         are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
         # A lost host may still be at work. Its name says that it is not, which only an operator can know.
         are_all = are_all and not any(one["state"] == LOST for one in broken)
+        silent = [one for one in info.get("needs_operator") or () if one["code"] in (BUDGET, BROKEN_HOSTS)]
+        if silent and silent[0]["playbook"] == "status":
+            # A retry without names changes none of them.
+            return NextStep("status", dict(silent[0]["variables"]), then_again=True)
         return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
     if unadmitted:
         return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)

@@ -35,8 +35,9 @@ from .command import Command, CommandResult, command_fields, plan_of, refuse_unl
 def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *, dry: bool = False) -> CommandResult:
     """Reset failed and lost hosts to pending. Holds stay.
 
-    :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A host that is named is also reset
-        if it began an upgrade and reported no end, or failed in one to another version, or if it started without an admission.
+    :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A lost host that has started and not
+        reported an end has to be named. So has one that began an upgrade to another version and reported no end, or failed in it, or that
+        started without an admission.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Over all tries: a try that ends in a conflict may have reset some hosts.

@@ -97,7 +97,7 @@ def moves(found: KeysFound) -> list[KeyMove]:
         if not same and is_outdated(latest.entry.modify_index, new_index, record_index(found, host)):
             continue
         # The copy would be newer than the record, so that the host would count as one that runs the version.
-        if not there and has_left_version(found, host, latest.entry.modify_index):
+        if not same and has_left_version(found, host, latest.entry.modify_index):
             continue
         if same:
             stale = [one for one in there if one is not same[0] and one.age[:2] < same[0].age[:2]]

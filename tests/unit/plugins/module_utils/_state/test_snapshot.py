@@ -114,4 +114,6 @@ def test_planner_and_migrator_agree_when_a_legacy_report_is_outdated(order: list
     assert reported_version(read(*pairs), "compute1") == version
     entries = {key: KVEntry(key, value.encode(), index) for index, (key, value) in enumerate(pairs, 5)}
     copied = [change.key for move in STEP.moves(KeysFound(KEYS, entries, begun=True)) for change in move.changes]
-    assert copied == ([] if version == "2" else [KEYS.report("1", "compute1")])
+    # The copy would be newer than a record of a host that has left the version.
+    is_copied = version == "1" and order[-1] != STARTED
+    assert copied == ([KEYS.report("1", "compute1")] if is_copied else [])

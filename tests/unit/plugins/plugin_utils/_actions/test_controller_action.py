@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import fleet_options
 
@@ -24,6 +25,11 @@ def test_the_hosts_of_a_job_may_be_those_of_a_group_of_the_inventory() -> None:
     assert select_hosts(found["limit"], found["fleet"], {}) == {"web2", "db1"}
     assert found["job"]["run"] == "restart"
     assert select_hosts(found["job"]["only"], found["fleet"], {}) == {"web2"}
+
+
+def test_a_mistake_in_the_patterns_of_a_job_names_its_variable() -> None:
+    with pytest.raises(UpgradeError, match=r"^only: .* empty pattern"):
+        options(job={"run": "restart", "only": ["web,,db"]})
 
 
 @pytest.mark.parametrize("job", [None, {"run": "restart"}, {"only": None}, {"only": []}, {"only": [1]}, "restart"])

@@ -177,6 +177,13 @@ def test_a_job_that_ansible_runs_goes_on_with_its_tasks() -> None:
     assert next_to_admit("retry", by_ansible) == NextStep("command", {"job": "a-1", "run_tasks": "FILE"})
 
 
+def test_lost_hosts_that_may_still_upgrade_are_looked_at_first() -> None:
+    lost = {"cause": "lost", "hosts": ["web1"], "count": 1, "state": "lost"}
+    need = {"code": "broken_hosts", "playbook": "status", "variables": {"host": "web1"}}
+    found = after_failure("upgrade", "stuck", {"version": "v2", "reasons": [lost], "needs_operator": [need]})
+    assert (found.playbook, found.variables, found.then_again) == ("status", {"host": "web1"}, True)
+
+
 def test_a_lost_host_is_not_named_for_the_operator() -> None:
     lost = {"cause": "lost", "hosts": ["web1"], "count": 1, "state": "lost"}
     failed = {"cause": "failed", "hosts": ["web2"], "count": 1, "state": "failed"}
