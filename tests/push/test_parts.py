@@ -282,7 +282,8 @@ def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
     assert ended.code == 0, ended.stdout
     # Each service is stopped just before it is upgraded.
     assert site.done("web1") == [
-        "store/prepare", "app/may_stop", "app/stop", "app/upgrade", "store/stop", "store/upgrade", "store/start",
+        # Nothing was stopped yet, so it is prepared again.
+        "store/prepare", "store/prepare", "app/may_stop", "app/stop", "app/upgrade", "store/stop", "store/upgrade", "store/start",
     ]  # fmt: skip
 
 
