@@ -209,7 +209,7 @@ class ActionModule(ControllerAction):
 
 
 def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``consul_upgrade_plan`` with which the run begins or continues the rollout. None stands for an option without a value.
+    """Return the options of ``consul_upgrade_plan`` with which the run begins or continues the rollout, without those that have no value.
 
     :param composition: empty for a fleet without services.
     """
@@ -218,7 +218,7 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
     limit = list(options["limit"])
     if options["part"] in parts:
         limit.append(f"&~({'|'.join(map(re.escape, parts[options['part']]))})$")
-    return {
+    found = {
         **{name: options[name] for name in ("version", "restart", "by", "rollback", "wait_for_other")},
         "replace": options["replace"] or None,
         "instructions": options["instructions"] or None,
@@ -231,6 +231,8 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
         "hand_over": not options["wait"],
         "wait_timeout": int(options["wait_timeout"]),
     }
+    # An empty instructions_file keeps the module from reading the default one.
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], *, pushes: bool) -> None:

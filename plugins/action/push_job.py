@@ -18,9 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job, job_id, listing
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import (
-    select_hosts,
-)
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id

@@ -162,7 +162,8 @@ pushes:
   type: bool
 rollout:
   description:
-    - Options of M(convoy.upgrade.consul_upgrade_plan) with which the run begins or continues the rollout. Null for an option that is left out.
+    - Options of M(convoy.upgrade.consul_upgrade_plan) with which the run begins or continues the rollout. An option without a value is
+      left out.
   returned: with O(state=prepared)
   type: dict
   contains:
@@ -192,13 +193,13 @@ rollout:
       type: list
       elements: str
     role_order:
-      description: Order of the roles, from planes and from what services require. Null for a fleet without services.
+      description: Order of the roles, from planes and from what services require.
       type: dict
     services:
-      description: For roles whose hosts run the tasks of services themselves, the ID of these tasks. Null for a fleet without services.
+      description: For roles whose hosts run the tasks of services themselves, the ID of these tasks.
       type: dict
     roles_with_post_upgrade:
-      description: Roles whose hosts have post-upgrade tasks. Null for a fleet without services.
+      description: Roles whose hosts have post-upgrade tasks.
       type: list
       elements: str
     wait:

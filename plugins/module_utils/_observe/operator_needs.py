@@ -146,19 +146,21 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, snapshot: Snapshot, 
     what = "are lost" if lost == len(broken) > 1 else "is lost" if lost == len(broken) else "failed"
     more = f" {lost} of them {'is' if lost == 1 else 'are'} lost." if 0 < lost < len(broken) else ""
     stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
-    text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops} Fix {'it' if len(names) == 1 else 'them'}, then retry."
+    text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops}"
+    fix = f"Fix {'it' if len(names) == 1 else 'them'}"
     if not ledger.is_under_way:
-        text = text.removesuffix(", then retry.") + ". The next run that succeeds there ends this."
+        text += f" {fix}. The next run that succeeds there ends this."
         return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
     code, otherwise = BUDGET if budget else BROKEN_HOSTS, "abort" if is_job else "rollback"
     silent = [one for one in names if (record := snapshot.records.get(one)) is not None and record.state == STARTED]
     if len(silent) == len(names):
-        # A retry without names changes none of them. The status names the command, and what to make sure of first.
+        # A retry without names changes none of them. The status names the command.
+        text += " What has begun there may still run. Make sure that it does not, then retry by name."
         return OperatorNeed(code, text, "status", {"host": names[0]}, otherwise, since)
     # A host that is named counts as one on which nothing runs, which only an operator can know.
     variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED and not silent else {}
-    return OperatorNeed(code, text, "retry", variables, otherwise, since)
+    return OperatorNeed(code, f"{text} {fix}, then retry.", "retry", variables, otherwise, since)
 
 
 def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:

@@ -29,8 +29,6 @@ _UNKNOWN_JOB = "unknown_job"
 # Failures of commands that would fail again. Without its host, convoy.upgrade.retry would retry all hosts.
 _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
 _ADMISSIBLE = "admissible"
-# If more hosts are broken, the command retries all broken hosts.
-_MOST_HOSTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,9 @@ def after_failure(
         return NextStep(variables={"retry_failed": "true"})
     if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
         return NextStep("status")
-    unadmitted = [one for one in info.get("needs_operator") or () if one["code"] == UNADMITTED]
+    unadmitted = _need(info, UNADMITTED)
     if code == "timeout" and unadmitted:
-        return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
+        return NextStep("retry", dict(unadmitted["variables"]), then_again=True)
     blocker = (info.get("blocker") or {}).get("code") or code
     # Another wait for what only an operator can give would end in the same way.
     waits_for_operator = code == "timeout" and (blocker == PAUSE or info.get("needs_approval"))
@@ -106,29 +104,29 @@ def after_failure(
     if broken and retries:
         return NextStep(variables={"retry_failed": "true"})
     if broken:
-        names = [host for one in broken for host in one["hosts"]]
-        are_all = len(names) == sum(one["count"] for one in broken) <= _MOST_HOSTS
-        # A lost host may still be at work. Its name says that it is not, which only an operator can know.
-        are_all = are_all and not any(one["state"] == LOST for one in broken)
-        silent = [one for one in info.get("needs_operator") or () if one["code"] in (BUDGET, BROKEN_HOSTS)]
-        if silent and silent[0]["playbook"] == "status":
-            # A retry without names changes none of them.
-            return NextStep("status", dict(silent[0]["variables"]), then_again=True)
-        return NextStep("retry", {"host": ",".join(names)} if are_all else {}, then_again=True)
+        # It knows which of them may still be at work.
+        need = _need(info, BUDGET, BROKEN_HOSTS) or {"playbook": "retry", "variables": {}}
+        return NextStep(need["playbook"], dict(need["variables"]), then_again=True)
     if unadmitted:
-        return NextStep("retry", dict(unadmitted[0]["variables"]), then_again=True)
-    interrupted = [one for one in info.get("needs_operator") or () if one["code"] == INTERRUPTED]
-    if code == "stuck" and interrupted and interrupted[0]["playbook"] not in (*UPGRADES, COMMAND):
+        return NextStep("retry", dict(unadmitted["variables"]), then_again=True)
+    interrupted = _need(info, INTERRUPTED)
+    if code == "stuck" and interrupted and interrupted["playbook"] not in (*UPGRADES, COMMAND):
         # Only the end of a hold lets these hosts go on.
-        return NextStep(interrupted[0]["playbook"], dict(interrupted[0]["variables"]), then_again=True)
-    stuck = [one for one in info.get("needs_operator") or () if one["code"] == STUCK and one["playbook"] == "retry"]
-    if code == "stuck" and stuck:
-        return NextStep("retry", dict(stuck[0]["variables"]), then_again=True)
+        return NextStep(interrupted["playbook"], dict(interrupted["variables"]), then_again=True)
+    stuck = _need(info, STUCK)
+    if code == "stuck" and stuck and stuck["playbook"] == "retry":
+        return NextStep("retry", dict(stuck["variables"]), then_again=True)
     waiting = [host for one in reasons if one["cause"] != _ADMISSIBLE for host in one["hosts"]]
     if code == "stuck" and waiting:
         # The status of a host explains what would change its state.
         return NextStep("status", {"host": waiting[0]}, then_again=True)
     return NextStep()
+
+
+def _need(info: Mapping[str, Any], *codes: str) -> Mapping[str, Any] | None:
+    """Return what an operator is needed for, of one of these codes; None for nothing."""
+    needs: Sequence[Mapping[str, Any]] = info.get("needs_operator") or ()
+    return next((one for one in needs if one["code"] in codes), None)
 
 
 def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:

@@ -13,14 +13,8 @@ from .next_step import COMMAND, UPGRADES
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 _INTERNAL = PLAYBOOKS / "internal"
-# Value of upgrade_part -> the playbook that sets it.
-_OF_PART = {
-    "all": "upgrade",
-    "controlplane": "controlplane",
-    "dataplane": "dataplane",
-    "role": "role",
-    "post_upgrade": "post_upgrade",
-}
+# The upgrade_part of upgrade.yml. Those of other playbooks are their names.
+_ALL = "all"
 
 
 def is_of_collection(file: str) -> bool:
@@ -50,8 +44,10 @@ def playbook_names(file: str, plays: Iterable[Any]) -> tuple[str, ...]:
             found[path.stem] = None
         elif path.parent == _INTERNAL:
             has_parts = True
-            if (part := _OF_PART.get(str(play.vars.get("upgrade_part")))) is not None:
-                found[part] = None
+            part = str(play.vars.get("upgrade_part"))
+            name = "upgrade" if part == _ALL else part
+            if name in UPGRADES:
+                found[name] = None
     if has_parts and not any(name in (*UPGRADES, COMMAND) for name in found):
         found["upgrade"] = None
     upgrades = [name for name in found if name in UPGRADES]

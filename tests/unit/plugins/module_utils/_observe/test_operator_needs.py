@@ -73,6 +73,21 @@ def test_failed_hosts_are_retried_by_name_and_an_exhausted_budget_says_so() -> N
     assert "The failure budget is exhausted, so no more hosts are admitted. Fix them, then retry." in budget.text
 
 
+def test_a_host_on_which_an_upgrade_may_still_run_is_not_named_in_a_command_to_paste() -> None:
+    site = rollout({**UNLIMITED, "health": {"progress_deadline": 60}}).opened("compute1", "compute2")
+    for host in ("compute1", "compute2"):
+        site.records[host] = HostRecord(NEW, STARTED, times={STARTED: 1}, index=99)
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("broken_hosts", "status", {"host": "compute1"})
+    assert found.text == (
+        "2 hosts are lost: compute1, compute2. What has begun there may still run. Make sure that it does not, then retry by name."
+    )
+    # The other one failed, and is retried without a name.
+    site.records["compute2"] = HostRecord(NEW, FAILED, error="disk full", index=99)
+    (found,) = needs(site)
+    assert (found.playbook, found.variables) == ("retry", {})
+
+
 def test_a_host_that_fails_after_the_rollout_is_not_retried_as_nothing_would_admit_it() -> None:
     site = rollout(state="complete").upgraded("compute1", "compute2", "compute3")
     site.records["compute2"] = HostRecord(NEW, FAILED, error="disk full", index=99)

@@ -6,25 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.job_details import JobDetails
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from job_fleet import FlaggedConsul, begin, complete_fleet, reports
-
-
-@pytest.fixture
-def consul() -> Iterator[FlaggedConsul]:
-    found = complete_fleet()
-    with found.in_place():
-        yield found
-
-
-@pytest.fixture
-def store(consul: FlaggedConsul) -> Store:
-    return consul.store()
+from job_fleet import FlaggedConsul, begin, reports
 
 
 def ends(consul: FlaggedConsul, host: str, state: str = "done", identifier: str = "j1", **facts: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,17 +24,6 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rol
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
 from job_fleet import FLEET, RULES, FlaggedConsul, begin, complete_fleet, go_on, job, reports
-
-
-@pytest.fixture
-def consul() -> Iterator[FlaggedConsul]:
-    with complete_fleet().in_place() as found:
-        yield found
-
-
-@pytest.fixture
-def store(consul: FlaggedConsul) -> Store:
-    return consul.store()
 
 
 def explanation(store: Store, host: str) -> str:

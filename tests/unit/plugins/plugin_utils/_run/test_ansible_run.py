@@ -27,6 +27,7 @@ STATUS = {
     "counts": {"failed": 1},
     "reasons": [{"state": "failed", "cause": "", "hosts": ["web1"], "count": 1}],
     "can_move": False,
+    "needs_operator": [{"code": "broken_hosts", "playbook": "retry", "variables": {"host": "web1"}}],
 }
 STUCK = {"failure": {"code": "stuck", "message": "", "details": {}}}
 

@@ -24,6 +24,7 @@ def reasons(**hosts: tuple[str, str]) -> list[dict[str, Any]]:
 
 
 FAILED = reasons(web1=("failed", ""), web2=("pending", "cap"))
+BROKEN = {"code": "broken_hosts", "playbook": "retry", "variables": {"host": "web1"}}
 HELD = reasons(web2=("held", ""))
 LOST = [{"state": "lost", "cause": "", "hosts": ["web1", "web2"], "count": 11}]
 ADMISSIBLE = reasons(web1=("pending", "admissible"))
@@ -59,10 +60,15 @@ ADMISSIBLE = reasons(web1=("pending", "admissible"))
         # Failures and budgets, holds, caps.
         (
             "failure_budget",
-            {"blocker": {"code": "failure_budget"}, "reasons": FAILED},
+            {
+                "blocker": {"code": "failure_budget"},
+                "reasons": FAILED,
+                "needs_operator": [{**BROKEN, "code": "failure_budget"}],
+            },
             NextStep("retry", {"host": "web1"}, True),
         ),
-        ("stuck", {"reasons": FAILED}, NextStep("retry", {"host": "web1"}, True)),
+        ("stuck", {"reasons": FAILED, "needs_operator": [BROKEN]}, NextStep("retry", {"host": "web1"}, True)),
+        ("stuck", {"reasons": FAILED}, NextStep("retry", {}, True)),
         ("stuck", {"reasons": LOST}, NextStep("retry", {}, True)),
         ("stuck", {"reasons": HELD}, NextStep("status", {"host": "web2"}, True)),
         (
@@ -104,7 +110,7 @@ def test_what_stops_a_run_for_a_part_may_be_outside_of_it(playbook: str, is_limi
     def step(**info: Any) -> NextStep:
         return after_failure(playbook, "stuck", info, pushes=True, is_limited=is_limited)
 
-    assert step(reasons=FAILED) == NextStep("retry", {"host": "web1"}, True)
+    assert step(reasons=FAILED, needs_operator=[BROKEN]) == NextStep("retry", {"host": "web1"}, True)
     own = after_failure(playbook, "stuck", {"reasons": FAILED}, pushes=True, pushed=["web1"], is_limited=is_limited)
     assert own == NextStep(variables={"retry_failed": "true"})
     held = {"code": "interrupted", "playbook": "unhold", "variables": {"host": "web3"}}
@@ -184,16 +190,10 @@ def test_lost_hosts_that_may_still_upgrade_are_looked_at_first() -> None:
     assert (found.playbook, found.variables, found.then_again) == ("status", {"host": "web1"}, True)
 
 
-def test_a_lost_host_is_not_named_for_the_operator() -> None:
-    lost = {"cause": "lost", "hosts": ["web1"], "count": 1, "state": "lost"}
-    failed = {"cause": "failed", "hosts": ["web2"], "count": 1, "state": "failed"}
-    info = {"version": "job/a-1", "blocker": {"code": "failure_budget"}}
-    found = after_failure("command", "stuck", {**info, "reasons": [lost, failed]})
-    assert (found.playbook, found.variables) == ("retry", {})
-    found = after_failure("command", "stuck", {**info, "reasons": [failed]})
-    assert (found.playbook, found.variables) == ("retry", {"host": "web2"})
-    found = after_failure("upgrade", "stuck", {**info, "version": "v2", "reasons": [lost, failed]})
-    assert (found.playbook, found.variables) == ("retry", {})
+def test_hosts_of_a_job_are_retried_as_the_need_says_and_the_job_goes_on() -> None:
+    info = {"version": "job/a-1", "blocker": {"code": "failure_budget"}, "reasons": FAILED, "needs_operator": [BROKEN]}
+    found = after_failure("command", "stuck", info)
+    assert (found.playbook, found.variables, found.then_with) == ("retry", {"host": "web1"}, {"job": "a-1"})
 
 
 def test_a_job_that_can_not_go_on_is_not_continued() -> None:
