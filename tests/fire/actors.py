@@ -41,7 +41,7 @@ _AWAY = ("unreachable", "consul_error", "busy")
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _OPERATOR = control.Command("under fire", fleet=FLEET)
 # A command in the details of a host, and those that the operator gives.
-_COMMAND = re.compile(r"\b(\w+)\.yml((?: -e [\w=,.-]*[\w=-])*)")
+_COMMAND = re.compile(r"\bconvoy\.upgrade\.(\w+)((?: -e [\w=,.-]*[\w=-])*)")
 _COMMANDS = ("retry", "unhold", "approve", "upgrade")
 
 
@@ -273,10 +273,9 @@ class Operator:
                 continue
             details = read_fleet(self._store, fleet=FLEET, name=need.variables["host"]).details
             assert details is not None
-            # Without its variables, it is a hint and no command.
-            found = [
-                one for one in _COMMAND.finditer(" ".join(details["explanation"])) if one[1] in _COMMANDS and one[2]
-            ]
+            commands = _COMMAND.finditer(" ".join(details["explanation"]))
+            # Without its variables, it is a hint and no command. Push runs, which are other processes here, retry hosts themselves.
+            found = [one for one in commands if one[1] in _COMMANDS and one[2] and "retry_failed" not in one[2]]
             for one in found[:1]:
                 self._give(one[1], dict(variable.split("=", 1) for variable in one[2].split(" -e ")[1:]))
 

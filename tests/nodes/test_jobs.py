@@ -75,6 +75,12 @@ def spans(fleet: Fleet) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
+def job_record(fleet: Fleet) -> dict[str, Any]:
+    """Return what compute1 reported of its last job."""
+    found: dict[str, Any] = json.loads(fleet.consul.get("upgrade/job_records/compute1") or b"{}")
+    return found
+
+
 def clear(fleet: Fleet) -> None:
     for node in fleet.lab.nodes.values():
         node.run("rm", "-f", "/root/restarts")
@@ -215,6 +221,41 @@ def test_what_is_killed_in_the_middle(whom: str, fleet: Fleet) -> None:
     assert "so its result is unknown" in one_line(played.stdout)
     assert (node.read("/root/restarts") or "").count("begin") == 1
     abort(fleet)
+
+
+def test_agent_and_control_node_are_killed_before_the_start(fleet: Fleet) -> None:
+    clear(fleet)
+    node = fleet.lab.nodes["compute1"]
+    node.run("systemctl", "stop", "convoy-node.service")
+    run = fleet.start("command", run="restart", args=ARGS, instructions=RULES, only="compute1")
+    wait_for(lambda: fleet.consul.get("upgrade/job_gates/host/compute1") == b"True", "compute1 is admitted")
+    run.process.kill()
+    assert job_record(fleet).get("job") != current_job(fleet)
+    node.run("systemctl", "start", "convoy-node.service")
+    node.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "convoy-node.service")
+    fleet.play("command", job=current_job(fleet))
+    assert len(spans(fleet)["compute1"]) == 1
+
+
+def test_the_end_of_a_job_outlives_an_outage_and_a_kill_before_its_report(fleet: Fleet) -> None:
+    clear(fleet)
+    node = fleet.lab.nodes["compute1"]
+    run = fleet.start("command", run="restart", args={"grace": 3}, instructions=RULES, only="compute1")
+    wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    node.run("systemctl", "stop", "consul")
+    try:
+        wait_for(lambda: "end" in (node.read("/root/restarts") or ""), "the command has ended")
+        state = f"/var/lib/convoy/jobs/{current_job(fleet)}.json"
+        wait_for(lambda: json.loads(node.read(state) or "{}").get("state") == "done", "the node remembers it")
+        for unit in ("convoy-node-job.service", "convoy-node.service"):
+            node.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit, check=False)
+        run.process.kill()
+    finally:
+        node.run("systemctl", "start", "consul")
+    fleet.play("command", job=current_job(fleet))
+    record = job_record(fleet)
+    assert (record["state"], record["job"]) == ("done", current_job(fleet))
+    assert len(spans(fleet)["compute1"]) == 1
 
 
 def test_a_node_that_dies_in_the_middle_is_lost(fleet: Fleet) -> None:

@@ -130,25 +130,30 @@ def stage_progress(
     number = min(kept.get("number", 0), last)
     if left:
         refuse_empty_stage(stages, order, names, optional_names, first=number)
-    done_at = kept.get("done_at") if number == kept.get("number") else None
+    is_kept = number == kept.get("number")
+    done_at = kept.get("done_at") if is_kept else None
+    again = {"again": 1} if is_kept and "again" in kept else {}
     while True:
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
         stage = stages[number]
         if unfinished:
-            return StageProgress(stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number})
+            again = {"again": 1} if done_at is not None else again
+            return StageProgress(
+                stages, number, of_host, _waits_for(stage, unfinished), mark={"number": number, **again}
+            )
         if number == last:
             return StageProgress(stages, number, of_host, mark={"number": number})
         # A time in the future means that the clock of this planner or of an earlier one is wrong.
         done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
         ready = done_at + stage.soak
-        mark = {"number": number, "done_at": done_at}
+        mark = {"number": number, "done_at": done_at, **again}
         if snapshot.now < ready:
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if stage.approve and stage.name not in snapshot.approvals:
             reason = f"waits for an approval after stage {stage.name}: ansible-playbook convoy.upgrade.approve -e stage={stage.name}"
             return StageProgress(stages, number, of_host, reason, None, True, mark)
-        number, done_at = number + 1, None
+        number, done_at, again = number + 1, None, {}
 
 
 def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:

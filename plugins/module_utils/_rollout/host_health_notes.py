@@ -35,7 +35,7 @@ MOST_PUBLICATIONS = 5
 # In one rollout, this many restarts of a host's soak and recoveries are written at once, and later ones at most once in this time (seconds).
 _FREE_MARKS = 20
 _LEAST_BETWEEN_MARKS = 600
-# The same for notes that a failure budget recovered or that a stage is done: a host whose record changes all the time causes these too.
+# The same for notes that a failure budget recovered or that a stage is done again: a host whose record changes all the time causes these too.
 _FREE_RECOVERIES = 20
 _LEAST_BETWEEN_RECOVERIES = 600
 
@@ -63,6 +63,8 @@ def ledger_to_write(before: Ledger | None, ledger: Ledger, now: int) -> Ledger:
         return ledger
     is_same_stage = before.stage.get("number", 0) == ledger.stage.get("number", 0)
     is_done = is_same_stage and "done_at" in ledger.stage and "done_at" not in before.stage
+    # The first time is no recovery. An operator who retries hosts often must not wait for it.
+    is_done = is_done and "again" in before.stage
     if not is_done and set(before.stopped) <= set(ledger.stopped):
         return ledger
     if ledger.recoveries < _FREE_RECOVERIES or not 0 <= now - ledger.recovered_at < _LEAST_BETWEEN_RECOVERIES:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
@@ -199,11 +200,19 @@ def test_no_host_waits_for_hosts_whose_checks_failed_before_a_rollback(
     assert outcome.plan.hosts["compute4"].reason == "was upgraded, and now its check nova is critical"
 
 
-def test_a_rollout_that_is_restarted_goes_on_with_the_soaks_of_its_hosts(store: Store, consul: RawKV) -> None:
-    begin(store, consul, {**ONE, "health": {"soak": 1}})
+def test_a_rollout_that_is_restarted_goes_on_with_the_soaks_of_its_hosts(
+    store: Store, consul: RawKV, request: pytest.FixtureRequest
+) -> None:
+    begin(store, consul, {**ONE, "health": {"soak": 600}})
     upgrade(store, "compute1")
     make_pass(store, PassRequest("2", fleet=FLEET))
-    time.sleep(1.1)
+
+    class Ahead(runtime.Runtime):
+        def now(self) -> float:
+            return time.time() + 601
+
+    before = runtime.use(Ahead())
+    request.addfinalizer(lambda: runtime.use(before))
     assert [one.host for one in make_pass(store, PassRequest("2", fleet=FLEET)).admissions] == ["compute2"]
     upgrade(store, "compute2")
     make_pass(store, PassRequest("2", fleet=FLEET))

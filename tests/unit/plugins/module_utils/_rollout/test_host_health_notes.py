@@ -152,7 +152,8 @@ def test_a_budget_and_a_stage_have_their_entries_also_beside_reports_and_marks(m
     assert events == ["budget", "stage", "publish", "health"]
 
 
-STOPPED, DONE = Ledger(5, NEW, stopped=("failure_rules.fleet",), stage={"number": 1}), {"number": 1, "done_at": 100}
+STOPPED = Ledger(5, NEW, stopped=("failure_rules.fleet",), stage={"number": 1, "again": 1})
+DONE = {"number": 1, "done_at": 100, "again": 1}
 
 
 @pytest.mark.parametrize("change", [{"stopped": ()}, {"stage": DONE}], ids=["budget", "stage"])
@@ -175,8 +176,11 @@ def test_a_rollout_that_recovers_again_and_again_is_noted_at_once_at_first_and_s
     assert ledger_to_write(ledger, replace(ledger, **change), 900) == replace(STOPPED, **change)
 
 
-def test_a_rollout_that_begins_and_a_stage_that_begins_never_wait() -> None:
+def test_a_rollout_that_begins_and_a_stage_that_begins_or_is_done_for_the_first_time_never_wait() -> None:
     often = replace(STOPPED, recoveries=99, recovered_at=1_000)
+    first = replace(often, stage={"number": 1})
+    done = replace(first, stage={"number": 1, "done_at": 1_001})
+    assert ledger_to_write(first, done, 1_001) == done
     assert ledger_to_write(often, Ledger(6, "3.0"), 1_001) == Ledger(6, "3.0")
     begun = replace(often, stage={"number": 2})
     assert ledger_to_write(often, begun, 1_001) == begun

@@ -126,8 +126,12 @@ def test_a_canary_that_becomes_unhealthy_is_waited_for_again() -> None:
     go(site, [CANARY])
     site.reports["compute1"] = "1.0"
     plan = go(site, [CANARY])
-    assert plan.stage_mark == {"number": 0}
+    assert plan.stage_mark == {"number": 0, "again": 1}
     assert opened(plan) == ["compute1"]
+    # So it stays until the stage is over.
+    assert go(site, [CANARY]).stage_mark == {"number": 0, "again": 1}
+    site.upgraded("compute1")
+    assert go(site, [CANARY]).stage_mark == {"number": 0, "again": 1, "done_at": int(site.now)}
 
 
 def test_order_between_roles_holds_within_a_stage() -> None:
