@@ -166,8 +166,8 @@ MUTATIONS = (
     Mutation(
         "a stage does not wait for its hosts",
         _STAGES,
-        "        if unfinished:\n            return",
-        "        if False:\n            return",
+        "        if unfinished:\n            again",
+        "        if False:\n            again",
     ),
     Mutation(
         "approvals outlive the rollout",

@@ -244,7 +244,8 @@ def test_the_history_does_not_grow_with_every_failure(store: Store, consul: RawK
         put_record(consul, "compute1", "upgraded" if at % 2 else "failed", "2")
         make_pass(store, PassRequest())
     entries = [event["what"] for event in history(consul)]
-    assert 30 < entries.count("budget") + entries.count("stage") <= 42
+    # The first stage begins, is done once, and is done again 20 times; each time but the last it is left again.
+    assert 30 < entries.count("budget") + entries.count("stage") <= 43
     assert entries.count("open") <= 2
 
 
