@@ -40,6 +40,7 @@ class NodeFacts:
     :param patience: how long the gate may be unreadable before that is reported.
     :param job: the job that has to run, or whose end has to be reported; empty for none.
     :param job_reason: why, as a phrase for the journal.
+    :param reports_end: whether only the end of that job has to be reported.
     """
 
     version: Optional[str]
@@ -55,6 +56,7 @@ class NodeFacts:
     patience: float = 30.0
     job: str = ""
     job_reason: str = ""
+    reports_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,16 +85,18 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
         return _in_doubt(settings, answer, facts)
     # Without a version, there is no record that could have the hold, and a node with noop reports none. So the run of a job reports why it can't be.
     reports_no_hold = answer.version is None or settings.noop
-    if facts.disabled is not None and not (facts.job and reports_no_hold):
+    # A disabled Puppet keeps no end of a job from being reported, or the host would count as lost, and what is left of the command would go on.
+    reports_end = facts.reports_end and _seconds_to_job(facts) <= 0
+    if facts.disabled is not None and not (facts.job and (reports_no_hold or reports_end)):
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
         is_reported = answer.held is not None or reports_no_hold
         return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
-    if answer.held is not None and not settings.noop:
+    if facts.disabled is None and answer.held is not None and not settings.noop:
         return _run(settings, facts, UNHOLD, "the hold of this host has ended: Puppet is enabled again")
     if not facts.job:
         return _by_gate(settings, answer, facts)
     # A job does not depend on the gates, which are Puppet's.
-    left = facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
+    left = _seconds_to_job(facts)
     if left <= 0:
         return NextAction(f"{JOB} {facts.job}", facts.job_reason, settings.interval)
     # Nor does Puppet wait for a job that could not begin, or whose end Consul does not take.
@@ -101,6 +105,11 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
         return found
     reason = f"{found.reason}; the job {facts.job} is tried again later"
     return replace(found, reason=reason, seconds=min(left, found.seconds))
+
+
+def _seconds_to_job(facts: NodeFacts) -> float:
+    """Return for how long a job that was just tried waits (seconds); 0 or less if it may run."""
+    return facts.job_not_before - facts.now if facts.job == facts.job_tried else 0.0
 
 
 def _by_gate(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextAction:

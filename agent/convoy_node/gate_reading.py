@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 from . import agent_run
 from .decision import DOUBT, HOLD, JOB, PUPPET, REPORT, UNHOLD, NextAction, NodeFacts, decide, own_share, unreachable
-from .jobs.job_need import needs_run
+from .jobs.job_need import JobNeed, needs_run
 from .jobs.spool import Spool
 from .machine import puppet
 from .machine.errors import ConsulError, Denied
@@ -127,12 +127,13 @@ class GateReading:
                 self._keep_puppet_out(decision)
             return decision
         since = facts.now if self.answer.is_open is None and facts.doubt_since is None else facts.doubt_since
-        job, job_reason = self._job() if self.is_answered else ("", "")
+        job = self._job() if self.is_answered else JobNeed()
         self._facts = facts = replace(
             facts,
             doubt_since=since if self.answer.is_open is None else None,
-            job=job,
-            job_reason=job_reason,
+            job=job.job,
+            job_reason=job.reason,
+            reports_end=job.is_end,
         )
         decision = decide(self.settings, self.answer, facts)
         if not only:
@@ -147,13 +148,13 @@ class GateReading:
         """
         return read_keys(self.consul, self.keys, bool(self.settings.connection.token))
 
-    def _job(self) -> tuple[str, str]:
-        """Return the job for which there is something to do, and why; empty for none, and if the token may not read the host's record of it."""
+    def _job(self) -> JobNeed:
+        """Return what there is to do for a job; nothing if the token may not read the host's record of it."""
         try:
             return needs_run(self.keys, self.consul, self._spool, admitted_job(self.keys, self.entries))
         except ConsulError as error:
             self._say(f"{self.settings.host}: no job begins: {error}")
-            return "", ""
+            return JobNeed()
 
     @property
     def wake_keys(self) -> tuple[str, ...]:

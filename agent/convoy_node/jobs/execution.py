@@ -43,6 +43,10 @@ class CommandEnd:
     seconds: float
 
 
+class NotStarted(Exception):
+    """The program could not be started, so nothing of it has run. The text says why."""
+
+
 class Output:
     """Collects head and tail of an output of any length."""
 
@@ -102,24 +106,17 @@ def execute(
     :param timeout: how long it may take (seconds).
     :param facts: further variables for its environment.
     :param started: called with the PID of the program.
-    :raises OSError: if it can't be started.
+    :raises NotStarted: if it can't be started.
+    :raises OSError: if something else fails, after which it may have run.
     """
     begun = time.monotonic()
     output = Output()
     reading, writing = os.pipe()
     try:
-        with _open_in_memory() as given:
-            given.write(json.dumps(dict(arguments), sort_keys=True).encode())
-            given.seek(0)
-            process = subprocess.Popen(
-                [str(program)],
-                stdin=given,
-                stdout=writing,
-                stderr=writing,
-                env=environment(arguments, facts),
-                cwd="/",
-                start_new_session=True,
-            )
+        try:
+            process = _begin(program, arguments, facts, writing)
+        except OSError as error:
+            raise NotStarted(error.strerror) from error
         os.close(writing)
         writing = -1
         started(process.pid)
@@ -129,6 +126,23 @@ def execute(
         os.close(reading)
         if writing >= 0:
             os.close(writing)
+
+
+def _begin(
+    program: Path, arguments: Mapping[str, Any], facts: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    with _open_in_memory() as given:
+        given.write(json.dumps(dict(arguments), sort_keys=True).encode())
+        given.seek(0)
+        return subprocess.Popen(
+            [str(program)],
+            stdin=given,
+            stdout=output,
+            stderr=output,
+            env=environment(arguments, facts),
+            cwd="/",
+            start_new_session=True,
+        )
 
 
 def _open_in_memory() -> IO[bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ..node.consul import Consul
 from ..node.gate import NodeKeys, is_job_id
@@ -17,26 +17,39 @@ from .reports import is_over, parse_record
 from .spool import STARTED, STARTING, Spool
 
 
-def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> tuple[str, str]:
-    """Return the job for which :meth:`JobRun.run` has something to do, and why; both are empty if there is none.
+class JobNeed(NamedTuple):
+    """What :meth:`JobRun.run` has to do.
+
+    :param job: the ID of the job; empty if there is nothing to do.
+    :param reason: why, as a phrase for the journal.
+    :param is_end: whether it only has to report the end of a run.
+    """
+
+    job: str = ""
+    reason: str = ""
+    is_end: bool = False
+
+
+def needs_run(keys: NodeKeys, consul: Consul, spool: Spool, identifier: Optional[str]) -> JobNeed:
+    """Return what :meth:`JobRun.run` has to do.
 
     :param identifier: the job that the node is admitted to; None for none.
     :raises ConsulError: if its record can't be read.
     """
     left = spool.to_report()
     if left:
-        return left[0].id, f"the end of the job {left[0].id} has to be reported"
+        return JobNeed(left[0].id, f"the end of the job {left[0].id} has to be reported", is_end=True)
     is_admitted = identifier is not None and is_job_id(identifier)
     if not is_admitted and not any(one.state == STARTING for one in spool.entries()):
-        return "", ""
+        return JobNeed()
     entry = consul.get(keys.job_record)
     record = parse_record(entry.value if entry else None)
     if never_ran(record, spool, identifier):
         job = str(record["job"])
-        return job, f"the start of the job {job} has to be undone, because its command never ran"
+        return JobNeed(job, f"the start of the job {job} has to be undone, because its command never ran")
     if identifier is None or not is_admitted or is_over(record, identifier) or is_by_ansible(keys, consul, identifier):
-        return "", ""
-    return identifier, f"the node is admitted to the job {identifier}"
+        return JobNeed()
+    return JobNeed(identifier, f"the node is admitted to the job {identifier}")
 
 
 def never_ran(record: Mapping[str, Any], spool: Spool, identifier: Optional[str]) -> bool:

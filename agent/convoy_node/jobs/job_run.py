@@ -24,7 +24,7 @@ from ..node.consul import Consul, ConsulKey
 from ..node.gate import NodeKeys, admitted_job, read_keys
 from ..node.settings import NodeSettings
 from .command_schema import check_arguments
-from .execution import execute
+from .execution import NotStarted, execute
 from .job import CLOCK_SKEW, MOST_SECONDS, NodeJob, check_time, parse_job
 from .job_need import is_by_ansible, never_ran
 from .node_commands import NodeCommand, find_command
@@ -94,9 +94,13 @@ class JobRun:
             self._spool.prepare()
             with self._alone():
                 self._spool.recover(int(time.time()))
-                if not all(map(self._report, self._spool.to_report())):
+                left = self._spool.to_report()
+                if not all(map(self._report, left)):
                     # What is decided without that end could overwrite it.
                     return 75
+                if left and puppet.disabled_by_operator() is not None:
+                    # The host is held next. It would refuse another job.
+                    return 0
                 code = self._run_admitted()
                 # After that, because the record of a start that never ran is recognized by its entry.
                 self._spool.prune(int(time.time()))
@@ -146,14 +150,14 @@ class JobRun:
         try:
             if problem:
                 raise Refused(problem)
-            job, command = self._checked(identifier, before)
+            job, command = self._checked(identifier, before, record)
         except Refused as error:
-            self._refuse(identifier, str(error), record)
+            self._refuse(identifier, str(error), record, before)
             return 1
         attempt = 1 if before is None else before.attempt + (before.state != STARTING)
         # A start that did not go on may be in Consul all the same.
         run = before.run if before is not None and before.state == STARTING else uuid.uuid4().hex
-        entry = new_entry(job, run, int(time.time()), attempt)
+        entry = new_entry(job, run, int(time.time()), attempt, is_repeatable=command.schema.is_repeatable)
         try:
             if before is None:
                 self._spool.add(entry)
@@ -192,10 +196,13 @@ class JobRun:
         except Refused as error:
             return None, str(error)
 
-    def _checked(self, identifier: str, before: Optional[JobEntry]) -> tuple[NodeJob, NodeCommand]:
+    def _checked(
+        self, identifier: str, before: Optional[JobEntry], record: Mapping[str, Any]
+    ) -> tuple[NodeJob, NodeCommand]:
         """Return the job and its command.
 
         :param before: the entry of an earlier run, which the job may have to repeat; None if there is none.
+        :param record: the host's record.
         :raises Refused: if this node does not run it.
         """
         key = self._keys.job(identifier)
@@ -224,12 +231,19 @@ class JobRun:
         command = find_command(job.command, settings.commands_dir)
         check_arguments(command.schema, job.arguments)
         is_new = before is None or before.state == STARTING or not before.has_run
+        ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(
+            before.state if before else "", "has begun"
+        )
         if before is not None and not is_new and (before.state == DONE or not command.schema.is_repeatable):
-            ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
             raise Refused(
                 f"The job {ended} on this node, and {job.command} is not repeatable, so it does not run again. Begin a new job for this host."
                 if before.state != DONE
                 else "The job has run on this node already. Begin a new job for this host."
+            )
+        if before is not None and not is_new and record.get("state") != RETRIED:
+            raise Refused(
+                f"The job {ended} on this node, and Consul does not know that, so it does not run again by itself. Run ansible-playbook "
+                f"convoy.upgrade.retry -e host={settings.host}."
             )
         return job, command
 
@@ -310,8 +324,8 @@ class JobRun:
         }
         try:
             ended = execute(command.program, job.arguments, command.schema.timeout, facts, started)
-        except OSError as error:
-            problem = f"{command.program} can't be started: {error.strerror}. It has to be a program, or to begin with #! and an interpreter."
+        except NotStarted as error:
+            problem = f"{command.program} can't be started: {error}. It has to be a program, or to begin with #! and an interpreter."
             return replace(entry, state=FAILED, ended=int(time.time()), error=problem, has_run=False)
         entry = replace(
             entry, ended=int(time.time()), seconds=ended.seconds, exit_status=ended.exit_status, output=ended.output
@@ -326,15 +340,20 @@ class JobRun:
         lines = last_lines(ended.output)
         return replace(entry, state=FAILED, error=f"{job.command}: {how}" + (f": {lines}" if lines else ""))
 
-    def _refuse(self, identifier: str, reason: str, record: Mapping[str, Any]) -> None:
+    def _refuse(
+        self, identifier: str, reason: str, record: Mapping[str, Any], before: Optional[JobEntry] = None
+    ) -> None:
         """Report that the node does not run a job.
 
         :param record: the host's record. If it has a start of this job, that start was never followed by a run.
+        :param before: the entry of an earlier run; None if there is none.
         """
         now = int(time.time())
         self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
         run = str(record.get("run")) if is_started(record, identifier) else uuid.uuid4().hex
         entry = JobEntry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
+        if before is not None and before.is_final:
+            entry = replace(entry, is_repeatable=False)
         self._report(entry, is_refusal=True)
 
     def _refuse_without_entry(self, reason: str) -> int:

@@ -58,6 +58,8 @@ def next_record(before: Mapping[str, Any], entry: JobEntry, facts: Mapping[str, 
     }
     if entry.exit_status is not None:
         record["exit_status"] = entry.exit_status
+    if entry.is_final:
+        record["repeatable"] = False
     if entry.error:
         record["error"] = entry.error[:_MOST_ERROR]
     return json.dumps(record, sort_keys=True).encode()

@@ -45,6 +45,7 @@ class JobEntry:
     :param ended: when it ended; 0 before that.
     :param is_reported: whether its end is in Consul.
     :param has_run: False if its command could not be started.
+    :param is_repeatable: whether the command may run again after it failed, or was lost.
     """
 
     id: str
@@ -66,6 +67,12 @@ class JobEntry:
     output: str = ""
     is_reported: bool = False
     has_run: bool = True
+    is_repeatable: bool = True
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it failed or was lost, and does not run again."""
+        return self.state in (FAILED, LOST) and self.has_run and not self.is_repeatable
 
     @property
     def is_running(self) -> bool:
@@ -259,9 +266,12 @@ class Spool:
         )
 
 
-def new_entry(job: NodeJob, run: str, now: int, attempt: int = 1) -> JobEntry:
+def new_entry(job: NodeJob, run: str, now: int, attempt: int = 1, *, is_repeatable: bool = True) -> JobEntry:
     """Return the entry of a job that this process begins.
 
     :param now: unix seconds.
     """
-    return JobEntry(job.id, job.command, job.expires, STARTING, run, attempt, at=now, **own_process())
+    own = own_process()
+    return JobEntry(
+        job.id, job.command, job.expires, STARTING, run, attempt, at=now, is_repeatable=is_repeatable, **own
+    )

@@ -101,14 +101,18 @@ def encode_job(job: Job) -> str:
 
 
 def decode_job(value: bytes) -> Job | None:
-    """Return a job, None if it can't be read."""
+    """Return a job, None if it can't be read.
+
+    Its arguments are those that it was begun with, so that hosts which run it later get the same. Sanitize what is printed of them.
+    """
     try:
-        data = sanitize_all(decode_data(value))
+        stored = decode_data(value)
+        data = sanitize_all(stored)
         job = Job(
             id=data["id"],
             command=data["command"],
             expires=data["expires"],
-            args=data.get("args", {}),
+            args=stored.get("args", {}),
             roles=tuple(data.get("roles", ())),
             hosts=tuple(data.get("hosts", ())),
             by=str(data.get("by", "")),
@@ -141,6 +145,7 @@ def decode_job_record(key: str, value: bytes) -> HostRecord:
             machine=_text(data.get("machine"), _LONGEST),
             release=_text(data.get("release"), _LONGEST),
             role=_text(data.get("role"), _LONGEST),
+            repeatable=False if data.get("repeatable") is False else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return unreadable_record(key, error)

@@ -75,6 +75,10 @@ def is_outdated(old: int, new: int, recorded: int) -> bool:
     return old < min(new, recorded)
 
 
+# Fields of a record that are not among its plain data. Only records of jobs have the first one.
+_NOT_SHOWN = ("repeatable", "readable", "index")
+
+
 @dataclass(frozen=True, slots=True)
 class HostRecord:
     """What a host reported of its upgrade, from ``upgrade/hosts/<host>``.
@@ -98,6 +102,8 @@ class HostRecord:
     :param role: the role by which the host read its gate when it last started; None if it gave none.
     :param services: the ID of the tasks of services that a pull host has; None if it has none.
     :param next_step: the first step that tags on the command line left to a later run, if its run ended between steps; None otherwise.
+    :param repeatable: False if the command of the job failed or was lost there, and the host does not run it again, because it is not repeatable;
+        None otherwise.
     :param readable: False if the record exists and can't be read; its host counts as failed.
     :param index: the key's ModifyIndex in Consul; 0 if the record is not from a snapshot.
     """
@@ -123,6 +129,7 @@ class HostRecord:
     role: str | None = None
     services: str | None = None
     next_step: str | None = None
+    repeatable: bool | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
 
@@ -130,6 +137,11 @@ class HostRecord:
     def has_reported(self) -> bool:
         """Whether the host itself has reported in it. A record that only planners or operators wrote has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the host does not run the command of the job again after it failed, or was lost."""
+        return self.repeatable is False
 
     @property
     def not_ended(self) -> tuple[HostRecord, ...]:
@@ -140,7 +152,7 @@ class HostRecord:
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data."""
         # dataclasses.asdict() copies each value on its own, and takes six times as long.
-        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("readable", "index")}
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SHOWN}
         lists = {
             "times": dict(self.times),
             "done": list(self.done),

@@ -222,6 +222,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
         record = snapshot.records.get(host)
         is_silent = record is not None and record.state == STARTED
         sure = "make sure that nothing runs there, then " if is_silent else ""
+        if record is not None and record.is_final:
+            return (
+                "To change this: fix the host. The command is not repeatable, so it does not run there again in this job. After the other hosts, run "
+                f"ansible-playbook convoy.upgrade.abort, and begin a new job with -e only={host}."
+            )
         if snapshot.is_job:
             return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry -e host={host}."
         if view.release is not None:

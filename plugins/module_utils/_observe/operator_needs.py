@@ -95,8 +95,12 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         since = done_at + stage.soak if done_at else 0.0
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
-    if broken:
-        found.append(_of_broken(broken, ledger, snapshot, budget=code == BUDGET))
+    # A retry helps only where the command of a job may run again.
+    if again := [one for one in broken if one.record is None or not one.record.is_final]:
+        found.append(_of_broken(again, ledger, budget=code == BUDGET))
+    elif broken:
+        goes_on = plan.admissions or plan.waits or any(one.state == UPGRADING for one in fleet.hosts.values())
+        found.append(_of_final(broken, ledger, is_quiet=not goes_on))
     # Lost ones are among the broken hosts.
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
@@ -116,9 +120,9 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
         text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
-    if ledger.is_job and plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
+    if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
-        found += (*_of_idle_hosts(busy), *_of_earlier_jobs(busy, snapshot))
+        found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot, ledger))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
@@ -133,27 +137,52 @@ def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
     ledger = snapshot.ledger
     if ledger is None or plan.complete:
         return None
-    times = [ledger.since + _SECONDS_TO_START] if ledger.is_job else []
+    times = [ledger.since + _SECONDS_TO_START] if ledger.is_job or snapshot.busy else []
     if snapshot.handover is not None and snapshot.handover.is_of(ledger):
         times.append(snapshot.handover.at + SECONDS_TO_ANSWER)
     return min((float(at) for at in times if at >= snapshot.now), default=None)
 
 
-def _of_broken(broken: Sequence[HostState], ledger: Ledger, snapshot: Snapshot, *, budget: bool) -> OperatorNeed:
-    is_job = ledger.is_job
-    names = [one.host for one in broken]
+def _broken_text(broken: Sequence[HostState]) -> str:
+    """Return a sentence, and one more on lost hosts among failed ones."""
     lost = sum(one.state == LOST for one in broken)
     what = "are lost" if lost == len(broken) > 1 else "is lost" if lost == len(broken) else "failed"
     more = f" {lost} of them {'is' if lost == 1 else 'are'} lost." if 0 < lost < len(broken) else ""
+    return f"{plural(len(broken), 'host')} {what}: {listing([one.host for one in broken], _MOST_IN_TEXT)}.{more}"
+
+
+def _of_final(broken: Sequence[HostState], ledger: Ledger, *, is_quiet: bool) -> OperatorNeed:
+    """Return the need of hosts that do not run the command of the job again.
+
+    :param is_quiet: whether nothing else of the job goes on.
+    """
+    names = [one.host for one in broken]
+    text = f"{_broken_text(broken)} The command is not repeatable, so it does not run there again in this job."
+    since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
+    if not ledger.is_under_way:
+        return OperatorNeed(BROKEN_HOSTS, f"{text} Begin a new job for what is left.", "status", {"host": names[0]})
+    if is_quiet:
+        text += (
+            " Fix what failed, abort this job, and begin a new one for the hosts that have not run it (-e only=HOSTS)."
+        )
+        return OperatorNeed(BROKEN_HOSTS, text, "abort", since=since)
+    text += " The other hosts go on. After them, abort this job, and begin a new one for what is left (-e only=HOSTS)."
+    return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]}, "abort", since)
+
+
+def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> OperatorNeed:
+    is_job = ledger.is_job
+    names = [one.host for one in broken]
     stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
-    text = f"{plural(len(names), 'host')} {what}: {listing(names, _MOST_IN_TEXT)}.{more}{stops}"
+    text = f"{_broken_text(broken)}{stops}"
     fix = f"Fix {'it' if len(names) == 1 else 'them'}"
     if not ledger.is_under_way:
         text += f" {fix}. The next run that succeeds there ends this."
         return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
     code, otherwise = BUDGET if budget else BROKEN_HOSTS, "abort" if is_job else "rollback"
-    silent = [one for one in names if (record := snapshot.records.get(one)) is not None and record.state == STARTED]
+    # Also those whose earlier job has not ended.
+    silent = [one.host for one in broken if one.record is not None and one.record.state == STARTED]
     if len(silent) == len(names):
         # A retry without names changes none of them. The status names the command.
         text += " What has begun there may still run. Make sure that it does not, then retry by name."
@@ -234,8 +263,8 @@ def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
     return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)
 
 
-def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot) -> Sequence[OperatorNeed]:
-    """Return the need of a job that waits for hosts which have not ended an earlier job, and on which no Ansible run works."""
+def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot, ledger: Ledger) -> Sequence[OperatorNeed]:
+    """Return the need of a rollout that waits for hosts which have not ended an earlier job, and on which no Ansible run works."""
     names = [
         one.host
         for one in busy
@@ -248,7 +277,8 @@ def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot) -> Sequence[
         f"{len(names)} {has} not ended an earlier job, and {'takes a slot' if len(names) == 1 else 'take slots'}: {listing(names, _MOST_IN_TEXT)}. "
         "If nothing works there any more, retry."
     )
-    return (OperatorNeed(EARLIER_JOB, text, "retry", {"host": ",".join(names[:_MOST_NAMED])}, "abort"),)
+    otherwise = "abort" if ledger.is_job else ""
+    return (OperatorNeed(EARLIER_JOB, text, "retry", {"host": ",".join(names[:_MOST_NAMED])}, otherwise),)
 
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:

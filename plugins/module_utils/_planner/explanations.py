@@ -244,7 +244,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
                 else f"an upgrade to {host.record.version}"
             )
             text = f"has not finished {what}{host.record.where()}, so it takes a slot and is not admitted"
-            if is_job(host.record.version) and (not host.is_target or (version is not None and is_job(version))):
+            if is_job(host.record.version):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
                 text += (
                     f". If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host={host.host}"

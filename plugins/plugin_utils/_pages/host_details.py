@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
-from ...module_utils._fleet.fleet import RETRIED, HostRecord, Snapshot
+from ...module_utils._fleet.fleet import RETRIED, STARTED, HostRecord, Snapshot
 from ...module_utils._host_states.state_names import BROKEN, FAILED, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner import blocker_codes, explanations, stage_progress
 from ...module_utils._planner.plan import HostView
@@ -135,6 +135,7 @@ class HostDetails:
     :param events: what :func:`events_by_host` returns for it.
     :param target: that of the rollout: a version or a job; empty for none.
     :param output: the last output of the job there, see :class:`JobDetails`; None for none.
+    :param is_under_way: whether the rollout is, so that hosts can be retried.
     """
 
     host: str
@@ -145,6 +146,7 @@ class HostDetails:
     events: tuple[Mapping[str, Any], ...]
     target: str = ""
     output: Mapping[str, Any] | None = None
+    is_under_way: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return it as ``consul_upgrade_info`` returns a host."""
@@ -180,6 +182,17 @@ class HostDetails:
         if self.view.state == UPGRADED:
             return f"Has run {job}."
         return "" if self.view.state == UPGRADING or self.is_broken else f"Has not run {job}."
+
+    @property
+    def may_still_run(self) -> bool:
+        """Whether it has started something and not reported its end."""
+        return self.view.busy or (self.record is not None and self.record.state == STARTED)
+
+    @property
+    def next_playbook(self) -> str:
+        """The playbook that answers it if it is broken: ``retry``, or ``status``, which says what to do first, or why a retry does not help."""
+        is_final = self.record is not None and self.record.is_final
+        return "retry" if self.is_under_way and not (self.may_still_run or is_final) else "status"
 
     @property
     def own_record(self) -> HostRecord | None:
@@ -233,6 +246,7 @@ def host_details(
     :param outputs: host -> the last output of the job there; None in a rollout to a version.
     """
     target = snapshot.current_version or ""
+    is_under_way = snapshot.ledger is not None and snapshot.ledger.is_under_way
     found = {}
     for host, view in views.items():
         hold = snapshot.holds.covering(host, view.role)
@@ -245,5 +259,6 @@ def host_details(
             tuple(events.get(host, ())),
             target,
             (outputs or {}).get(host),
+            is_under_way,
         )
     return found

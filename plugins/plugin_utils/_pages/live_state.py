@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
-from ...module_utils._common.sanitize import truncate_middle
+from ...module_utils._common.sanitize import sanitize, truncate_middle
 from ...module_utils._fleet.fleet import FAILED as REPORTED_FAILED
 from ...module_utils._fleet.fleet import REPORTED_LOST
 from ...module_utils._host_states.state_names import BROKEN, PENDING, state_text
@@ -80,7 +80,7 @@ def live_state(read: ProgressUpdate, history: RolloutHistory, details: JobDetail
 def _job(read: ProgressUpdate, details: JobDetails) -> dict[str, Any]:
     """Return what a job runs, and the numbers of its hosts as the live view has them."""
     progress, ledger, job = read.progress, read.view.snapshot.ledger, details.job
-    args = json.dumps(job.args, ensure_ascii=False, sort_keys=True) if job is not None else ""
+    args = sanitize(json.dumps(job.args, ensure_ascii=False, sort_keys=True)) if job is not None else ""
     return {
         "id": job_id(progress.version),
         "command": job.command if job is not None else "",

@@ -230,7 +230,8 @@ class PlaybookRun:
             kept = reached.union(named)
             left_out = list(dict.fromkeys([*left_out, *(name for name in everybody if name not in kept)]))
         try:
-            refuse_limit(self._command.playbook, limit, left_out, [name for name in named if name not in reached])
+            chosen = [name for name in named if name not in reached]
+            refuse_limit(self._command.playbook, self._name, limit, left_out, chosen)
         except UpgradeError as error:
             self._refuse(error, self._command.again(error.details["variables"], without=("--limit",)))
 

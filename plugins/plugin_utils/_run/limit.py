@@ -12,14 +12,15 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._common.sanitize import sanitize
 from .extra_vars import as_option
+from .next_step import COMMAND, UPGRADES
 
 # These playbooks run on the nodes themselves, so a limit selects nodes.
 _ON_NODES = ("enroll.yml", "node.yml")
 # Playbook -> the variable that selects hosts.
 _HOST_VARIABLES = {
-    **dict.fromkeys(("upgrade.yml", "controlplane.yml", "dataplane.yml", "role.yml", "rollback.yml"), "upgrade_limit"),
-    "command.yml": "only",
-    **dict.fromkeys(("hold.yml", "unhold.yml", "retry.yml", "forget.yml", "status.yml"), "host"),
+    **dict.fromkeys(UPGRADES, "upgrade_limit"),
+    COMMAND: "only",
+    **dict.fromkeys(("hold", "unhold", "retry", "forget", "status"), "host"),
 }
 
 
@@ -28,23 +29,23 @@ def honours_limit(playbook: str) -> bool:
     return Path(playbook).name in _ON_NODES
 
 
-def refuse_limit(playbook: str, limit: str, left_out: Sequence[str], named: Sequence[str]) -> None:
+def refuse_limit(playbook: str, name: str, limit: str, left_out: Sequence[str], named: Sequence[str]) -> None:
     """Raise an error if a limit leaves out hosts of a play.
 
     :param playbook: the file that the command names.
+    :param name: the name of the collection's playbook that it is or imports, such as ``upgrade``.
     :param left_out: the hosts of the play that the limit leaves out.
     :param named: the hosts of the inventory that it keeps.
     :raises UpgradeError: ``limited``. ``variables`` in its details has the variables to set instead.
     """
     if not left_out:
         return
-    name = Path(playbook).name
     variable = _HOST_VARIABLES.get(name)
-    variables = {variable: ",".join(named)} if variable and named and (name != "status.yml" or len(named) == 1) else {}
+    variables = {variable: ",".join(named)} if variable and named and (name != "status" or len(named) == 1) else {}
     instead = f" and name hosts with {as_option(variables)}" if variables else ""
     raise UpgradeError(
         "limited",
-        f"--limit {sanitize(limit)} leaves out {listing(list(left_out), 5)}, where {name} may have to run, so Ansible would skip its tasks. "
+        f"--limit {sanitize(limit)} leaves out {listing(list(left_out), 5)}, where {Path(playbook).name} may have to run, so Ansible would skip its tasks. "
         f"Nothing was done: leave --limit out{instead}.",
         left_out=list(left_out),
         variables=variables,

@@ -106,7 +106,7 @@ def after_failure(
     if broken:
         # It knows which of them may still be at work.
         need = _need(info, BUDGET, BROKEN_HOSTS) or {"playbook": "retry", "variables": {}}
-        return NextStep(need["playbook"], dict(need["variables"]), then_again=True)
+        return NextStep(need["playbook"], dict(need["variables"]), then_again=need["playbook"] != "abort")
     if unadmitted:
         return NextStep("retry", dict(unadmitted["variables"]), then_again=True)
     interrupted = _need(info, INTERRUPTED)
@@ -142,6 +142,9 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
         return NextStep("abort")
     if (info.get("blocker") or {}).get("code") == ABORT:
         return NextStep("status")
+    if step.playbook == "abort":
+        # A command that is not repeatable has failed, so only a new job runs it again.
+        return step
     continues = {"job": job_id(target)}
     if not step.playbook:
         return NextStep(variables=continues, without=_LEFT_OUT)

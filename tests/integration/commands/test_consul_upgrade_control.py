@@ -56,7 +56,7 @@ def test_a_rollout_that_was_complete_before_a_pause_is_complete_after_it(run: Ru
 @pytest.mark.thorough
 def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun: Store) -> None:
     live = run.start([plan(wait=True, wait_timeout=60)])
-    live.wait_for("controller1 is upgrading")
+    live.wait_for("controller1 admitted")
     run([control("pause")])
     upgrade(begun, "controller1")
     live.wait_for("controller1 upgraded")

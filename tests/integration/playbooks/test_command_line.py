@@ -125,6 +125,8 @@ def test_a_playbook_that_imports_a_rollout_keeps_its_connections_alive(play: Shi
             ("rollback", "localhost,web1", "web2", "upgrade_limit=web1"),
             ("retry", "web1", "localhost", "host=web1"),
             ("pause", "web1", "localhost", "version=2"),
+            # Without a limit, what comes next would run on every host.
+            ("post_upgrade", "web1", "localhost, web2", "upgrade_limit=web1"),
         ],
     ),
 )
@@ -142,6 +144,14 @@ def test_a_limit_that_leaves_out_what_a_playbook_needs_is_refused_with_what_to_g
     assert last.endswith(f"-e {instead}")
     assert "--limit" not in last
     assert consul.tree() == before
+
+
+def test_a_limit_of_a_playbook_that_imports_a_rollout_is_refused_with_what_to_give_instead(
+    play: Shipped, site: str
+) -> None:
+    done = play(site, "--limit", "web1", "-e", "version=2", inventory=inventory(names(web=2)))
+    assert done.returncode == 5, done.stdout
+    assert done.stdout.splitlines()[-1].endswith("-e upgrade_limit=web1")
 
 
 @pytest.mark.thorough

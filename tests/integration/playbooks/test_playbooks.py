@@ -182,7 +182,7 @@ def test_status_shows_the_details_of_a_host(play: Shipped, agent: Agent, consul:
     assert lines[1].startswith("It has been upgraded since ")
     assert lines[2] == "It is done."
     events = [line.split("  ", 1)[1].split(":")[0] for line in lines[3:]]
-    assert events == ["begin 2", "open 2", "reported", "reported", "converge 2"]
+    assert events == ["begin 2", "admitted to 2", "reported", "reported", "gates opened after 2"]
 
     unknown = play("status", host="compute3")
     assert unknown.returncode != 0

@@ -238,6 +238,11 @@ def test_a_job_runs_whatever_puppet_s_gate_says_but_not_while_puppet_is_disabled
     disabled = replace(facts, disabled="its disk")
     assert run(replace(CLOSED, version=None), disabled) == "job j1"
     assert run(CLOSED, disabled, noop=True) == "job j1"
+    # An end is reported at once. A hold does not end with that.
+    for answer in (CLOSED, replace(CLOSED, held="its disk")):
+        assert run(answer, replace(disabled, reports_end=True)) == "job j1"
+        refused = replace(disabled, reports_end=True, job_tried="j1", job_not_before=2010.0)
+        assert run(answer, refused) == (HOLD if answer.held is None else None)
     # One that could not begin is tried again later, and at once if a planner wakes the node.
     tried = replace(facts, job_tried="j1", job_not_before=2010.0)
     assert (run(CLOSED, tried), run(CLOSED, replace(tried, job_not_before=0.0))) == (None, "job j1")

@@ -14,7 +14,7 @@ from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import did_you_mean, in_order, is_job, job_id, listing
-from ..._consul.client import Operation
+from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
 from ..._fleet.failures import MOST_ERROR as MOST_KEPT
@@ -54,25 +54,32 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 )
         asked = frozenset(plan.hosts if hosts is None else hosts) - put_back
         named = frozenset(hosts or ())
+        ended = {host for host in asked & named & snapshot.busy.keys() if _ends_job(snapshot, host)}
         chosen = [
             host
             for host, view in plan.hosts.items()
-            if host in asked
-            and (
-                view.state in state_names.BROKEN
-                or (host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host)))
+            if host in ended
+            or (
+                host in asked
+                and (
+                    view.state in state_names.BROKEN
+                    or (host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host)))
+                )
+                and host not in snapshot.busy
             )
-            and host not in snapshot.busy
         ]
+        # The host refuses it.
+        final = [host for host in chosen if host not in ended and (one := snapshot.records.get(host)) and one.is_final]
+        chosen = [host for host in chosen if host not in final]
         # Only an operator who names a host that has started says that nothing runs there.
-        silent = [host for host in chosen if host not in named and _has_started(snapshot, host)]
+        silent = [host for host in chosen if host not in named and _started(snapshot, host) is not None]
         chosen = [host for host in chosen if host not in silent]
         busy = [
             host
             for host in in_order(snapshot.busy)
-            if host in asked and (host in named or plan.hosts[host].state in state_names.BROKEN)
+            if host in asked - ended and (host in named or plan.hosts[host].state in state_names.BROKEN)
         ]
-        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy, *silent}]
+        well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy, *silent, *final}]
         fields = command_fields(command.plain())
         # Each host needs a write of its record, its health mark and its gate, which may be in two layouts.
         most = MOST_GATES // (2 + writer.places)
@@ -90,7 +97,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             }
             # A host that is reset has to be admitted again.
             now = writer.ledger or ledger
-            admitted = {host: at for host, at in now.admitted.items() if host not in piece}
+            admitted = {host: at for host, at in now.admitted.items() if host not in piece or host in ended}
             writer.write(replace(now, admitted=admitted), event, operations, changes)
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece, dry=dry))
@@ -109,15 +116,28 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             ]
         left += [_busy_remark(snapshot, host) for host in busy]
         left += [_silent_remark(snapshot, host) for host in silent]
+        if final:
+            left.append(
+                f"Not changed, because the command is not repeatable, so it does not run there again in this job: {listing(final)}. After the other "
+                "hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for these."
+            )
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
     return write_command(store, act, dry=dry)
 
 
-def _has_started(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host has started an upgrade, or the command of the job, and not reported its end, so that it may still run."""
-    record = snapshot.records.get(host)
-    return record is not None and record.state == STARTED
+def _started(snapshot: Snapshot, host: str) -> HostRecord | None:
+    """Return the record of what a host has started, an upgrade or the command of a job, and not reported the end of, so that it may still run."""
+    record = snapshot.busy.get(host) or snapshot.records.get(host)
+    return record if record is not None and record.state == STARTED else None
+
+
+def _ends_job(snapshot: Snapshot, host: str) -> bool:
+    """Return whether a host has started an earlier job and not ended it, and no run has a lease on it.
+
+    Only the run that began it, or the host's agent while the job is under way, reports its end. The run may be gone.
+    """
+    return not snapshot.is_job and host not in snapshot.leases and is_job(snapshot.busy[host].version)
 
 
 def _silent_remark(snapshot: Snapshot, host: str) -> str:
@@ -130,9 +150,16 @@ def _silent_remark(snapshot: Snapshot, host: str) -> str:
 
 
 def _busy_remark(snapshot: Snapshot, host: str) -> str:
-    """Return a remark on a host that has started other work than the rollout's, which only its own report ends."""
+    """Return a remark on a host that has started other work than the rollout's, and is not retried."""
     version = snapshot.busy[host].version
     what = f"the job {job_id(version)}" if is_job(version) else f"an upgrade to {version}"
+    if host in snapshot.leases:
+        return f"{host} is not changed, because an Ansible run works on it. Wait for that run, or end it first."
+    if is_job(version):
+        return (
+            f"{host} is not changed, because it has started {what} and not reported its end, so its command may still run. Once you have made sure that "
+            f"it does not, run ansible-playbook convoy.upgrade.retry -e host={host}."
+        )
     return (
         f"{host} is not changed, because it has started {what} and not reported its end. It reports once its agent runs again. If the host is gone, "
         f"run ansible-playbook convoy.upgrade.forget -e host={host} -e force=true."
@@ -162,12 +189,12 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bo
     """Return remarks for the operator on hosts that were reset."""
     remarks = []
     for host in hosts:
-        record, view = snapshot.records.get(host), plan.hosts[host]
-        if record is not None and _has_started(snapshot, host):
+        record, view = _started(snapshot, host), plan.hosts[host]
+        if record is not None:
             what = f"the job {job_id(record.version)}" if is_job(record.version) else f"its upgrade to {record.version}"
             remarks.append(
                 f"{host} had begun {what} and reported no end. It {'would count' if dry else 'now counts'} as ended, and its slot "
-                f"{'would be' if dry else 'is'} free: make sure that {'no command' if snapshot.is_job else 'no upgrade'} runs there."
+                f"{'would be' if dry else 'is'} free: make sure that {'no command' if is_job(record.version) else 'no upgrade'} runs there."
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:
@@ -257,9 +284,17 @@ def _put_back(
     :param changed: hosts that have written their records since the snapshot.
     """
     keys = store.keys
-    entries = {entry.key: entry for entry in store.client.read([keys.record(host) for host in hosts])}
+    ended = {host: f"{keys.job_records}{host}" for host in hosts if host in snapshot.busy}
+    entries = {
+        entry.key: entry for entry in store.client.read([ended.get(host) or keys.record(host) for host in hosts])
+    }
     found = {}
     for host in hosts:
+        if host in ended:
+            entry = entries.get(ended[host])
+            if entry is not None:
+                found[host] = _end_of_job(entry, snapshot.busy[host])
+            continue
         key, gate, mark = keys.record(host), keys.gate("host", host), keys.mark(host)
         entry = entries.get(key)
         decode = decode_job_record if keys.is_job else decode_record
@@ -290,3 +325,13 @@ def _put_back(
             ],
         )
     return found
+
+
+def _end_of_job(entry: KVEntry, record: HostRecord) -> HostWrite:
+    """Return the write after which a host does not count as being in the middle of an earlier job.
+
+    :param entry: its record of that job.
+    :param record: the same, as the snapshot has it. The write fails if it has changed since.
+    """
+    text = retried_job_record(entry.value, record.version, int(runtime.now()))
+    return HostWrite([compare_and_put(entry.key, text, record.index)], [Change(entry.key, text_of(entry.value), text)])

@@ -71,10 +71,10 @@ def test_a_start_whose_answer_was_lost_takes_no_slot_once_the_job_is_over(
     assert node.run() == 75
     assert node.record["state"] == "started"
     # While it is admitted, it starts again instead.
-    assert needs_run(KEYS, node.consul, node.spool, "j1") == ("j1", "the node is admitted to the job j1")
+    assert needs_run(KEYS, node.consul, node.spool, "j1") == ("j1", "the node is admitted to the job j1", False)
     gate = node.consul.keys.pop("upgrade/current_job")
     undo = "the start of the job j1 has to be undone, because its command never ran"
-    assert needs_run(KEYS, node.consul, node.spool, None) == ("j1", undo)
+    assert needs_run(KEYS, node.consul, node.spool, None) == ("j1", undo, False)
     assert node.run() == 0
     assert RECORD not in node.consul.keys
     assert needs_run_of(node) == ""
@@ -103,10 +103,10 @@ def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: I
     consul.is_away = False
     # Also if the node is not admitted any more.
     del consul.keys["upgrade/current_job"]
-    assert needs_run(KEYS, consul, node.spool, None) == ("j1", "the end of the job j1 has to be reported")
+    assert needs_run(KEYS, consul, node.spool, None) == ("j1", "the end of the job j1 has to be reported", True)
     assert node.run() == 0
     assert node.record["state"] == "done"
-    assert needs_run(KEYS, consul, node.spool, None) == ("", "")
+    assert needs_run(KEYS, consul, node.spool, None) == ("", "", False)
 
 
 @pytest.mark.parametrize("is_repeatable", [False, True])

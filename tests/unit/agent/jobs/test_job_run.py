@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from convoy_node.jobs import job_run
+from convoy_node.jobs.job_need import needs_run
 from convoy_node.machine.errors import Denied
 from convoy_node.node.consul import ConsulKey
 from convoy_node.node.gate import admitted_job
@@ -57,10 +58,67 @@ def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, ins
     assert node.run() == 1
     assert (node.record["state"], node.record["exit_status"]) == ("failed", 3)
     assert node.record["error"] == "a: exit status 3: first | disk full"
-    # Not repeatable: a retry does not run it again.
+    # Not repeatable: a retry does not run it again, which the record says.
+    assert node.record["repeatable"] is False
     node.retry()
     assert node.run() == 1
     assert "The job has failed on this node, and a is not repeatable" in node.record["error"]
+    assert node.record["repeatable"] is False
+
+
+def test_a_repeatable_command_that_failed_waits_for_a_retry_also_if_consul_has_lost_its_record(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"echo x >>{trusted}/ran; exit 3", repeatable=True)
+    node.admit("j1")
+    assert node.run() == 1
+    assert "repeatable" not in node.record
+    del node.consul.keys[RECORD]
+    assert node.run() == 1
+    assert node.record["state"] == "failed"
+    assert "Run ansible-playbook convoy.upgrade.retry -e host=web1." in node.record["error"]
+    assert (trusted / "ran").read_text() == "x\n"
+    node.retry()
+    assert node.run() == 1
+    assert (trusted / "ran").read_text() == "x\nx\n"
+
+
+def test_what_fails_after_the_start_of_a_command_does_not_count_as_if_it_never_ran(
+    node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    install("a", f"echo x >>{trusted}/ran; exec sleep 60", timeout=0.5)
+    node.admit("j1")
+    with monkeypatch.context() as changed:
+        changed.setattr("convoy_node.jobs.execution.kill_tree", fail)
+        assert node.run() == 1
+    (entry,) = node.spool.entries()
+    assert entry.state == "started" and entry.has_run
+    # The process that ran it is this one, which lives on, so the entry is given another.
+    node.spool.save(replace(entry, pid=1))
+    assert node.run() == 0
+    assert (node.record["state"], node.record["repeatable"]) == ("lost", False)
+    node.retry()
+    assert node.run() == 1
+    assert (trusted / "ran").read_text() == "x\n"
+
+
+def test_an_end_is_reported_while_puppet_is_disabled_and_no_other_job_is_refused_for_that(
+    node: Node, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("a", "true")
+    node.admit("j1")
+    assert node.run() == 0
+    (entry,) = node.spool.entries()
+    node.spool.save(replace(entry, is_reported=False))
+    node.consul.put(RECORD, json.dumps({**node.record, "state": "started"}))
+    node.admit("j2")
+    monkeypatch.setattr("convoy_node.jobs.job_run.puppet.disabled_by_operator", lambda: "its disk")
+    assert needs_run(KEYS, node.consul, node.spool, "j2").is_end
+    assert node.run() == 0
+    assert (node.record["job"], node.record["state"]) == ("j1", "done")
 
 
 def test_a_repeatable_command_runs_again_after_a_failure_and_not_after_a_success(
@@ -182,7 +240,7 @@ def test_a_signed_job_is_refused_where_there_are_no_temporary_files(
 def fail_in(place: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a run in which a function of the agent raises an unexpected error."""
 
-    def fail(*_arguments: Any) -> None:
+    def fail(*_arguments: Any, **_named: Any) -> None:
         raise RuntimeError("it is broken")
 
     with monkeypatch.context() as changed:

@@ -70,10 +70,88 @@ def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedC
     assert [one.host for one in found.admissions] == ["db1"]
     view = found.hosts()["web1"]
     assert view.state == "upgrading" and "has not finished the job j1" in view.reason and not view.unadmitted
-    retried = control.retry(store, Command(fleet=FLEET), ["web1"])
-    assert not retried.hosts and "web1 is not changed, because it has started the job j1" in retried.remarks[0]
+    assert "If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host=web1" in view.reason
     reports(consul, "web1", "lost")
     assert [one.host for one in go_on(store).admissions] == ["web1"]
+
+
+def test_an_operator_ends_an_earlier_job_of_which_nobody_reports_the_end(
+    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store)
+    reports(consul, "web1", "started")
+    control.abort(store, Command(fleet=FLEET))
+    rules = {**RULES, "health": {"progress_deadline": 60}}
+    make_pass(store, PassRequest(version="2.1", rules=rules, fleet=FLEET))
+    consul.write("upgrade/hosts/db1", {"version": "2.1", "state": "upgraded", "times": {"upgraded": int(time.time())}})
+    later = time.time() + 400
+    monkeypatch.setattr("ansible_collections.convoy.upgrade.plugins.module_utils._common.runtime.now", lambda: later)
+    found = read_fleet(store, fleet=FLEET)
+    assert found.plan.hosts["web1"].state == "lost"
+    need = next(one for one in operator_needs(found.snapshot, found.plan) if one.code == "broken_hosts")
+    # Without its name, a retry does not change it: what it began may still run.
+    assert (need.playbook, need.variables) == ("status", {"host": "web1"})
+    silent = control.retry(store, Command(fleet=FLEET))
+    assert not silent.hosts
+    assert silent.remarks[0] == (
+        "web1 is not changed, because it has started the job j1 and not reported its end, so its command may still run. Once you have made "
+        "sure that it does not, run ansible-playbook convoy.upgrade.retry -e host=web1."
+    )
+    before = consul.data("upgrade/job_records/web1")
+    planned = control.retry(store, Command(fleet=FLEET), ["web1"], dry=True)
+    assert (planned.hosts, consul.data("upgrade/job_records/web1")) == (["web1"], before)
+    named = control.retry(store, Command(fleet=FLEET), ["web1"])
+    assert named.hosts == ["web1"]
+    assert named.remarks[0].startswith("web1 had begun the job j1 and reported no end. It now counts as ended")
+    record = consul.data("upgrade/job_records/web1")
+    assert (record["job"], record["state"], record["run"]) == ("j1", "retried", "r")
+    assert "upgrade/hosts/web1" not in consul.keys or consul.data("upgrade/hosts/web1")["version"] != "2.1"
+    view = read_fleet(store, fleet=FLEET).plan.hosts["web1"]
+    assert not view.busy and view.state == "pending"
+    assert "web1" in [one.host for one in go_on(store).admissions]
+
+
+def test_a_host_on_which_a_run_works_is_not_retried(store: Store, consul: FlaggedConsul) -> None:
+    begin(store)
+    reports(consul, "web1", "started")
+    control.abort(store, Command(fleet=FLEET))
+    make_pass(store, PassRequest(version="2.1", fleet=FLEET))
+    consul.write("upgrade/drivers/web1", {"by": "ann"})
+    found = control.retry(store, Command(fleet=FLEET), ["web1"])
+    assert not found.hosts
+    assert found.remarks == [
+        "web1 is not changed, because an Ansible run works on it. Wait for that run, or end it first."
+    ]
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: Store, consul: FlaggedConsul) -> None:
+    begin(store, rules=UNLIMITED)
+    reports(consul, "web1", "failed", error="restart: exit status 3", repeatable=False)
+    others = [host for host in FLEET if host != "web1"]
+    for host in others if is_all else others[:1]:
+        reports(consul, host, "done")
+    found = go_on(store)
+    (need,) = operator_needs(found.snapshot, found.plan)
+    assert (
+        "1 host failed: web1. The command is not repeatable, so it does not run there again in this job." in need.text
+    )
+    assert (need.code, need.playbook) == ("broken_hosts", "abort" if is_all else "status")
+    for hosts in (None, ["web1"]):
+        retried = control.retry(store, Command(fleet=FLEET), hosts)
+        assert not retried.hosts
+        assert retried.remarks == [
+            "Not changed, because the command is not repeatable, so it does not run there again in this job: web1. After the other hosts, run "
+            "ansible-playbook convoy.upgrade.abort, and begin a new job for these."
+        ]
+    assert "begin a new job with -e only=web1" in " ".join(explain("web1", found.plan, found.snapshot))
+    # Hosts whose command may run again are retried as ever.
+    if not is_all:
+        reports(consul, others[1], "failed")
+        found = go_on(store)
+        (need,) = operator_needs(found.snapshot, found.plan)
+        assert (need.playbook, need.variables) == ("retry", {"host": others[1]})
+        assert control.retry(store, Command(fleet=FLEET)).hosts == [others[1]]
 
 
 def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_any_other(

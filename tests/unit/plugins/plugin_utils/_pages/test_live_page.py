@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_its_data_follow_the_schema_and_say_what_consul_has(site: Site) -> None:
     assert details["compute31"]["state"] == "failed"
     assert details["compute31"]["record"]["step"] == "start"
     assert [one["what"] for one in details["compute31"]["events"]] == ["open"]
+
+
+def test_a_retry_is_offered_only_for_a_host_on_which_nothing_can_run_any_more(site: Site) -> None:
+    site.update()
+    part = json.loads(site.hosts_index)["compute31"]
+    page = site.folder / f"hosts/{part}.html"
+    retry = "convoy.upgrade.retry -i inventory.yml -e host=compute31"
+    assert retry in page.read_text()
+    details = site.page._host_details["compute31"]
+    assert details.record is not None
+    for silent in (
+        replace(details, record=replace(details.record, state="started")),
+        replace(details, view=replace(details.view, busy=True)),
+    ):
+        assert (silent.may_still_run, silent.next_playbook) == (True, "status")
+    assert replace(details, record=replace(details.record, repeatable=False)).next_playbook == "status"
+
+    # It would be refused.
+    ledger = json.loads(site.consul.keys["upgrade/ledger"])
+    site.consul.keys["upgrade/ledger"] = json.dumps({**ledger, "state": "aborted"}).encode()
+    site.update()
+    assert retry not in page.read_text()
+    assert "convoy.upgrade.status -i inventory.yml -e host=compute31" in page.read_text()
 
 
 def test_only_what_has_changed_is_written(site: Site) -> None:

@@ -195,6 +195,11 @@ def test_hosts_of_a_job_are_retried_as_the_need_says_and_the_job_goes_on() -> No
     found = after_failure("command", "stuck", info)
     assert (found.playbook, found.variables, found.then_with) == ("retry", {"host": "web1"}, {"job": "a-1"})
 
+    # A command that is not repeatable runs again only in another job.
+    final = {**BROKEN, "playbook": "abort", "variables": {}}
+    found = after_failure("command", "stuck", {**info, "needs_operator": [final]})
+    assert (found.playbook, found.variables, found.then_again, found.then_with) == ("abort", {}, False, {})
+
 
 def test_a_job_that_can_not_go_on_is_not_continued() -> None:
     info = {"version": "job/a-1", "blocker": {"code": "expired"}}
