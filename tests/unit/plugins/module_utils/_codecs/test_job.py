@@ -27,7 +27,17 @@ KEY = "upgrade/job_records/web1"
 @pytest.mark.parametrize("by_ansible", [False, True])
 def test_a_job_is_read_as_it_was_written(by_ansible: bool) -> None:
     # Hosts that run it later get the same arguments.
-    job = Job("a-1", "a", 2_000_000_000, {"grace": 30, "text": "a\nb\tc\x1b"}, ("web",), ("db1",), by="ann", at=5, by_ansible=by_ansible)
+    job = Job(
+        "a-1",
+        "a",
+        2_000_000_000,
+        {"grace": 30, "text": "a\nb\tc\x1b"},
+        ("web",),
+        ("db1",),
+        by="ann",
+        at=5,
+        by_ansible=by_ansible,
+    )
     assert decode_job(encode_job(job).encode()) == job
 
 
