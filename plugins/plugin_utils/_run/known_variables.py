@@ -96,6 +96,15 @@ _SIMILARITY = 0.85
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for convoy.upgrade.command.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
+# The same for commands on the fleet. A retry of one role must not retry all hosts.
+_IGNORED_BY_RETRY = {"role": "host", "upgrade_limit": "host", "only": "host", "stage": "host"}
+_IGNORED_BY_ALL = {"host": "", "role": "", "upgrade_limit": "", "only": ""}
+_IGNORED_BY = {
+    **dict.fromkeys(UPGRADES, _IGNORED),
+    COMMAND: _IGNORED_BY_COMMAND,
+    "retry": _IGNORED_BY_RETRY,
+    **dict.fromkeys(("pause", "resume", "abort"), _IGNORED_BY_ALL),
+}
 # Variables that only these playbooks have -> the playbooks, and what others would do.
 _ONLY_IN = {
     "job": (
@@ -144,13 +153,14 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in marked:
             continue
-        ignored = _IGNORED if playbook in UPGRADES else _IGNORED_BY_COMMAND if playbook == COMMAND else {}
+        ignored = _IGNORED_BY.get(playbook, {})
         if name in ignored and name != playbook:
             instead = ignored[name]
+            what = "hosts" if instead == "host" else "hosts, roles or groups"
             raise UpgradeError(
                 "unknown_variable",
                 f"-e {name}: {playbook}.yml has no such variable, and would apply to all of its hosts. Nothing was done: "
-                f"{f'name hosts, roles or groups with -e {instead}=NAME' if instead else f'leave {name} out'}.",
+                f"{f'name {what} with -e {instead}=NAME' if instead else f'leave {name} out'}.",
                 name=name,
                 renamed={name: instead},
             )

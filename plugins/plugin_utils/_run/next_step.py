@@ -22,7 +22,8 @@ OF_NEW_JOB = ("run", "args", "only", "expires", "sign_with")
 _LEFT_OUT = (*OF_NEW_JOB, "reason", "by", "wait_for_other", "instructions", "instructions_file")
 # Failures of a rollout itself, not of its options or rules.
 _STOPPED = ("stuck", "paused", "aborted", "expired", "failure_budget", "hours", "approval", "role_budget")
-_OF_OTHER_ROLLOUTS = ("overtaken", "foreign_version", "rollout_under_way", "job_under_way")
+# The operator has to look before the same command may run again. After Consul was restored, a new run would trust what it finds.
+_LOOK_FIRST = ("went_back", "overtaken", "foreign_version", "rollout_under_way", "job_under_way")
 # Failures of a limit. The status shows the names of hosts and roles.
 _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
@@ -79,7 +80,7 @@ def after_failure(
         return NextStep()
     if has_lost_host and not code:
         return NextStep(variables={"retry_failed": "true"})
-    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS):
+    if code in (*_LOOK_FIRST, *_OF_LIMITS):
         return NextStep("status")
     unadmitted = _need(info, UNADMITTED)
     if code == "timeout" and unadmitted:
@@ -133,7 +134,7 @@ def _after_job(code: str, info: Mapping[str, Any]) -> NextStep:
     """Return the next command after a run of a job. It continues the job, and does not begin another one."""
     target = str(info.get("version") or "")
     # A job that was aborted does not begin again.
-    if code in (*_OF_OTHER_ROLLOUTS, *_OF_LIMITS, _UNKNOWN_JOB, "aborted"):
+    if code in (*_LOOK_FIRST, *_OF_LIMITS, _UNKNOWN_JOB, "aborted"):
         return NextStep("status")
     if not is_job(target):
         return NextStep()

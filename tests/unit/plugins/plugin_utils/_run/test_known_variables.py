@@ -64,6 +64,11 @@ def test_variables_of_services_and_of_ansible_are_accepted(name: str) -> None:
         ("upgrade", "role", "-e upgrade_limit=NAME"),
         ("role", "host", "-e upgrade_limit=NAME"),
         ("upgrade", "stage", "leave stage out"),
+        # Without it, all failed hosts would be retried.
+        ("retry", "role", "name hosts with -e host=NAME"),
+        ("retry", "upgrade_limit", "name hosts with -e host=NAME"),
+        ("pause", "host", "leave host out"),
+        ("abort", "role", "leave role out"),
     ],
 )
 def test_a_variable_that_a_playbook_would_ignore_is_refused(playbook: str, name: str, instead: str) -> None:

@@ -201,6 +201,13 @@ def test_hosts_of_a_job_are_retried_as_the_need_says_and_the_job_goes_on() -> No
     assert (found.playbook, found.variables, found.then_again, found.then_with) == ("abort", {}, False, {})
 
 
+@pytest.mark.parametrize("playbook", ["upgrade", "post_upgrade", "command"])
+def test_after_a_restore_of_consul_the_hosts_are_looked_at_first(playbook: str) -> None:
+    assert after_failure(playbook, "went_back", {"version": "job/a-1" if playbook == "command" else "2"}) == NextStep(
+        "status"
+    )
+
+
 def test_a_job_that_can_not_go_on_is_not_continued() -> None:
     info = {"version": "job/a-1", "blocker": {"code": "expired"}}
     assert after_failure("command", "stuck", info) == NextStep("abort")
