@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.support.runs.playbook import Live
 from lab.node import Node
 
 from .conftest import MakeFleet
@@ -198,12 +199,21 @@ def test_a_job_that_was_changed_or_has_expired_is_refused(fleet: Fleet, keys: Pa
     abort(fleet)
 
 
-@pytest.mark.parametrize("whom", ["agent", "job", "controller"])
-def test_what_is_killed_in_the_middle(whom: str, fleet: Fleet) -> None:
+def restart_on_compute1(fleet: Fleet, *, grace: int) -> tuple[Node, Live]:
+    """Begin a job that restarts the service there, and return the node and the run once the command runs.
+
+    :param grace: how long the command takes (seconds).
+    """
     clear(fleet)
     node = fleet.lab.nodes["compute1"]
-    run = fleet.start("command", run="restart", args={"grace": 5}, instructions=RULES, only="compute1")
+    run = fleet.start("command", run="restart", args={"grace": grace}, instructions=RULES, only="compute1")
     wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    return node, run
+
+
+@pytest.mark.parametrize("whom", ["agent", "job", "controller"])
+def test_what_is_killed_in_the_middle(whom: str, fleet: Fleet) -> None:
+    node, run = restart_on_compute1(fleet, grace=5)
     job = current_job(fleet)
     if whom == "controller":
         run.process.kill()
@@ -238,10 +248,7 @@ def test_agent_and_control_node_are_killed_before_the_start(fleet: Fleet) -> Non
 
 
 def test_the_end_of_a_job_outlives_an_outage_and_a_kill_before_its_report(fleet: Fleet) -> None:
-    clear(fleet)
-    node = fleet.lab.nodes["compute1"]
-    run = fleet.start("command", run="restart", args={"grace": 3}, instructions=RULES, only="compute1")
-    wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    node, run = restart_on_compute1(fleet, grace=3)
     node.run("systemctl", "stop", "consul")
     try:
         wait_for(lambda: "end" in (node.read("/root/restarts") or ""), "the command has ended")
@@ -259,10 +266,7 @@ def test_the_end_of_a_job_outlives_an_outage_and_a_kill_before_its_report(fleet:
 
 
 def test_a_node_that_dies_in_the_middle_is_lost(fleet: Fleet) -> None:
-    clear(fleet)
-    node = fleet.lab.nodes["compute1"]
-    run = fleet.start("command", run="restart", args={"grace": 30}, instructions=RULES, only="compute1")
-    wait_for(lambda: node.read("/root/restarts"), "the command runs")
+    node, run = restart_on_compute1(fleet, grace=30)
     node.kill()
     node.boot()
     assert "the node restarted" in one_line(run.end(300).stdout)

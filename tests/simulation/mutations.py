@@ -227,8 +227,8 @@ MUTATIONS = (
     Mutation(
         "a retry leaves hosts failed",
         "_rollout/_commands/retry.py",
-        "                    view.state in state_names.BROKEN\n                    or (",
-        "                    False\n                    or (",
+        "            if view.state in state_names.BROKEN:\n",
+        "            if False:\n",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
     Mutation(

@@ -57,6 +57,10 @@ class NotAdmitted(Exception):
     """The node is not admitted to the job any more."""
 
 
+class NotRepeatable(Refused):
+    """The command has run, has not succeeded, and must not run again."""
+
+
 class OtherMachine(Exception):
     """Another machine with the name of this one has begun the job."""
 
@@ -152,7 +156,7 @@ class JobRun:
                 raise Refused(problem)
             job, command = self._checked(identifier, before, record)
         except Refused as error:
-            self._refuse(identifier, str(error), record, before)
+            self._refuse(identifier, str(error), record, is_final=isinstance(error, NotRepeatable))
             return 1
         attempt = 1 if before is None else before.attempt + (before.state != STARTING)
         # A start that did not go on may be in Consul all the same.
@@ -231,21 +235,27 @@ class JobRun:
         command = find_command(job.command, settings.commands_dir)
         check_arguments(command.schema, job.arguments)
         is_new = before is None or before.state == STARTING or not before.has_run
-        ended = {DONE: "has run", FAILED: "has failed", LOST: "was lost"}.get(
-            before.state if before else "", "has begun"
-        )
-        if before is not None and not is_new and (before.state == DONE or not command.schema.is_repeatable):
-            raise Refused(
-                f"The job {ended} on this node, and {job.command} is not repeatable, so it does not run again. Begin a new job for this host."
-                if before.state != DONE
-                else "The job has run on this node already. Begin a new job for this host."
+        if before is not None and not is_new:
+            self._check_repeat(before, command, record)
+        return job, command
+
+    def _check_repeat(self, before: JobEntry, command: NodeCommand, record: Mapping[str, Any]) -> None:
+        """Refuse a job that has run here, unless it may run again, and an operator has retried it.
+
+        :raises Refused: if it does not run again.
+        """
+        if before.state == DONE:
+            raise Refused("The job has run on this node already. Begin a new job for this host.")
+        ended = {FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
+        if not command.schema.is_repeatable:
+            raise NotRepeatable(
+                f"The job {ended} on this node, and {before.command} is not repeatable, so it does not run again. Begin a new job for this host."
             )
-        if before is not None and not is_new and record.get("state") != RETRIED:
+        if record.get("state") != RETRIED:
             raise Refused(
                 f"The job {ended} on this node, and Consul does not know that, so it does not run again by itself. Run ansible-playbook "
-                f"convoy.upgrade.retry -e host={settings.host}."
+                f"convoy.upgrade.retry -e host={self._settings.host}."
             )
-        return job, command
 
     def _ended_run(self, record: Mapping[str, Any], identifier: str, before: Optional[JobEntry]) -> Optional[JobEntry]:
         """Return the end of a run that Consul has only the start of: as this node remembers it, or lost; None if there is none.
@@ -340,20 +350,17 @@ class JobRun:
         lines = last_lines(ended.output)
         return replace(entry, state=FAILED, error=f"{job.command}: {how}" + (f": {lines}" if lines else ""))
 
-    def _refuse(
-        self, identifier: str, reason: str, record: Mapping[str, Any], before: Optional[JobEntry] = None
-    ) -> None:
+    def _refuse(self, identifier: str, reason: str, record: Mapping[str, Any], *, is_final: bool = False) -> None:
         """Report that the node does not run a job.
 
         :param record: the host's record. If it has a start of this job, that start was never followed by a run.
-        :param before: the entry of an earlier run; None if there is none.
+        :param is_final: whether it refuses it after a retry too.
         """
         now = int(time.time())
         self._say(f"{self._settings.host}: job {identifier} is refused: {reason}")
         run = str(record.get("run")) if is_started(record, identifier) else uuid.uuid4().hex
-        entry = JobEntry(identifier, "", 0, FAILED, run, at=now, ended=now, error=f"refused: {reason}")
-        if before is not None and before.is_final:
-            entry = replace(entry, is_repeatable=False)
+        error = f"refused: {reason}"
+        entry = JobEntry(identifier, "", 0, FAILED, run, at=now, ended=now, error=error, is_repeatable=not is_final)
         self._report(entry, is_refusal=True)
 
     def _refuse_without_entry(self, reason: str) -> int:

@@ -122,7 +122,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
-        found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot, ledger))
+        found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
@@ -263,7 +263,7 @@ def _of_idle_hosts(busy: Sequence[HostState]) -> Sequence[OperatorNeed]:
     return (OperatorNeed(MAY_START, text, "hold", variables, "abort"),)
 
 
-def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot, ledger: Ledger) -> Sequence[OperatorNeed]:
+def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot) -> Sequence[OperatorNeed]:
     """Return the need of a rollout that waits for hosts which have not ended an earlier job, and on which no Ansible run works."""
     names = [
         one.host
@@ -275,10 +275,10 @@ def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot, ledger: Ledg
     has = "host has" if len(names) == 1 else "hosts have"
     text = (
         f"{len(names)} {has} not ended an earlier job, and {'takes a slot' if len(names) == 1 else 'take slots'}: {listing(names, _MOST_IN_TEXT)}. "
-        "If nothing works there any more, retry."
+        "Wait for its end. If nothing works there any more, retry by name."
     )
-    otherwise = "abort" if ledger.is_job else ""
-    return (OperatorNeed(EARLIER_JOB, text, "retry", {"host": ",".join(names[:_MOST_NAMED])}, otherwise),)
+    # A retry frees the slot, whatever still runs there. The status names the command.
+    return (OperatorNeed(EARLIER_JOB, text, "status", {"host": names[0]}),)
 
 
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:

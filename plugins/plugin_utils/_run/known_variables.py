@@ -103,7 +103,7 @@ _IGNORED_BY = {
     **dict.fromkeys(UPGRADES, _IGNORED),
     COMMAND: _IGNORED_BY_COMMAND,
     "retry": _IGNORED_BY_RETRY,
-    **dict.fromkeys(("pause", "resume", "abort"), _IGNORED_BY_ALL),
+    **dict.fromkeys(("pause", "resume", "abort", "global_disable"), _IGNORED_BY_ALL),
 }
 # Variables that only these playbooks have -> the playbooks, and what others would do.
 _ONLY_IN = {

@@ -54,22 +54,17 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 )
         asked = frozenset(plan.hosts if hosts is None else hosts) - put_back
         named = frozenset(hosts or ())
-        ended = {host for host in asked & named & snapshot.busy.keys() if _ends_job(snapshot, host)}
-        chosen = [
-            host
-            for host, view in plan.hosts.items()
-            if host in ended
-            or (
-                host in asked
-                and (
-                    view.state in state_names.BROKEN
-                    or (host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host)))
-                )
-                and host not in snapshot.busy
-            )
-        ]
+
+        def is_retried(host: str, view: HostView) -> bool:
+            if host in snapshot.busy:
+                return host in named and _ends_job(snapshot, host)
+            if view.state in state_names.BROKEN:
+                return True
+            return host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host))
+
+        chosen = [host for host, view in plan.hosts.items() if host in asked and is_retried(host, view)]
         # The host refuses it.
-        final = [host for host in chosen if host not in ended and (one := snapshot.records.get(host)) and one.is_final]
+        final = [host for host in chosen if host not in snapshot.busy and _is_final(snapshot, host)]
         chosen = [host for host in chosen if host not in final]
         # Only an operator who names a host that has started says that nothing runs there.
         silent = [host for host in chosen if host not in named and _started(snapshot, host) is not None]
@@ -77,7 +72,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         busy = [
             host
             for host in in_order(snapshot.busy)
-            if host in asked - ended and (host in named or plan.hosts[host].state in state_names.BROKEN)
+            if host in asked.difference(chosen) and (host in named or plan.hosts[host].state in state_names.BROKEN)
         ]
         well = [host for host in dict.fromkeys(hosts or ()) if host not in {*chosen, *put_back, *busy, *silent, *final}]
         fields = command_fields(command.plain())
@@ -97,7 +92,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             }
             # A host that is reset has to be admitted again.
             now = writer.ledger or ledger
-            admitted = {host: at for host, at in now.admitted.items() if host not in piece or host in ended}
+            admitted = {host: at for host, at in now.admitted.items() if host not in piece or host in snapshot.busy}
             writer.write(replace(now, admitted=admitted), event, operations, changes)
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece, dry=dry))
@@ -130,6 +125,11 @@ def _started(snapshot: Snapshot, host: str) -> HostRecord | None:
     """Return the record of what a host has started, an upgrade or the command of a job, and not reported the end of, so that it may still run."""
     record = snapshot.busy.get(host) or snapshot.records.get(host)
     return record if record is not None and record.state == STARTED else None
+
+
+def _is_final(snapshot: Snapshot, host: str) -> bool:
+    record = snapshot.records.get(host)
+    return record is not None and record.is_final
 
 
 def _ends_job(snapshot: Snapshot, host: str) -> bool:

@@ -64,6 +64,13 @@ def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, ins
     assert node.run() == 1
     assert "The job has failed on this node, and a is not repeatable" in node.record["error"]
     assert node.record["repeatable"] is False
+    # Also if this node knows nothing of the run but its end, as after a loss of its entry.
+    (entry,) = node.spool.entries()
+    node.spool.save(replace(entry, state="lost", is_repeatable=True))
+    node.retry()
+    assert node.run() == 1
+    assert "The job was lost on this node, and a is not repeatable" in node.record["error"]
+    assert node.record["repeatable"] is False
 
 
 def test_a_repeatable_command_that_failed_waits_for_a_retry_also_if_consul_has_lost_its_record(

@@ -145,7 +145,7 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
             "ansible-playbook convoy.upgrade.abort, and begin a new job for these."
         ]
     assert "begin a new job with -e only=web1" in " ".join(explain("web1", found.plan, found.snapshot))
-    # Hosts whose command may run again are retried as ever.
+    # A host whose command may run again is retried.
     if not is_all:
         reports(consul, others[1], "failed")
         found = go_on(store)
@@ -170,10 +170,10 @@ def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_an
     assert "If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host=web1" in view.reason
     assert operator_needs(found.snapshot, found.plan) == ()
     (need,) = operator_needs(replace(found.snapshot, now=found.snapshot.now + 400), found.plan)
-    assert (need.code, need.playbook, need.variables) == ("earlier_job", "retry", {"host": "web1"})
+    assert (need.code, need.playbook, need.variables) == ("earlier_job", "status", {"host": "web1"})
     assert (
         need.text
-        == "1 host has not ended an earlier job, and takes a slot: web1. If nothing works there any more, retry."
+        == "1 host has not ended an earlier job, and takes a slot: web1. Wait for its end. If nothing works there any more, retry by name."
     )
     # A start that it reports by itself does not open its gate either.
     reports(consul, "web1", "started")

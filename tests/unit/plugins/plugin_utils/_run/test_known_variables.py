@@ -69,6 +69,7 @@ def test_variables_of_services_and_of_ansible_are_accepted(name: str) -> None:
         ("retry", "upgrade_limit", "name hosts with -e host=NAME"),
         ("pause", "host", "leave host out"),
         ("abort", "role", "leave role out"),
+        ("global_disable", "host", "leave host out"),
     ],
 )
 def test_a_variable_that_a_playbook_would_ignore_is_refused(playbook: str, name: str, instead: str) -> None:
