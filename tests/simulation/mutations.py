@@ -255,8 +255,8 @@ MUTATIONS = (
     Mutation(
         "a node runs a job again that it has run",
         _JOB_RUN,
-        "if before is not None and not is_new and (",
-        "if False and (",
+        "        if before is not None and not is_new:\n",
+        "        if False:\n",
         _JOBS,
     ),
     Mutation(
