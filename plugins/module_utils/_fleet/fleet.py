@@ -138,10 +138,12 @@ class HostRecord:
         """Whether the host itself has reported in it. A record that only planners or operators wrote has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the host does not run the command of the job again after it failed, or was lost."""
-        return self.repeatable is False
+    def is_final(self, target: str | None) -> bool:
+        """Return whether the host does not run the command of the job again after it failed, or was lost.
+
+        :param target: the job that is asked for. A record of another job says nothing of it.
+        """
+        return self.repeatable is False and self.version == target
 
     @property
     def not_ended(self) -> tuple[HostRecord, ...]:

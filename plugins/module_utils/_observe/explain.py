@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._common.names import job_id, plural, target_text
+from .._common.names import is_job, job_id, plural, target_text
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
 from .._fleet.ledger import WITH_RULES
@@ -202,6 +202,20 @@ def _job_command(snapshot: Snapshot) -> str:
     return f"convoy.upgrade.command -e job={job_id(snapshot.current_version)}{tasks}"
 
 
+def _of_other_work(host: str, snapshot: Snapshot) -> str:
+    """Return what changes the state of a lost host that has started other work than the rollout's and not reported its end."""
+    version = snapshot.busy[host].version
+    if is_job(version):
+        return (
+            f"To change this: make sure that nothing of the job {job_id(version)} runs there any more, then run ansible-playbook "
+            f"convoy.upgrade.retry -e host={host}."
+        )
+    return (
+        f"To change this: the host has to report the end of its upgrade to {version}. If it is gone, run ansible-playbook convoy.upgrade.forget "
+        f"-e host={host} -e force=true."
+    )
+
+
 def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state == state_names.PENDING:
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
@@ -219,10 +233,12 @@ def _who(host: str, view: HostView, snapshot: Snapshot) -> str:
     if view.state in (state_names.FAILED, state_names.LOST):
         if snapshot.ledger is None or not snapshot.ledger.is_under_way:
             return "To change this: fix the host. The next run that succeeds there ends this."
+        if host in snapshot.busy:
+            return _of_other_work(host, snapshot)
         record = snapshot.records.get(host)
         is_silent = record is not None and record.state == STARTED
         sure = "make sure that nothing runs there, then " if is_silent else ""
-        if record is not None and record.is_final:
+        if record is not None and record.is_final(snapshot.current_version):
             return (
                 "To change this: fix the host. The command is not repeatable, so it does not run there again in this job. After the other hosts, run "
                 f"ansible-playbook convoy.upgrade.abort, and begin a new job with -e only={host}."

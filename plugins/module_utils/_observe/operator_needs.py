@@ -96,7 +96,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
     broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
     # A retry helps only where the command of a job may run again.
-    if again := [one for one in broken if one.record is None or not one.record.is_final]:
+    if again := [one for one in broken if one.record is None or not one.record.is_final(ledger.version)]:
         found.append(_of_broken(again, ledger, budget=code == BUDGET))
     elif broken:
         goes_on = plan.admissions or plan.waits or any(one.state == UPGRADING for one in fleet.hosts.values())

@@ -191,7 +191,7 @@ class HostDetails:
     @property
     def next_playbook(self) -> str:
         """The playbook that answers it if it is broken: ``retry``, or ``status``, which says what to do first, or why a retry does not help."""
-        is_final = self.record is not None and self.record.is_final
+        is_final = self.record is not None and self.record.is_final(self.target)
         return "retry" if self.is_under_way and not (self.may_still_run or is_final) else "status"
 
     @property

@@ -129,7 +129,7 @@ def _started(snapshot: Snapshot, host: str) -> HostRecord | None:
 
 def _is_final(snapshot: Snapshot, host: str) -> bool:
     record = snapshot.records.get(host)
-    return record is not None and record.is_final
+    return record is not None and record.is_final(snapshot.current_version)
 
 
 def _ends_job(snapshot: Snapshot, host: str) -> bool:

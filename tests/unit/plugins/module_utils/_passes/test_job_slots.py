@@ -89,6 +89,10 @@ def test_an_operator_ends_an_earlier_job_of_which_nobody_reports_the_end(
     found = read_fleet(store, fleet=FLEET)
     assert found.plan.hosts["web1"].state == "lost"
     need = next(one for one in operator_needs(found.snapshot, found.plan) if one.code == "broken_hosts")
+    assert (
+        "make sure that nothing of the job j1 runs there any more, then run ansible-playbook convoy.upgrade.retry -e host=web1."
+        in " ".join(explain("web1", found.plan, found.snapshot))
+    )
     # Without its name, a retry does not change it: what it began may still run.
     assert (need.playbook, need.variables) == ("status", {"host": "web1"})
     silent = control.retry(store, Command(fleet=FLEET))
@@ -145,6 +149,10 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
             "ansible-playbook convoy.upgrade.abort, and begin a new job for these."
         ]
     assert "begin a new job with -e only=web1" in " ".join(explain("web1", found.plan, found.snapshot))
+    # What a host refused in one job says nothing of the next.
+    record = found.snapshot.records["web1"]
+    assert record.is_final("job/j1")
+    assert not record.is_final("job/j2")
     # A host whose command may run again is retried.
     if not is_all:
         reports(consul, others[1], "failed")
