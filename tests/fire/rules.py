@@ -187,8 +187,12 @@ class Schedule:
 
     @property
     def least_admissions(self) -> int:
-        """How many hosts a run admits at least: one that goes back takes those back that it had upgraded, and not all."""
-        return 20 if self.rollback is None else 2 * self.rollback
+        """How many hosts a run admits at least.
+
+        One that goes back takes those back that it had upgraded, and not all. Some of them say so without having been admitted: they are
+        not honest, as `actors.Nodes` has it.
+        """
+        return 20 if self.rollback is None else self.rollback * 3 // 2
 
     @property
     def name(self) -> str:
