@@ -245,7 +245,8 @@ class JobRun:
         :raises Refused: if it does not run again.
         """
         if before.state == DONE:
-            raise Refused("The job has run on this node already. Begin a new job for this host.")
+            # Whether Consul was restored, or somebody replays the job: a retry does not change that.
+            raise NotRepeatable("The job has run on this node already. Begin a new job for this host.")
         ended = {FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
         if not command.schema.is_repeatable:
             raise NotRepeatable(
@@ -277,18 +278,22 @@ class JobRun:
         if before is not None and before.state in ENDED:
             # What this node knows of the job stays, whatever run the record names.
             return replace(before, run=str(run))
-        now = int(time.time())
+        now, name = int(time.time()), str(record.get("command") or "")
+        is_repeatable = True
+        with contextlib.suppress(Refused):
+            is_repeatable = find_command(name, self._settings.commands_dir).schema.is_repeatable
         error = f"lost: the job has started on this node, and {self._spool.folder} has no entry of that, so its result is unknown"
         # It began before now, so it expires before this. The job itself may be unreadable.
         return JobEntry(
             identifier,
-            str(record.get("command") or ""),
+            name,
             now + MOST_SECONDS + CLOCK_SKEW,
             LOST,
             str(run),
             at=now,
             ended=now,
             error=error,
+            is_repeatable=is_repeatable,
         )
 
     def _start(self, entry: JobEntry) -> None:

@@ -33,6 +33,9 @@ _SECONDS_TO_START = 300
 # More hosts than this are retried together, without their names.
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
+_EXHAUSTED = " The failure budget is exhausted, so no more hosts are admitted."
+# Of hosts on which a retry changes nothing.
+NOT_AGAIN = "The command does not run there again in this job, because it is not repeatable or has run there"
 # Characters of a pattern in a text.
 _MOST_OF_PATTERN = 60
 
@@ -100,7 +103,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(_of_broken(again, ledger, budget=code == BUDGET))
     elif broken:
         goes_on = plan.admissions or plan.waits or any(one.state == UPGRADING for one in fleet.hosts.values())
-        found.append(_of_final(broken, ledger, is_quiet=not goes_on))
+        found.append(_of_final(broken, ledger, budget=code == BUDGET, goes_on=bool(goes_on)))
     # Lost ones are among the broken hosts.
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
@@ -151,21 +154,22 @@ def _broken_text(broken: Sequence[HostState]) -> str:
     return f"{plural(len(broken), 'host')} {what}: {listing([one.host for one in broken], _MOST_IN_TEXT)}.{more}"
 
 
-def _of_final(broken: Sequence[HostState], ledger: Ledger, *, is_quiet: bool) -> OperatorNeed:
+def _of_final(broken: Sequence[HostState], ledger: Ledger, *, budget: bool, goes_on: bool) -> OperatorNeed:
     """Return the need of hosts that do not run the command of the job again.
 
-    :param is_quiet: whether nothing else of the job goes on.
+    :param budget: whether the failure budget is exhausted, so that no other host begins.
+    :param goes_on: whether something else of the job does.
     """
     names = [one.host for one in broken]
-    text = f"{_broken_text(broken)} The command is not repeatable, so it does not run there again in this job."
+    text = f"{_broken_text(broken)}{_EXHAUSTED if budget else ''} {NOT_AGAIN}."
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
     if not ledger.is_under_way:
         return OperatorNeed(BROKEN_HOSTS, f"{text} Begin a new job for what is left.", "status", {"host": names[0]})
-    if is_quiet:
+    if budget or not goes_on:
         text += (
             " Fix what failed, abort this job, and begin a new one for the hosts that have not run it (-e only=HOSTS)."
         )
-        return OperatorNeed(BROKEN_HOSTS, text, "abort", since=since)
+        return OperatorNeed(BUDGET if budget else BROKEN_HOSTS, text, "abort", since=since)
     text += " The other hosts go on. After them, abort this job, and begin a new one for what is left (-e only=HOSTS)."
     return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]}, "abort", since)
 
@@ -173,8 +177,7 @@ def _of_final(broken: Sequence[HostState], ledger: Ledger, *, is_quiet: bool) ->
 def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> OperatorNeed:
     is_job = ledger.is_job
     names = [one.host for one in broken]
-    stops = " The failure budget is exhausted, so no more hosts are admitted." if budget else ""
-    text = f"{_broken_text(broken)}{stops}"
+    text = f"{_broken_text(broken)}{_EXHAUSTED if budget else ''}"
     fix = f"Fix {'it' if len(names) == 1 else 'them'}"
     if not ledger.is_under_way:
         text += f" {fix}. The next run that succeeds there ends this."
@@ -184,8 +187,8 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
     # Also those whose earlier job has not ended.
     silent = [one.host for one in broken if one.record is not None and one.record.state == STARTED]
     if len(silent) == len(names):
-        # A retry without names changes none of them. The status names the command.
-        text += " What has begun there may still run. Make sure that it does not, then retry by name."
+        # A retry without names changes none of them.
+        text += " What has begun there may still run. Make sure that it does not. The status of the host names the next command."
         return OperatorNeed(code, text, "status", {"host": names[0]}, otherwise, since)
     # A host that is named counts as one on which nothing runs, which only an operator can know.
     variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED and not silent else {}
@@ -284,10 +287,10 @@ def _of_earlier_jobs(busy: Sequence[HostState], snapshot: Snapshot) -> Sequence[
 def _of_unadmitted(names: Sequence[str]) -> OperatorNeed:
     text = (
         f"{plural(len(names), 'host')} reported a start and {'was' if len(names) == 1 else 'were'} not admitted: "
-        f"{listing(names, _MOST_IN_TEXT)}. Make sure that nothing runs there, then retry."
+        f"{listing(names, _MOST_IN_TEXT)}. Make sure that nothing runs there, then retry by name."
     )
-    # Without names, only broken hosts are retried.
-    return OperatorNeed(UNADMITTED, text, "retry", {"host": ",".join(names[:_MOST_NAMED])})
+    # A retry frees the slot, whatever still runs there. The status names the command.
+    return OperatorNeed(UNADMITTED, text, "status", {"host": names[0]})
 
 
 def _of_interrupted(names: Sequence[str], ledger: Ledger) -> OperatorNeed:

@@ -211,7 +211,7 @@ class PlaybookRun:
                 renamed=details.get("renamed"),
                 without=without,
             )
-            self._refuse(error, again)
+            self._refuse(error, self._command.other(details["next"]) if details.get("next") else again)
 
     def check_limit(self, play: Any) -> None:
         """Exit if ``--limit`` leaves out hosts that a play of the collection needs."""

@@ -96,15 +96,19 @@ _SIMILARITY = 0.85
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for convoy.upgrade.command.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
-# The same for commands on the fleet. A retry of one role must not retry all hosts.
-_IGNORED_BY_RETRY = {"role": "host", "upgrade_limit": "host", "only": "host", "stage": "host"}
+# The same for commands on the fleet. A retry of one role must not retry all hosts, and the value is no host: the status has their names.
+_IGNORED_BY_RETRY = dict.fromkeys(("role", "upgrade_limit", "only", "stage"), "host")
 _IGNORED_BY_ALL = {"host": "", "role": "", "upgrade_limit": "", "only": ""}
+_IGNORED_BY_ENROLL = dict.fromkeys(("host", "role", "upgrade_limit", "only"), "upgrade_nodes")
 _IGNORED_BY = {
     **dict.fromkeys(UPGRADES, _IGNORED),
     COMMAND: _IGNORED_BY_COMMAND,
     "retry": _IGNORED_BY_RETRY,
+    "enroll": _IGNORED_BY_ENROLL,
     **dict.fromkeys(("pause", "resume", "abort", "global_disable"), _IGNORED_BY_ALL),
 }
+# What these would do with a variable that they ignore.
+_WOULD = {"retry": "retry all failed and lost hosts", "enroll": "enroll all hosts of the inventory"}
 # Variables that only these playbooks have -> the playbooks, and what others would do.
 _ONLY_IN = {
     "job": (
@@ -147,7 +151,8 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
 
     :param playbook: the playbook's name, such as ``upgrade``.
     :param given: the extra variables as Ansible reads them.
-    :raises UpgradeError: ``unknown_variable``. ``renamed`` in its details has the names to use instead.
+    :raises UpgradeError: ``unknown_variable``. ``renamed`` in its details has the names to use instead, and ``next`` the playbook
+        whose command follows, empty for the same one.
     """
     marked = _marked(given)
     for name in given:
@@ -159,10 +164,11 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
             what = "hosts" if instead == "host" else "hosts, roles or groups"
             raise UpgradeError(
                 "unknown_variable",
-                f"-e {name}: {playbook}.yml has no such variable, and would apply to all of its hosts. Nothing was done: "
-                f"{f'name {what} with -e {instead}=NAME' if instead else f'leave {name} out'}.",
+                f"-e {name}: {playbook}.yml has no such variable, and would {_WOULD.get(playbook, 'apply to all of its hosts')}. "
+                f"Nothing was done: {f'name {what} with -e {instead}=NAME' if instead else f'leave {name} out'}.",
                 name=name,
                 renamed={name: instead},
+                next="status" if playbook == "retry" else "",
             )
         playbooks, consequence = _ONLY_IN.get(name, ((playbook,), ""))
         if playbook == COMMAND and name in _NOT_OF_JOBS:

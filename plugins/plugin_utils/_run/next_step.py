@@ -29,6 +29,9 @@ _OF_LIMITS = ("unknown_limit", "limit_waits")
 _UNKNOWN_JOB = "unknown_job"
 # Failures of commands that would fail again. Without its host, convoy.upgrade.retry would retry all hosts.
 _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
+# Failures of the names that these commands were given. Elsewhere, the names are in rules, and the same command follows once they are corrected.
+_OF_NAMES = ("unknown_names", "no_target")
+_BY_NAME = ("hold", "unhold", "forget")
 _ADMISSIBLE = "admissible"
 
 
@@ -72,7 +75,7 @@ def after_failure(
     is_part = _is_part(playbook, is_limited=is_limited)
     if playbook == COMMAND:
         return _after_job(code, info)
-    if code in _NOT_AGAIN:
+    if code in _NOT_AGAIN or (code in _OF_NAMES and playbook in _BY_NAME):
         return NextStep(without=("host",)) if playbook == "status" else NextStep("status")
     if code == _UNKNOWN_JOB:
         return NextStep(variables={"job": "last"})
@@ -84,7 +87,7 @@ def after_failure(
         return NextStep("status")
     unadmitted = _need(info, UNADMITTED)
     if code == "timeout" and unadmitted:
-        return NextStep("retry", dict(unadmitted["variables"]), then_again=True)
+        return NextStep(unadmitted["playbook"], dict(unadmitted["variables"]), then_again=True)
     blocker = (info.get("blocker") or {}).get("code") or code
     # Another wait for what only an operator can give would end in the same way.
     waits_for_operator = code == "timeout" and (blocker == PAUSE or info.get("needs_approval"))
@@ -109,7 +112,7 @@ def after_failure(
         need = _need(info, BUDGET, BROKEN_HOSTS) or {"playbook": "retry", "variables": {}}
         return NextStep(need["playbook"], dict(need["variables"]), then_again=need["playbook"] != "abort")
     if unadmitted:
-        return NextStep("retry", dict(unadmitted["variables"]), then_again=True)
+        return NextStep(unadmitted["playbook"], dict(unadmitted["variables"]), then_again=True)
     interrupted = _need(info, INTERRUPTED)
     if code == "stuck" and interrupted and interrupted["playbook"] not in (*UPGRADES, COMMAND):
         # Only the end of a hold lets these hosts go on.

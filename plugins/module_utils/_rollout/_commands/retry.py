@@ -104,7 +104,13 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             if not put_back:
                 raise UpgradeError("busy", warning, hosts=left_out)
             remarks.append(warning)
-        left = [f"Not changed, because neither failed nor lost: {listing(well)}."] if well else []
+        left = (
+            [
+                f"Not changed, because {'it is' if len(well) == 1 else 'they are'} neither failed nor lost: {listing(well)}."
+            ]
+            if well
+            else []
+        )
         if hosts is not None and not hosts:
             left = [
                 "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
@@ -113,8 +119,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         left += [_silent_remark(snapshot, host) for host in silent]
         if final:
             left.append(
-                f"Not changed, because the command is not repeatable, so it does not run there again in this job: {listing(final)}. After the other "
-                "hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for these."
+                f"Not changed: {listing(final)}. The command does not run there again in this job, because it is not repeatable or has run there. After "
+                "the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job with -e only=HOST."
             )
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 
@@ -192,9 +198,16 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bo
         record, view = _started(snapshot, host), plan.hosts[host]
         if record is not None:
             what = f"the job {job_id(record.version)}" if is_job(record.version) else f"its upgrade to {record.version}"
+            # The end of a job changes nothing of an upgrade that failed there.
+            keeps = host in snapshot.busy and plan.fleet is not None and plan.fleet.hosts[host].is_down
+            slot = (
+                "it keeps its slot, because it failed in an upgrade"
+                if keeps
+                else f"its slot {'would be' if dry else 'is'} free"
+            )
             remarks.append(
-                f"{host} had begun {what} and reported no end. It {'would count' if dry else 'now counts'} as ended, and its slot "
-                f"{'would be' if dry else 'is'} free: make sure that {'no command' if is_job(record.version) else 'no upgrade'} runs there."
+                f"{host} had begun {what} and reported no end. It {'would count' if dry else 'now counts'} as ended, and {slot}: make sure that "
+                f"{'no command' if is_job(record.version) else 'no upgrade'} runs there."
             )
         hold = snapshot.holds.covering(host, view.role)
         if hold is not None:

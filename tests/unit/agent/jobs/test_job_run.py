@@ -40,6 +40,8 @@ def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, truste
     del node.consul.keys[RECORD]
     assert node.run() == 1
     assert "The job has run on this node already" in node.record["error"]
+    # So no retry is offered.
+    assert node.record["repeatable"] is False
     assert (trusted / "ran").read_text() == "j1 30\n"
 
 
@@ -71,6 +73,28 @@ def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, ins
     assert node.run() == 1
     assert "The job was lost on this node, and a is not repeatable" in node.record["error"]
     assert node.record["repeatable"] is False
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_start_without_an_entry_is_lost_and_says_whether_a_retry_would_run_it(
+    node: Node, install: Install, trusted: Path, repeatable: bool
+) -> None:
+    install("a", f"echo x >>{trusted}/ran; exit 3", repeatable=repeatable)
+    node.admit("j1")
+    assert node.run() == 1
+    # The disk of the node was restored, and Consul has the start only.
+    for path in node.spool.folder.iterdir():
+        path.unlink()
+    started = {name: value for name, value in node.record.items() if name not in ("error", "repeatable", "exit_status")}
+    node.consul.keys[RECORD] = replace(
+        node.consul.keys[RECORD], value=json.dumps({**started, "state": "started"}).encode()
+    )
+    assert node.run() == 1
+    assert node.record["state"] == "lost"
+    assert node.record.get("repeatable", True) is repeatable
+    node.retry()
+    assert node.run() == 1
+    assert (trusted / "ran").read_text() == "x\n" * (2 if repeatable else 1)
 
 
 def test_a_repeatable_command_that_failed_waits_for_a_retry_also_if_consul_has_lost_its_record(

@@ -80,7 +80,8 @@ def test_a_host_on_which_an_upgrade_may_still_run_is_not_named_in_a_command_to_p
     (found,) = needs(site)
     assert (found.code, found.playbook, found.variables) == ("broken_hosts", "status", {"host": "compute1"})
     assert found.text == (
-        "2 hosts are lost: compute1, compute2. What has begun there may still run. Make sure that it does not, then retry by name."
+        "2 hosts are lost: compute1, compute2. What has begun there may still run. Make sure that it does not. The status of the host names the "
+        "next command."
     )
     # The other one failed, and is retried without a name.
     site.records["compute2"] = HostRecord(NEW, FAILED, error="disk full", index=99)
@@ -99,10 +100,11 @@ def test_a_host_that_fails_after_the_rollout_is_not_retried_as_nothing_would_adm
 def test_a_host_that_began_without_an_admission_is_retried_by_name_once_nothing_runs_there() -> None:
     site = rollout().gated("False", "global").started("compute2").opened("compute1")
     (found,) = needs(site)
-    assert (found.code, found.playbook, found.variables) == ("unadmitted", "retry", {"host": "compute2"})
+    # A retry frees the slot, whatever runs there.
+    assert (found.code, found.playbook, found.variables) == ("unadmitted", "status", {"host": "compute2"})
     assert (
         found.text
-        == "1 host reported a start and was not admitted: compute2. Make sure that nothing runs there, then retry."
+        == "1 host reported a start and was not admitted: compute2. Make sure that nothing runs there, then retry by name."
     )
 
 

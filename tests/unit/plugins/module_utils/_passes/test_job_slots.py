@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import NOT_AGAIN, operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     make_pass,
@@ -137,16 +137,13 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
         reports(consul, host, "done")
     found = go_on(store)
     (need,) = operator_needs(found.snapshot, found.plan)
-    assert (
-        "1 host failed: web1. The command is not repeatable, so it does not run there again in this job." in need.text
-    )
+    assert f"1 host failed: web1. {NOT_AGAIN}." in need.text
     assert (need.code, need.playbook) == ("broken_hosts", "abort" if is_all else "status")
     for hosts in (None, ["web1"]):
         retried = control.retry(store, Command(fleet=FLEET), hosts)
         assert not retried.hosts
         assert retried.remarks == [
-            "Not changed, because the command is not repeatable, so it does not run there again in this job: web1. After the other hosts, run "
-            "ansible-playbook convoy.upgrade.abort, and begin a new job for these."
+            f"Not changed: web1. {NOT_AGAIN}. After the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job with -e only=HOST."
         ]
     assert "begin a new job with -e only=web1" in " ".join(explain("web1", found.plan, found.snapshot))
     # What a host refused in one job says nothing of the next.
@@ -160,6 +157,33 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
         (need,) = operator_needs(found.snapshot, found.plan)
         assert (need.playbook, need.variables) == ("retry", {"host": others[1]})
         assert control.retry(store, Command(fleet=FLEET)).hosts == [others[1]]
+
+
+def test_a_budget_that_commands_which_are_not_repeatable_have_exhausted_is_not_retried(
+    store: Store, consul: FlaggedConsul
+) -> None:
+    begin(store, rules={"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
+    reports(consul, "web1", "failed", error="restart: exit status 3", repeatable=False)
+    found = go_on(store)
+    waiting = next(host for host, view in found.plan.hosts.items() if view.state == "pending")
+    (need,) = operator_needs(found.snapshot, found.plan)
+    # Another host is still at work, but no other one begins.
+    assert (need.code, need.playbook) == ("failure_budget", "abort")
+    assert (
+        f"The failure budget is exhausted, so no more hosts are admitted. {NOT_AGAIN}. Fix what failed, abort this job"
+        in need.text
+    )
+    sentences = " ".join(explain(waiting, found.plan, found.snapshot))
+    assert (
+        "To change this: fix those hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job" in sentences
+    )
+    # With a command that may run again, a retry helps.
+    reports(consul, "web1", "failed", error="restart: exit status 3")
+    found = go_on(store)
+    (need,) = operator_needs(found.snapshot, found.plan)
+    assert (need.code, need.playbook) == ("failure_budget", "retry")
+    sentences = " ".join(explain(waiting, found.plan, found.snapshot))
+    assert "To change this: fix those hosts, then run ansible-playbook convoy.upgrade.retry." in sentences
 
 
 def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_any_other(

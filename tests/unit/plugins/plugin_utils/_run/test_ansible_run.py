@@ -109,6 +109,27 @@ def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
     assert [one.endswith("convoy.upgrade.command -e run=restart") for one in lines[:-1]] == [True] * is_interrupted
 
 
+@pytest.mark.parametrize(
+    ("playbook", "variable", "next_step"),
+    [
+        # A role is no host, and the status has the names of those that failed.
+        ("retry", "role=web", "status"),
+        ("enroll", "host=web1", "enroll -e upgrade_nodes=web1"),
+        ("pause", "host=web1", "pause"),
+    ],
+)
+def test_a_run_with_a_variable_that_it_would_ignore_ends_with_a_command_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, playbook: str, variable: str, next_step: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", f"convoy.upgrade.{playbook}", "-e", variable])
+    monkeypatch.setattr(context, "CLIARGS", {"extra_vars": [variable]})
+    lines: list[str] = []
+    run = PlaybookRun(f"/collection/playbooks/{playbook}.yml", lines.append)
+    with pytest.raises(SystemExit):
+        run.check_options(dict([variable.split("=")]))
+    assert lines[-1] == f"Next: ansible-playbook convoy.upgrade.{next_step}"
+
+
 def test_check_mode_of_a_job_names_no_job_because_none_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["ansible-playbook", "convoy.upgrade.command", "--check", "-e", "run_tasks=x.yml", "-e", "only=web"]
     monkeypatch.setattr(sys, "argv", command)

@@ -67,6 +67,11 @@ def test_variables_of_services_and_of_ansible_are_accepted(name: str) -> None:
         # Without it, all failed hosts would be retried.
         ("retry", "role", "name hosts with -e host=NAME"),
         ("retry", "upgrade_limit", "name hosts with -e host=NAME"),
+        (
+            "enroll",
+            "host",
+            "would enroll all hosts of the inventory. Nothing was done: name hosts, roles or groups with -e upgrade_nodes=NAME",
+        ),
         ("pause", "host", "leave host out"),
         ("abort", "role", "leave role out"),
         ("global_disable", "host", "leave host out"),

@@ -81,13 +81,19 @@ ADMISSIBLE = reasons(web1=("pending", "admissible"))
         ),
         (
             "stuck",
-            {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
-            NextStep("retry", {"host": "web3"}, True),
+            {
+                "reasons": HELD,
+                "needs_operator": [{"code": "unadmitted", "playbook": "status", "variables": {"host": "web3"}}],
+            },
+            NextStep("status", {"host": "web3"}, True),
         ),
         (
             "timeout",
-            {"reasons": HELD, "needs_operator": [{"code": "unadmitted", "variables": {"host": "web3"}}]},
-            NextStep("retry", {"host": "web3"}, True),
+            {
+                "reasons": HELD,
+                "needs_operator": [{"code": "unadmitted", "playbook": "status", "variables": {"host": "web3"}}],
+            },
+            NextStep("status", {"host": "web3"}, True),
         ),
         # As in a run of one plane, after which the other can be upgraded.
         ("stuck", {"reasons": ADMISSIBLE}, AGAIN),
@@ -171,6 +177,12 @@ def test_a_command_that_would_fail_again_is_not_repeated() -> None:
     assert after_failure("status", "unknown_host", {}) == NextStep(without=("host",))
     # Without its host, it would retry all hosts.
     assert after_failure("retry", "unknown_host", {}) == NextStep("status")
+    for playbook in ("hold", "unhold", "forget"):
+        assert after_failure(playbook, "unknown_names", {}) == NextStep("status")
+        assert after_failure(playbook, "no_target", {}) == NextStep("status")
+    # The file of rules is corrected, and the command is the same.
+    for playbook in ("upgrade", "check_instructions"):
+        assert after_failure(playbook, "unknown_names", {}) == NextStep()
 
 
 def test_a_job_that_ansible_runs_goes_on_with_its_tasks() -> None:
