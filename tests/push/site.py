@@ -40,6 +40,7 @@ _TASK = """\
       if test -e {log}/fail-{host}-{slug}; then echo "{slug} is broken here" >&2; exit 3; fi
       sleep $(cat {log}/sleep-{host} 2>/dev/null || cat {log}/sleep 2>/dev/null || echo 0.05)
       echo "$(date +%s.%N) end {name} {version}" >> {log}/{host}
+  check_mode: "{skips}"
   tags: [{tags}]
 """
 
@@ -121,6 +122,8 @@ class Site:
         once = "-once" if more == "once" else ""
         return _TASK.format(
             step=step,
+            # Check mode would skip the command, and with it what it would find.
+            skips="false" if step == "validate" else "{{ ansible_check_mode }}",
             service=service,
             name=f"{service}/{step}{once}",
             slug=f"{service}-{step}{once}",

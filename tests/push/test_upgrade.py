@@ -226,10 +226,12 @@ def test_what_is_done_once_for_all_stops_all_when_it_fails(fleet: Site) -> None:
 @pytest.mark.thorough
 def test_a_host_that_fails_its_checks_keeps_everything_from_beginning(fleet: Site) -> None:
     fleet.fail("web4", "app/validate")
-    shown = fleet.play("upgrade", version="v1", code=2)
-    assert "Nothing was touched: 1 of 8 hosts can't be upgraded. web4: " in shown
-    assert "app-validate is broken here" in shown
-    assert fleet.consul.tree() == {}
+    # Check mode says so too.
+    for options in (("--check",), ()):
+        shown = fleet.play("upgrade", *options, version="v1", code=2)
+        assert "Nothing was touched: 1 of 8 hosts can't be upgraded. web4: " in shown
+        assert "app-validate is broken here" in shown
+        assert fleet.consul.tree() == {}
     assert {one.task for one in fleet.entries()} <= {"app/validate", "api/validate"}
 
 
