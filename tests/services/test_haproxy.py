@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import http.client
+import select
 import threading
 import time
 from typing import Any
@@ -24,6 +26,7 @@ BACKEND = {
     "haproxy_backend_servers": [{"backend": "app"}],
     "haproxy_backend_ready_timeout": 10,
 }
+CONFIG = "/etc/haproxy/haproxy.cfg"
 WEB = {
     "package_service_packages": PACKAGES,
     "package_service_units": ["nginx.service"],
@@ -100,13 +103,38 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_an_idle_connection_is_closed_at_once_unless_the_configuration_keeps_it(balancer: Node, is_kept: bool) -> None:
+    before = balancer.read(CONFIG) or ""
+    if is_kept:
+        balancer.write(CONFIG, before.replace("    mode http\n", "    mode http\n    option idle-close-on-response\n"))
+    balancer.run("systemctl", "reload", "haproxy")
+    idle = http.client.HTTPConnection(balancer.address, 80, timeout=5)
+    try:
+        idle.request("GET", "/")
+        assert idle.getresponse().read() == b"well\n"
+        balancer.run("systemctl", "reload", "haproxy")
+        assert bool(select.select([idle.sock], [], [], 3)[0]) is not is_kept
+        if is_kept:
+            idle.request("GET", "/")
+            answer = idle.getresponse()
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        else:
+            assert idle.sock.recv(1) == b""
+    finally:
+        idle.close()
+        balancer.write(CONFIG, before)
+        balancer.run("systemctl", "reload", "haproxy")
+
+
+@pytest.mark.thorough
 def test_a_configuration_that_haproxy_does_not_take_is_refused(steps: Steps, balancer: Node) -> None:
-    good = balancer.read("/etc/haproxy/haproxy.cfg") or ""
-    balancer.write("/etc/haproxy/haproxy.cfg", good + "    no_such_keyword\n")
+    good = balancer.read(CONFIG) or ""
+    balancer.write(CONFIG, good + "    no_such_keyword\n")
     shown = one_line(steps.run("haproxy", ["validate"], ["lb1"], {}, code=2))
     assert "lb1: the configuration /etc/haproxy/haproxy.cfg of HAProxy is invalid: " in shown
     assert "no_such_keyword" in shown
-    balancer.write("/etc/haproxy/haproxy.cfg", good)
+    balancer.write(CONFIG, good)
 
 
 @pytest.mark.thorough
