@@ -36,7 +36,7 @@ def test_failed_hosts_are_put_back_among_those_that_wait(run: Runner, begun: Sto
     )
     assert unknown["failure"]["message"] == "hosts: 'controller9' is no host of this fleet; did you mean 'controller1'?"
     assert (retried["changed"], retried["hosts"], again["changed"]) == (True, ["controller1"], False)
-    assert retried["remarks"] == ["Not changed, because neither failed nor lost: compute1."]
+    assert retried["remarks"] == ["Not changed, because it is neither failed nor lost: compute1."]
     assert gates(consul)["host/controller1"] == "False"
     kept = record(consul, "controller1")
     assert (kept["state"], kept["attempt"], "error" in kept) == ("retried", 1, False)
@@ -126,7 +126,7 @@ def test_a_host_that_a_run_is_at_work_on_is_not_put_back(store: Store, consul: R
     operator.roll_back(store, operator.Command())
     consul.put("upgrade/drivers/compute1", "{}")
     done = operator.retry(store, operator.Command(), ["compute1"])
-    assert (done.hosts, done.remarks) == ([], ["Not changed, because neither failed nor lost: compute1."])
+    assert (done.hosts, done.remarks) == ([], ["Not changed, because it is neither failed nor lost: compute1."])
 
 
 def test_an_empty_list_of_hosts_retries_no_host(run: Runner, begun: Store, consul: RawKV) -> None:
