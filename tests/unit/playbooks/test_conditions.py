@@ -1,7 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Conditions in playbooks and roles have truth values: ansible-core 2.19 and later end a task whose condition is a list or a mapping."""
+"""Conditions in playbooks and roles suit all releases of ansible-core.
+
+Those from 2.19 on end a task whose condition is a list or a mapping. Those before 2.19 put it into a Jinja2 ``if``, which takes another one only in
+parentheses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import pytest
 import yaml
 from ansible.parsing.yaml.loader import AnsibleLoader
 from devkit.agent import ROOT
-from jinja2 import Environment, nodes
+from jinja2 import Environment, TemplateSyntaxError, nodes
 
 FILES = sorted(
     path
@@ -21,7 +25,8 @@ FILES = sorted(
     for path in (ROOT / folder).rglob("*.yml")
     if path.parts[-2] not in ("meta", "defaults", "group_vars")
 )
-KEYWORDS = ("when", "failed_when", "changed_when", "until")
+# `that` is the option of assert.
+KEYWORDS = ("when", "failed_when", "changed_when", "until", "that")
 
 
 def conditions(data: Any) -> Iterator[str]:
@@ -59,10 +64,30 @@ def is_odd(condition: str) -> bool:
     )
 
 
+def can_stand_in_if(condition: str) -> bool:
+    """Return whether ansible-core 2.17 and 2.18 can evaluate a condition."""
+    try:
+        Environment(autoescape=True).parse("{% if " + condition + " %}1{% endif %}")
+    except TemplateSyntaxError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_condition_has_a_truth_value(path: Path) -> None:
     data = yaml.load(path.read_text(), Loader=AnsibleLoader)
     assert [one for one in conditions(data) if is_odd(one)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_condition_can_stand_in_an_if(path: Path) -> None:
+    data = yaml.load(path.read_text(), Loader=AnsibleLoader)
+    assert [one for one in conditions(data) if not can_stand_in_if(one)] == []
+
+
+def test_a_condition_without_parentheses_is_found() -> None:
+    assert not can_stand_in_if("a == b if c else d")
+    assert can_stand_in_if("(a == b if c else d)")
 
 
 def test_a_list_is_found_where_it_decides() -> None:
