@@ -22,7 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul import tran
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
-from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, Facts, data_of, is_open
+from fire.facts import GATES, HISTORY, LEDGER, OF_RUNS, RECORDS, REPORTS, Facts, data_of, is_open
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
@@ -366,7 +366,7 @@ class Night:
         return self._down[2]
 
     def _stuck(self) -> str:
-        prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS)
+        prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, *OF_RUNS)
         keys = {key: entry.value for key, entry in sorted(self._network.now.items()) if key.startswith(prefixes)}
         stacks = "\n".join(f"{actor.name}:\n{actor.process.stacks()}" for actor in self._actors)
         return f"{json.dumps(keys, indent=1)}\n{stacks}"

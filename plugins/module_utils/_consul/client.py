@@ -335,12 +335,12 @@ class ConsulClient:
             raise self._not_consul("it answered with the result of another transaction")
         return reply
 
-    def confirm(self, check: Operation) -> None:
-        """Raise :class:`Conflict` unless a check holds now: one consistent request. Consul answers a transaction of checks alone as a read.
+    def confirm(self, *checks: Operation) -> None:
+        """Raise :class:`Conflict` unless all checks hold now: one consistent request. Consul answers a transaction of checks alone as a read.
 
         :raises UpgradeError: what :meth:`write` raises.
         """
-        if not are_written([check], self._transact([check], _CONSISTENT)):
+        if not are_written(checks, self._transact(checks, _CONSISTENT)):
             raise self._not_consul("it answered with the result of another transaction")
 
     def settle(self, operations: Sequence[Operation]) -> None:

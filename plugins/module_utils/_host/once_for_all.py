@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle
 from .._consul.client import KVEntry
 from .._consul.errors import Conflict
-from .._consul.operations import compare, compare_and_put, lock, unlock
+from .._consul.operations import check_lock, compare, compare_and_put, lock, unlock
 from .._state.store import Store, current_user
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -63,6 +63,19 @@ def begin_once(store: Store, session: str, version: str, task_group: str, host: 
     key = store.keys.once(version, task_group)
     try:
         store.client.write([compare(key, index), lock(key, value(RUNNING, host), session)])
+    except Conflict:
+        return False
+    return True
+
+
+def is_locked(store: Store, session: str, version: str, task_group: str, index: int) -> bool:
+    """Return whether a session has locked the key of a task group, and nobody has written it since it was read.
+
+    :param index: the key's ModifyIndex when it was read.
+    """
+    key = store.keys.once(version, task_group)
+    try:
+        store.client.confirm(compare(key, index), check_lock(key, session))
     except Conflict:
         return False
     return True

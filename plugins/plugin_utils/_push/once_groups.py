@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -48,11 +49,12 @@ class OnceGroups:
 
         def begin_at(store: Store) -> bool:
             found = once_for_all.read_state(store, version, name)
-            if found is not None and (
-                found.state == once_for_all.DONE
-                or (found.state == once_for_all.RUNNING and found.host != host_run.host)
-            ):
+            if found is not None and found.state == once_for_all.DONE:
                 return False
+            if found is not None and found.state == once_for_all.RUNNING and found.host != host_run.host:
+                is_over = name not in self._failed_here and self._is_left(store, name, found)
+                if not is_over:
+                    return False
             if found is not None and self._failed_elsewhere(host_run, name, found):
                 return False
             return once_for_all.begin_once(
@@ -137,6 +139,11 @@ class OnceGroups:
                 continue
             if found is None or found.state != once_for_all.RUNNING or found.host == host_run.host:
                 return found
+            # Only a host that has begun it here can be between its write and its note of that, and it has the lock then.
+            with self._lock:
+                running = self._other_running(host_run, name)
+            if running is None and self._pool.with_retries(partial(self._is_left, name=name, found=found)):
+                return None
             other = self._host_runs.get(found.host)
             if host_run.in_wave and other is not None and other.in_wave:
                 # The hosts of a wave run each task at the same time, so the other host would have finished before.
@@ -148,6 +155,14 @@ class OnceGroups:
                 return store.wait_for_change(since, _LONGEST_QUERY, [store.keys.once(version, name)])
 
             index = self._pool.with_retries(wait)
+
+    def _is_left(self, store: Store, name: str, found: once_for_all.RunOnceState) -> bool:
+        """Return whether this run has locked the key of a task group that none of its hosts runs, so that nobody would ever end it.
+
+        An older snapshot of Consul was restored, or the end could not be written. Call it when no host runs it: one that has just ended has written
+        its key before.
+        """
+        return once_for_all.is_locked(store, self._session.name, self._run.version, name, found.index)
 
     def _other_running(self, host_run: HostRun, name: str) -> HostRun | None:
         """Return the other host of this run that runs a task group for all hosts now.

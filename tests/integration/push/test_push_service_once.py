@@ -70,6 +70,27 @@ def test_no_other_host_runs_the_task_group_at_the_same_time(service: PushService
     assert [end(service, host) for host in FLEET] == ["upgraded"] * 3
 
 
+def test_what_an_older_snapshot_of_consul_says_to_run_is_not_waited_for_if_no_host_of_the_run_does(
+    store: Store, consul: RawKV
+) -> None:
+    with push_services(store, consul, FLEET) as running:
+        service = running.begin(GROUPS, "2")
+        admit_apart(service, *FLEET)
+        assert step(service, "k1", DB_SYNC)
+        before = consul.get(KEY) or b""
+        assert not step(service, "k2", DB_SYNC)
+        finish(service, "k1", DB_SYNC)
+        # The session, which the snapshot has too, lives on.
+        assert consul.call("PUT", f"kv/{KEY}?acquire={service.session.name}", before)[2] == b"true"
+        with pytest.raises(UpgradeError, match="the run that began it has ended or lost its Consul session"):
+            step(service, "k2", RESTART)
+        # Another host runs it as a whole.
+        assert step(service, "k3", DB_SYNC)
+        assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("running", "k3")
+        finish(service, "k3", DB_SYNC)
+        assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("done", "k3")
+
+
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_a_host_waits_for_it_before_its_services_are_stopped(store: Store, consul: RawKV, *, succeeds: bool) -> None:
     stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
