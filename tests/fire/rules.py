@@ -207,7 +207,7 @@ def seeded_kind(seed: int) -> Kind:
     canary, soak = chance.choice((0, 0, 1, 2)), chance.choice((0, 0, 1, 2))
     deadline = chance.choice((None, None, 6))
     # Other caps and budgets can come at any time. What other stages and soaks mean in the middle is for the kinds above.
-    rules = tuple(_seeded_rules(chance, canary, soak, deadline) for _ in range(2))
+    rules = tuple(_seeded_rules(chance, canary, soak, deadline) for _each in range(2))
     commands = ("pause", "retry", "change", *(("approve", "approve") if canary else ()))
     return Kind(
         "seeded",

@@ -178,7 +178,7 @@ def _loads(text: str) -> Any:
 
 
 def _is_entry_or_parsed(found: Any) -> bool:
-    return type(found) is _Parsed or _is_entry(found)
+    return isinstance(found, _Parsed) or _is_entry(found)
 
 
 def _entries(found: Iterable[dict[str, Any]]) -> list[KVEntry]:

@@ -105,7 +105,7 @@ class RunSession:
     def _renew(self) -> None:
         while not self._closed.wait(leases.RENEW_EVERY):
             try:
-                with self._pool.store() as store, self._lock:
+                with self._lock, self._pool.store() as store:
                     self._open_again(store)
             except Unreachable:
                 continue

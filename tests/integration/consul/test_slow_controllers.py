@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command

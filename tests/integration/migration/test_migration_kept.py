@@ -10,7 +10,7 @@ import json
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store

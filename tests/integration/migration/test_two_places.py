@@ -16,8 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command as Command
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import abort, retry
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command, abort, retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, end_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store

@@ -10,8 +10,7 @@ import threading
 import time
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import follow as follow_in_process
@@ -88,7 +87,7 @@ def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, c
     reads = follow_in_process(store.settings, until_hosts_finish=True)
     first = next(reads)
     write_report(store, HostReport("compute1", "2", "failed", error="no space left"))
-    *_, last = (one for one in reads if isinstance(one, ProgressUpdate))
+    *_earlier, last = (one for one in reads if isinstance(one, ProgressUpdate))
     assert isinstance(first, ProgressUpdate)
     assert (first.progress.over, first.hosts["compute1"].state) == (True, "upgrading")
     assert (last.progress.flights, last.hosts["compute1"].state) == ((), "failed")

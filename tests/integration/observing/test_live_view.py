@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport as HostReport
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
     Command,

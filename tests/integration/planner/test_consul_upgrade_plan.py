@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._module import ModuleCall
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rule_input
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_plan as module
@@ -214,7 +213,7 @@ def test_the_default_file_applies_only_when_a_rollout_begins(
 
     def sources_and_rules(**options: Any) -> tuple[set[str], dict[str, Any]]:
         params = {name: spec.get("default") for name, spec in module.SPEC.items()} | {"fleet": None} | options
-        found = module.act(cast("ModuleCall", SimpleNamespace(params=params, check_mode=False, warn=print)), store)
+        found = module.act(cast("Any", SimpleNamespace(params=params, check_mode=False, warn=print)), store)
         return set(found["sources"].values()), found["instructions"]
 
     default.write_text('{"rolling_rules": {"global": 1}}')

@@ -31,8 +31,10 @@ def command_folder() -> Iterator[Path]:
     found = Path(tempfile.mkdtemp(prefix="jobs-", dir=ROOT / ".cache"))
     (found / "commands.d").mkdir(mode=0o755)
     (found / "commands.d/work.json").write_text(json.dumps(SCHEMA))
-    yield found
-    shutil.rmtree(found)
+    try:
+        yield found
+    finally:
+        shutil.rmtree(found)
 
 
 def install(folder: Path, script: str) -> None:

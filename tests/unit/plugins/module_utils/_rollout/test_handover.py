@@ -14,7 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import handover
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
-Answers = Mapping[str, str | None]
+Answers = Mapping[str, "str | None"]
 Wait = Callable[..., tuple[tuple[str, ...], float]]
 
 

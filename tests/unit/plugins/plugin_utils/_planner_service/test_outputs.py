@@ -64,13 +64,15 @@ def test_a_page_that_can_not_be_opened_is_tried_again_while_the_rollout_goes_on(
 def test_an_error_with_which_the_fleet_can_not_be_read_is_on_the_page(
     outputs: Callable[[Any], Outputs], tmp_path: Path
 ) -> None:
-    def follow(*_given: Any, **_more: Any) -> Iterator[None]:
+    def fail(_read: int) -> None:
         raise UpgradeError("unreadable_ledger", "The ledger is broken.")
-        yield None
+
+    def follow(*_given: Any, **_more: Any) -> Iterator[None]:
+        return map(fail, [1])
 
     (tmp_path / "page").mkdir()
     kept = outputs(follow)
-    _until(lambda: (tmp_path / "page/index.html").exists())
+    _until((tmp_path / "page/index.html").exists)
     assert "The ledger is broken." in (tmp_path / "page/index.html").read_text()
     kept.close()
 
