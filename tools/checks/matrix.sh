@@ -73,6 +73,8 @@ run() {
     # Push tests that together use every playbook, both planes, a failure and a retry.
     try "$release" 3 tests/push/test_upgrade.py \
         -k "fleet_goes_through or services_get_where or failed_host_is_tried or small_fleet_is_upgraded"
+    # Those that other services use. Releases differ in conditions and templates.
+    try "$release" 4 tests/services/test_package_service.py tests/services/test_repositories.py tests/services/test_consul_service.py
 }
 
 quick='' reports=''
