@@ -111,7 +111,7 @@ class Terminal:
         with self._changed:
             return bool(self._screen.cursor.hidden)
 
-    def wait_for(self, found: Callable[[str], object] | str, seconds: float = 180) -> str:
+    def wait_for(self, found: Callable[[str], object] | str, seconds: float = 90) -> str:
         """Return the screen as soon as it is as wanted: it has a text, or a test of it is true."""
         test: Callable[[str], object] = (lambda screen: found in screen) if isinstance(found, str) else found
         tested = ""
@@ -127,7 +127,7 @@ class Terminal:
         # Not read again: the program may be drawing again.
         return tested
 
-    def end(self, seconds: float = 180) -> int:
+    def end(self, seconds: float = 90) -> int:
         """Wait for its end and return its exit code."""
         try:
             code = self.process.wait(seconds)

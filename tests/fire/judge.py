@@ -86,6 +86,11 @@ class Judge:
         # Whose keys were judged as a whole last.
         self._last_judged: State | None = None
         self.admissions = 0
+        # How often a host reported another version without an admission for that: not all of them are honest.
+        self.own_moves = 0
+        # Admissions after which no report of another version has come, by host or by the gate of a role.
+        self._admitted: set[str] = set()
+        self._admitted_of_role: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
 
     def judge(self, findings: Findings) -> None:
@@ -94,6 +99,19 @@ class Judge:
             say = findings.at(step.index)
             for sentence in [*self._always(step), *self._of_write(step)]:
                 say(sentence)
+            self._count_moves(step)
+
+    def _count_moves(self, step: Step) -> None:
+        for key, (before, after) in step.changed().items():
+            if step.is_restore or not key.startswith(REPORTS) or before is not None or after is None:
+                continue
+            host = key.rpartition("/")[2]
+            if host in self._admitted:
+                self._admitted.remove(host)
+            elif self._admitted_of_role[FLEET[host]]:
+                self._admitted_of_role[FLEET[host]] -= 1
+            else:
+                self.own_moves += 1
 
     def _always(self, step: Step) -> list[str]:
         """Return what is wrong with the keys of a moment, whichever process wrote them."""
@@ -151,6 +169,8 @@ class Judge:
         found += self._of_marks(event, write, step, rules)
         if event["what"] == "open":
             self.admissions += len(event["hosts"]) + sum(one["hosts"] for one in event["roles"].values())
+            self._admitted.update(event["hosts"])
+            self._admitted_of_role.update({role: one["hosts"] for role, one in event["roles"].items()})
             found += _of_opening(event, before, step, facts)
             found += self._of_freshness(write)
         elif event["what"] == "begin" and after.get("rollback"):

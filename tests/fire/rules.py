@@ -185,14 +185,12 @@ class Schedule:
         """
         return not self.restore and random.Random(f"advised {self.seed}").random() < _ADVISED
 
-    @property
-    def least_admissions(self) -> int:
-        """How many hosts a run admits at least.
+    def least_admissions(self, own_moves: int) -> int:
+        """Return how many hosts a run admits at least: one that goes back takes those back that had been upgraded, and not all.
 
-        One that goes back takes those back that it had upgraded, and not all. Some of them say so without having been admitted: they are
-        not honest, as `actors.Nodes` has it.
+        :param own_moves: how often a host reported another version without an admission.
         """
-        return 20 if self.rollback is None else self.rollback * 3 // 2
+        return 20 if self.rollback is None else 2 * self.rollback - own_moves
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ class Result:
 
     seed: int
     kind: str
-    least_admissions: int
+    least_admissions: int = 0
     seconds: float = 0
     faults: Counter[str] = field(default_factory=Counter)
     admissions: int = 0
@@ -93,7 +93,7 @@ class Run:
     def run(self) -> Result:
         """Begin, be under fire, calm down, and look back."""
         began, plan = time.monotonic(), self._plan
-        result = Result(plan.seed, plan.name, plan.least_admissions)
+        result = Result(plan.seed, plan.name)
         prepare(be_planner.__module__)
         base = self._begin()
         planners, others = self._start()
@@ -231,6 +231,7 @@ class Run:
         if first is not None:
             print("The writes before the first violation:", *_last_writes(steps, first), sep="\n")
         result.admissions, result.writes, result.events = judge.admissions, len(steps), judge.events
+        result.least_admissions = self._plan.least_admissions(judge.own_moves)
 
 
 def _last_writes(steps: Sequence[Step], index: int) -> list[str]:

@@ -69,7 +69,7 @@ def begin_once(store: Store, session: str, version: str, task_group: str, host: 
 
 
 def is_locked(store: Store, session: str, version: str, task_group: str, index: int) -> bool:
-    """Return whether a session has locked the key of a task group, and nobody has written it since it was read.
+    """Return whether a session holds the lock of a task group's key, and the key is unchanged since it was read.
 
     :param index: the key's ModifyIndex when it was read.
     """

@@ -157,10 +157,9 @@ class OnceGroups:
             index = self._pool.with_retries(wait)
 
     def _is_left(self, store: Store, name: str, found: once_for_all.RunOnceState) -> bool:
-        """Return whether this run has locked the key of a task group that none of its hosts runs, so that nobody would ever end it.
+        """Return whether this run holds the lock of a task group's key. Call it when no host of this run runs the task group.
 
-        An older snapshot of Consul was restored, or the end could not be written. Call it when no host runs it: one that has just ended has written
-        its key before.
+        Then nobody ends it: an older snapshot of Consul was restored, or the end could not be written. A host that has just ended has changed the key.
         """
         return once_for_all.is_locked(store, self._session.name, self._run.version, name, found.index)
 
