@@ -58,7 +58,7 @@ class NotAdmitted(Exception):
 
 
 class NotRepeatable(Refused):
-    """The command has run, has not succeeded, and must not run again."""
+    """The command has run, and does not run again, also after a retry."""
 
 
 class OtherMachine(Exception):

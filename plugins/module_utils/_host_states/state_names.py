@@ -12,6 +12,8 @@ STATES = (UPGRADED, FAILED, LOST, UPGRADING, HELD, PENDING)
 TAKES_A_SLOT = frozenset((FAILED, LOST, UPGRADING))
 # The states that an operator has to deal with.
 BROKEN = frozenset((FAILED, LOST))
+# Of hosts on which a retry changes nothing.
+NOT_AGAIN = "The command does not run there again in this job, because it is not repeatable or has run there"
 _IN_JOBS = {UPGRADING: "running", UPGRADED: "done"}
 
 

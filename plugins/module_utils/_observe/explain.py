@@ -19,7 +19,7 @@ from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
-from .operator_needs import NOT_AGAIN, is_interrupted, same_again
+from .operator_needs import is_interrupted, same_again
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
@@ -219,14 +219,18 @@ def _of_other_work(host: str, snapshot: Snapshot) -> str:
 def _is_beyond_retry(snapshot: Snapshot, plan: Plan) -> bool:
     """Return whether none of the failed and lost hosts of a job runs its command again."""
     broken = [snapshot.records.get(host) for host, view in plan.hosts.items() if view.state in state_names.BROKEN]
-    return snapshot.is_job and all(one is not None and one.is_final(snapshot.current_version) for one in broken)
+    return (
+        snapshot.is_job
+        and bool(broken)
+        and all(one is not None and one.is_final(snapshot.current_version) for one in broken)
+    )
 
 
 def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
     if view.state == state_names.PENDING:
         if view.cause in (blocker_codes.BUDGET, explanations.ROLE_BUDGET) and _is_beyond_retry(snapshot, plan):
             return (
-                f"{NOT_AGAIN}. To change this: fix those hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for what is left "
+                f"{state_names.NOT_AGAIN}. To change this: fix those hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for what is left "
                 "(-e only=HOSTS)."
             )
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
@@ -251,7 +255,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
         sure = "make sure that nothing runs there, then " if is_silent else ""
         if record is not None and record.is_final(snapshot.current_version):
             return (
-                f"To change this: fix the host. {NOT_AGAIN}. After the other hosts, run "
+                f"To change this: fix the host. {state_names.NOT_AGAIN}. After the other hosts, run "
                 f"ansible-playbook convoy.upgrade.abort, and begin a new job with -e only={host}."
             )
         if snapshot.is_job:

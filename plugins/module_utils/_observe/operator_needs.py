@@ -17,7 +17,7 @@ from .._fleet.fleet import MAY_START as RECORDED_MAY_START
 from .._fleet.host_patterns import select_hosts
 from .._fleet.ledger import COMPLETE, SECONDS_TO_ANSWER, Ledger
 from .._host_states.host_state import HostState
-from .._host_states.state_names import BROKEN, HELD, LOST, PENDING, UPGRADED, UPGRADING
+from .._host_states.state_names import BROKEN, HELD, LOST, NOT_AGAIN, PENDING, UPGRADED, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
 from .._planner.blockers import command_text
 from .._planner.fleet_state import FleetState
@@ -34,8 +34,6 @@ _SECONDS_TO_START = 300
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
 _EXHAUSTED = " The failure budget is exhausted, so no more hosts are admitted."
-# Of hosts on which a retry changes nothing.
-NOT_AGAIN = "The command does not run there again in this job, because it is not repeatable or has run there"
 # Characters of a pattern in a text.
 _MOST_OF_PATTERN = 60
 

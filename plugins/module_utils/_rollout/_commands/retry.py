@@ -104,13 +104,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             if not put_back:
                 raise UpgradeError("busy", warning, hosts=left_out)
             remarks.append(warning)
-        left = (
-            [
-                f"Not changed, because {'it is' if len(well) == 1 else 'they are'} neither failed nor lost: {listing(well)}."
-            ]
-            if well
-            else []
-        )
+        are = "it is" if len(well) == 1 else "they are"
+        left = [f"Not changed, because {are} neither failed nor lost: {listing(well)}."] if well else []
         if hosts is not None and not hosts:
             left = [
                 "hosts is an empty list, so no host is retried. Leave hosts out to retry all failed and lost hosts."
@@ -119,8 +114,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         left += [_silent_remark(snapshot, host) for host in silent]
         if final:
             left.append(
-                f"Not changed: {listing(final)}. The command does not run there again in this job, because it is not repeatable or has run there. After "
-                "the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job with -e only=HOST."
+                f"Not changed: {listing(final)}. {state_names.NOT_AGAIN}. After the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a "
+                "new job with -e only=HOST."
             )
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 

@@ -9,8 +9,9 @@ import time
 from dataclasses import replace
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import NOT_AGAIN
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
-from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import NOT_AGAIN, operator_needs
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     make_pass,
