@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# matrix.sh [--reports FOLDER] [--quick] [RELEASE...]: runs the unit tests, the integration tests and some push tests with other releases of ansible-core, each with a
+# matrix.sh [--reports FOLDER] [--quick] [RELEASE...]: runs unit and integration tests, and some of push and services, with other releases of ansible-core, each with a
 # Python that it supports. The default is the oldest and the newest supported release. Tests marked thorough are left out, and integration tests
 # marked one_release, which only use planners and Consul. With --quick, it only loads every plugin and runs one upgrade. All releases run in parallel.
 # A release without a Python on this machine is skipped. With CONVOY_TEST_STRICT=1, that is a failure. Reports in JUnit format go to the folder.

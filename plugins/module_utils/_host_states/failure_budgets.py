@@ -33,7 +33,7 @@ class ExhaustedBudget:
         """Return why no host is admitted, and what would change that."""
         count = plural(len(self.hosts), "failed or lost host")
         return (
-            f"{self.what} has {count} ({listing(list(self.hosts), 3)}), and {self.key} stops it at {self.allowed}; fix and retry "
+            f"{self.what} has {count} ({listing(list(self.hosts), 3)}), and {self.key} stops it at {self.allowed}; fix "
             f"{'them' if len(self.hosts) > 1 else 'it'}, or give all rules again with {self.key} raised"
         )
 

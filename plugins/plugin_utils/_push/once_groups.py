@@ -20,6 +20,8 @@ from .host_run import HostRun
 from .run import PushRun, RunTaskGroup
 from .session import RunSession
 
+# A task group that Consul says a host of this run runs, and none does.
+_LEFT = "left"
 # The longest blocking query (seconds).
 _LONGEST_QUERY = 600
 # Between two reads of the missing key of a task group that a host still runs for all hosts.
@@ -102,6 +104,9 @@ class OnceGroups:
             found = self._end_elsewhere(host_run, one.name)
             if found is not None and self._failed_elsewhere(host_run, one.name, found):
                 raise self._failed(host_run, one.name, found)
+            if found is not None and found.state == _LEFT and one.name in self._failed_here:
+                # It failed, and that could not be written. No host of this run tries it again.
+                raise self._left(one.name, found)
 
     def wait(self, host_run: HostRun, name: str) -> None:
         """Wait until a task group that a host left to another one is finished there.
@@ -109,6 +114,8 @@ class OnceGroups:
         :raises UpgradeError: ``once_gone``, ``once_failed``.
         """
         found = self._end_elsewhere(host_run, name)
+        if found is not None and found.state == _LEFT:
+            raise self._left(name, found)
         # Another run may have begun it under the name of this host.
         if found is None or found.state == once_for_all.RUNNING:
             raise UpgradeError(
@@ -143,7 +150,7 @@ class OnceGroups:
             with self._lock:
                 running = self._other_running(host_run, name)
             if running is None and self._pool.with_retries(partial(self._is_left, name=name, found=found)):
-                return None
+                return replace(found, state=_LEFT)
             other = self._host_runs.get(found.host)
             if host_run.in_wave and other is not None and other.in_wave:
                 # The hosts of a wave run each task at the same time, so the other host would have finished before.
@@ -156,10 +163,17 @@ class OnceGroups:
 
             index = self._pool.with_retries(wait)
 
-    def _is_left(self, store: Store, name: str, found: once_for_all.RunOnceState) -> bool:
-        """Return whether this run holds the lock of a task group's key. Call it when no host of this run runs the task group.
+    def _left(self, name: str, found: once_for_all.RunOnceState) -> UpgradeError:
+        return UpgradeError(
+            "once_gone",
+            f"{name} runs once for all hosts. Consul says that {found.host} still runs it, but no host of this run does: an older snapshot of Consul "
+            "was restored, or its end could not be written. It may have run already. Run the same command again: a host of that run runs it as a whole.",
+        )
 
-        Then nobody ends it: an older snapshot of Consul was restored, or the end could not be written. A host that has just ended has changed the key.
+    def _is_left(self, store: Store, name: str, found: once_for_all.RunOnceState) -> bool:
+        """Return whether Consul says that this run still works on a task group. Call it when none of its hosts does.
+
+        Nobody would end it: an older snapshot of Consul was restored, or the end could not be written. A host that has just ended has changed the key.
         """
         return once_for_all.is_locked(store, self._session.name, self._run.version, name, found.index)
 

@@ -96,7 +96,7 @@ _SIMILARITY = 0.85
 _IGNORED = {"host": "upgrade_limit", "role": "upgrade_limit", "stage": ""}
 # The same for convoy.upgrade.command.
 _IGNORED_BY_COMMAND = {"host": "only", "role": "only", "upgrade_limit": "only", "version": ""}
-# The same for commands on the fleet. A retry of one role must not retry all hosts, and the value is no host: the status has their names.
+# The same for commands on the fleet. A retry of one role must not retry all hosts.
 _IGNORED_BY_RETRY = dict.fromkeys(("role", "upgrade_limit", "only", "stage"), "host")
 _IGNORED_BY_ALL = {"host": "", "role": "", "upgrade_limit": "", "only": ""}
 _IGNORED_BY_ENROLL = dict.fromkeys(("host", "role", "upgrade_limit", "only"), "upgrade_nodes")
@@ -107,8 +107,13 @@ _IGNORED_BY = {
     "enroll": _IGNORED_BY_ENROLL,
     **dict.fromkeys(("pause", "resume", "abort", "global_disable"), _IGNORED_BY_ALL),
 }
-# What these would do with a variable that they ignore.
-_WOULD = {"retry": "retry all failed and lost hosts", "enroll": "enroll all hosts of the inventory"}
+# What these do without the variable that names hosts, if that is not what others do.
+_WOULD = {"retry": "retry all failed and lost hosts", "enroll": "enroll all hosts that --limit leaves"}
+# What names hosts in the variables that playbooks have instead.
+_NAMED_BY = {"host": "hosts", "upgrade_nodes": "hosts or groups of the inventory"}
+# These act on all hosts at once, so the same command without the variable may be more than was meant. What stops some hosts only.
+_ON_ALL = ("pause", "resume", "abort", "global_disable")
+_STOPS_SOME = "To stop some hosts only, run ansible-playbook convoy.upgrade.hold with -e host=NAME or -e role=NAME"
 # Variables that only these playbooks have -> the playbooks, and what others would do.
 _ONLY_IN = {
     "job": (
@@ -158,18 +163,8 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in marked:
             continue
-        ignored = _IGNORED_BY.get(playbook, {})
-        if name in ignored and name != playbook:
-            instead = ignored[name]
-            what = "hosts" if instead == "host" else "hosts, roles or groups"
-            raise UpgradeError(
-                "unknown_variable",
-                f"-e {name}: {playbook}.yml has no such variable, and would {_WOULD.get(playbook, 'apply to all of its hosts')}. "
-                f"Nothing was done: {f'name {what} with -e {instead}=NAME' if instead else f'leave {name} out'}.",
-                name=name,
-                renamed={name: instead},
-                next="status" if playbook == "retry" else "",
-            )
+        if name in _IGNORED_BY.get(playbook, {}) and name != playbook:
+            raise _ignored(playbook, name, given)
         playbooks, consequence = _ONLY_IN.get(name, ((playbook,), ""))
         if playbook == COMMAND and name in _NOT_OF_JOBS:
             playbooks, consequence = (), _NOT_OF_JOBS[name]
@@ -193,6 +188,30 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: meant},
             )
+
+
+def _ignored(playbook: str, name: str, given: Mapping[str, Any]) -> UpgradeError:
+    """Return the error for a variable that would not select hosts, although it looks so."""
+    instead = _IGNORED_BY[playbook][name]
+    text = f"-e {name}: {playbook}.yml has no such variable, and would"
+    if instead in given:
+        return UpgradeError(
+            "unknown_variable", f"{text} ignore it. Nothing was done: leave {name} out.", name=name, renamed={name: ""}
+        )
+    what = _NAMED_BY.get(instead, "hosts, roles or groups")
+    do = f"name {what} with -e {instead}=NAME" if instead else f"leave {name} out"
+    more = f" {_STOPS_SOME}." if playbook in _ON_ALL and playbook != "resume" else ""
+    # A role or a pattern may be no group of the inventory, and then Ansible would enroll nobody and succeed.
+    is_named_again = instead == "upgrade_nodes" and name != "host"
+    return UpgradeError(
+        "unknown_variable",
+        f"{text} {_WOULD.get(playbook, 'apply to all of its hosts')}. Nothing was done: {do}.{more}",
+        name=name,
+        variables={instead: "NAME"} if is_named_again else {},
+        renamed={name: "" if is_named_again else instead},
+        # The status has the names, and what is under way.
+        next="status" if playbook in ("retry", *_ON_ALL) else "",
+    )
 
 
 def refuse_empty_names(given: Mapping[str, Any]) -> None:

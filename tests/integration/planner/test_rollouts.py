@@ -152,7 +152,7 @@ def test_rules_that_leave_out_what_a_running_rollout_has_are_refused(store: Stor
     write_report(store, HostReport("compute1", "2", "failed", error="no disk"))
     blocker = go(store).plan.blocker
     assert blocker is not None
-    assert blocker.reason.endswith("fix and retry it, or give all rules again with failure_rules.fleet raised")
+    assert blocker.reason.endswith("fix it, or give all rules again with failure_rules.fleet raised")
     keys = consul.tree()
     for given in ({"failure_rules": {"fleet": 3}}, {}):
         with pytest.raises(UpgradeError, match=r"rolling_rules: \{\}") as caught:

@@ -82,13 +82,29 @@ def test_what_an_older_snapshot_of_consul_says_to_run_is_not_waited_for_if_no_ho
         finish(service, "k1", DB_SYNC)
         # The session, which the snapshot has too, lives on.
         assert consul.call("PUT", f"kv/{KEY}?acquire={service.session.name}", before)[2] == b"true"
-        with pytest.raises(UpgradeError, match="the run that began it has ended or lost its Consul session"):
+        with pytest.raises(UpgradeError, match="Consul says that k1 still runs it, but no host of this run does"):
             step(service, "k2", RESTART)
         # Another host runs it as a whole.
         assert step(service, "k3", DB_SYNC)
         assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("running", "k3")
         finish(service, "k3", DB_SYNC)
         assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("done", "k3")
+
+
+def test_no_services_are_stopped_for_a_task_group_of_which_the_failure_is_not_in_consul(
+    store: Store, consul: RawKV
+) -> None:
+    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
+    with push_services(store, consul, FLEET) as running:
+        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
+        admit_apart(service, *FLEET)
+        assert step(service, "k1", "stop/keystone")
+        assert step(service, "k1", DB_SYNC)
+        before = consul.get(KEY) or b""
+        service.fail_host(FailHost("k1", "no disk"))
+        assert consul.call("PUT", f"kv/{KEY}?acquire={service.session.name}", before)[2] == b"true"
+        with pytest.raises(UpgradeError, match="Consul says that k1 still runs it, but no host of this run does"):
+            step(service, "k2", "stop/keystone")
 
 
 @pytest.mark.parametrize("succeeds", [True, False])

@@ -64,6 +64,32 @@ def is_odd(condition: str) -> bool:
     )
 
 
+def booleans() -> frozenset[str]:
+    """Return the variables of roles that are true or false, by their argument specs."""
+    specs = [
+        yaml.safe_load(path.read_text())["argument_specs"] for path in ROOT.glob("roles/*/meta/argument_specs.yml")
+    ]
+    options = [one.get("options") or {} for spec in specs for one in spec.values()]
+    return frozenset(name for one in options for name, spec in one.items() if spec.get("type") == "bool")
+
+
+BOOLEANS = booleans()
+
+
+def bare_booleans(condition: str) -> list[str]:
+    """Return the variables in a condition that are true or false, and may be texts, as no filter converts them."""
+
+    def found(node: nodes.Node) -> Iterator[str]:
+        if isinstance(node, nodes.Filter) and node.name == "bool":
+            return
+        if isinstance(node, nodes.Name) and node.name in BOOLEANS:
+            yield node.name
+        for child in node.iter_child_nodes():
+            yield from found(child)
+
+    return [*found(Environment(autoescape=True).parse("{{ " + condition + " }}"))]
+
+
 def can_stand_in_if(condition: str) -> bool:
     """Return whether ansible-core 2.17 and 2.18 can evaluate a condition."""
     try:
@@ -83,6 +109,18 @@ def test_every_condition_has_a_truth_value(path: Path) -> None:
 def test_every_condition_can_stand_in_an_if(path: Path) -> None:
     data = yaml.load(path.read_text(), Loader=AnsibleLoader)
     assert [one for one in conditions(data) if not can_stand_in_if(one)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_decides_is_no_text_where_an_inventory_has_text(path: Path) -> None:
+    """``redis_save=false`` in an INI inventory, and ``-e redis_save=false``, are texts, and a text is true."""
+    data = yaml.load(path.read_text(), Loader=AnsibleLoader)
+    assert [one for one in conditions(data) if bare_booleans(one)] == []
+
+
+def test_a_boolean_that_may_be_a_text_is_found() -> None:
+    assert bare_booleans("redis_save and not ansible_check_mode") == ["redis_save"]
+    assert bare_booleans("not (a or redis_save | bool)") == []
 
 
 def test_a_condition_without_parentheses_is_found() -> None:

@@ -115,7 +115,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         if final:
             left.append(
                 f"Not changed: {listing(final)}. {state_names.NOT_AGAIN}. After the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a "
-                "new job with -e only=HOST."
+                "new job with -e only=HOSTS."
             )
         return CommandResult(writer.ledger or ledger, hosts=in_order(put_back), remarks=[*remarks, *left])
 

@@ -29,7 +29,7 @@ def test_a_budget_is_exhausted_when_as_many_hosts_are_broken_as_it_says() -> Non
     assert found.fleet is not None
     assert found.fleet.hosts == ("db2", "web1")
     assert found.fleet.reason() == (
-        "the fleet has 2 failed or lost hosts (db2, web1), and failure_rules.fleet stops it at 2; fix and retry them, or give "
+        "the fleet has 2 failed or lost hosts (db2, web1), and failure_rules.fleet stops it at 2; fix them, or give "
         "all rules again with failure_rules.fleet raised"
     )
     assert (found.by_role, found.keys) == ({}, ("failure_rules.fleet",))
@@ -55,7 +55,7 @@ def test_a_role_with_an_exhausted_budget_stops_and_others_go_on() -> None:
     assert [one.host for one in plan.admissions] == ["web1", "web2"]
     assert plan.hosts["compute2"].reason == (
         "no more hosts of role compute are admitted: role compute has 1 failed or lost host (compute1), and failure_rules.global stops it at 1; "
-        "fix and retry it, or give all rules again with failure_rules.global raised"
+        "fix it, or give all rules again with failure_rules.global raised"
     )
 
 

@@ -144,7 +144,7 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
         retried = control.retry(store, Command(fleet=FLEET), hosts)
         assert not retried.hosts
         assert retried.remarks == [
-            f"Not changed: web1. {NOT_AGAIN}. After the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job with -e only=HOST."
+            f"Not changed: web1. {NOT_AGAIN}. After the other hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job with -e only=HOSTS."
         ]
     assert "begin a new job with -e only=web1" in " ".join(explain("web1", found.plan, found.snapshot))
     # What a host refused in one job says nothing of the next.

@@ -251,7 +251,7 @@ def test_an_exhausted_budget_is_shown_once() -> None:
     blocker = rollout_blocker(Snapshot(current_version="v2"), Instructions(), exhausted)
     shown = status_text.status_lines(result({}, **rollout_blockers(Plan(blocker=blocker))))
     assert shown[1] == (
-        "No host is admitted: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops it at 1; fix and retry it, "
+        "No host is admitted: the fleet has 1 failed or lost host (c1), and failure_rules.fleet stops it at 1; fix it, "
         "or give all rules again with failure_rules.fleet raised"
     )
 

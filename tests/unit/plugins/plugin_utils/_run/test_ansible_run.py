@@ -110,23 +110,30 @@ def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
 
 
 @pytest.mark.parametrize(
-    ("playbook", "variable", "next_step"),
+    ("playbook", "variables", "next_step"),
     [
         # A role is no host, and the status has the names of those that failed.
-        ("retry", "role=web", "status"),
-        ("enroll", "host=web1", "enroll -e upgrade_nodes=web1"),
-        ("pause", "host=web1", "pause"),
+        ("retry", ["role=web"], "status"),
+        ("retry", ["role=web", "host=web1"], "retry -e host=web1"),
+        ("enroll", ["host=web1"], "enroll -e upgrade_nodes=web1"),
+        ("enroll", ["host=web1", "upgrade_nodes=web"], "enroll -e upgrade_nodes=web"),
+        # A role may be no group of the inventory, and then nobody would be enrolled.
+        ("enroll", ["role=web"], "enroll -e upgrade_nodes=NAME"),
+        # The same command without the variable would stop Puppet everywhere.
+        ("global_disable", ["host=web1"], "status"),
+        ("abort", ["role=web"], "status"),
     ],
 )
 def test_a_run_with_a_variable_that_it_would_ignore_ends_with_a_command_that_does_not(
-    monkeypatch: pytest.MonkeyPatch, playbook: str, variable: str, next_step: str
+    monkeypatch: pytest.MonkeyPatch, playbook: str, variables: list[str], next_step: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["ansible-playbook", f"convoy.upgrade.{playbook}", "-e", variable])
-    monkeypatch.setattr(context, "CLIARGS", {"extra_vars": [variable]})
+    options = [word for one in variables for word in ("-e", one)]
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", f"convoy.upgrade.{playbook}", *options])
+    monkeypatch.setattr(context, "CLIARGS", {"extra_vars": variables})
     lines: list[str] = []
     run = PlaybookRun(f"/collection/playbooks/{playbook}.yml", lines.append)
     with pytest.raises(SystemExit):
-        run.check_options(dict([variable.split("=")]))
+        run.check_options(dict(one.split("=") for one in variables))
     assert lines[-1] == f"Next: ansible-playbook convoy.upgrade.{next_step}"
 
 

@@ -70,7 +70,7 @@ def test_variables_of_services_and_of_ansible_are_accepted(name: str) -> None:
         (
             "enroll",
             "host",
-            "would enroll all hosts of the inventory. Nothing was done: name hosts, roles or groups with -e upgrade_nodes=NAME",
+            "would enroll all hosts that --limit leaves. Nothing was done: name hosts or groups of the inventory with -e upgrade_nodes=NAME",
         ),
         ("pause", "host", "leave host out"),
         ("abort", "role", "leave role out"),
