@@ -96,6 +96,15 @@ def test_a_configuration_that_nginx_does_not_take_is_refused(steps: Steps, node:
 
 
 @pytest.mark.thorough
+def test_a_pid_file_without_the_master_process_is_refused(steps: Steps, node: Node) -> None:
+    node.write("/run/other.pid", "1\n")
+    for file in ("/run/nginx/nginx.pid", "/run/other.pid"):
+        for step in ("validate", "verify"):
+            shown = one_line(run(steps, step, code=2, nginx_pid_file=file))
+            assert f"web1: nginx.service is active, but {file} does not have the ID of its master process" in shown
+
+
+@pytest.mark.thorough
 def test_one_that_was_stopped_is_started(steps: Steps, node: Node) -> None:
     node.run("systemctl", "stop", "nginx")
     shown = one_line(run(steps, "verify", code=2, nginx_verify_timeout=1))
