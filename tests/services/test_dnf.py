@@ -45,12 +45,16 @@ systemctl reload-or-restart --marked
 REPOSITORY = "/var/lib/lab-rpm"
 
 
-def publish(node: Node, version: str) -> None:
-    """Add a version to the repository of a node."""
+def publish(node: Node, version: str, *, is_known: bool = True) -> None:
+    """Add a version to the repository of a node.
+
+    :param is_known: whether dnf reads the metadata of the repository again when it runs next.
+    """
     node.write("/root/beacon.spec", SPEC.format(version=version))
     node.run("rpmbuild", "-bb", "--define", f"_rpmdir {REPOSITORY}", "/root/beacon.spec")
     node.run("createrepo_c", "--quiet", REPOSITORY)
-    node.run("dnf", "--quiet", "clean", "metadata")
+    if is_known:
+        node.run("dnf", "--quiet", "clean", "metadata")
 
 
 def withdraw(node: Node, version: str) -> None:
@@ -63,6 +67,12 @@ def withdraw(node: Node, version: str) -> None:
 def installed(node: Node) -> str:
     """Return the version of the package on a node."""
     return node.run("rpm", "--query", "--queryformat", "%{VERSION}", "beacon").stdout
+
+
+def offered(node: Node) -> str:
+    """Return the newest version that dnf knows of the repository."""
+    query = ("repoquery", "--latest-limit=1", "--queryformat", "%{version}", "beacon")
+    return node.run("dnf", "--quiet", *query).stdout.strip()
 
 
 def process(node: Node, unit: str = "beacon") -> str:
@@ -83,7 +93,7 @@ def cached(node: Node) -> list[str]:
 @pytest.fixture(scope="module")
 def steps(make_steps: MakeSteps) -> Steps:
     """A node on which version 1 runs."""
-    steps = make_steps({"web1": "web"}, packages=["dnf", "rpm", "createrepo-c"])
+    steps = make_steps({"web1": "web"}, packages=["dnf", "dnf-plugins-core", "rpm", "createrepo-c"])
     node = steps.lab.nodes["web1"]
     node.write("/etc/redhat-release", "Rocky Linux release 9.4 (Blue Onyx)\n")
     # A repository that dnf has to copy from, as it uses the packages behind file: where they are.
@@ -95,6 +105,8 @@ def steps(make_steps: MakeSteps) -> Steps:
         "/etc/yum.repos.d/lab.repo",
         "[lab]\nname=lab\nbaseurl=http://127.0.0.1:8080\ngpgcheck=0\nmetadata_expire=0\n",
     )
+    # Of the plugins that Debian has in one package, only the one for locks.
+    node.write("/etc/dnf/plugins/local.conf", "[main]\nenabled=0\n")
     node.write("/etc/systemd/system/other.service", "[Service]\nExecStart=/usr/bin/sleep infinity\n")
     node.run("mkdir", "-p", REPOSITORY)
     publish(node, "1")
@@ -148,7 +160,10 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-3-1.noarch.rpm /root")
     shown = one_line(run(steps, "prepare", code=2))
     assert "web1: beacon could not be downloaded for v2, so they were not replaced:" in shown
-    assert "Check the package sources and the space on the host. The step can run again." in shown
+    assert (
+        "Check the package sources and the space on the host, and dnf versionlock list. The step can run again."
+        in shown
+    )
     assert installed(node) == "2"
     assert is_active(node)
 
@@ -175,6 +190,49 @@ def test_package_scripts_restart_no_service_and_newer_versions_in_the_sources_ar
     run(steps)
     shown = one_line(steps.run("package_service", ["validate"], ["web1"], SETTINGS, "-v"))
     assert "package_service_outdated: [] " in shown, shown
+
+
+@pytest.mark.thorough
+def test_repositories_reads_metadata_again_that_dnf_regards_as_fresh(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    before = offered(node)
+    node.run("sed", "-i", "s/^metadata_expire=.*/metadata_expire=48h/", "/etc/yum.repos.d/lab.repo")
+    node.run("dnf", "--quiet", "makecache")
+    publish(node, "9.5", is_known=False)
+    assert offered(node) == before
+    steps.run("repositories", ["prepare"], ["web1"], {"repositories_files": []})
+    assert offered(node) == "9.5"
+    node.run("sed", "-i", "s/^metadata_expire=.*/metadata_expire=0/", "/etc/yum.repos.d/lab.repo")
+    withdraw(node, "9.5")
+
+
+@pytest.mark.thorough
+def test_a_package_that_dnf_may_not_upgrade_is_refused(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(node, "9.6")
+    run(steps)
+    assert installed(node) == "9.6"
+    publish(node, "9.7")
+    node.run("sh", "-c", "echo excludepkgs=beacon >>/etc/dnf/dnf.conf")
+    for step in ("prepare", "verify"):
+        shown = one_line(run(steps, step, code=2))
+        assert (
+            "web1: beacon is at 9.6-1, which dnf keeps, because an option excludepkgs excludes it, and the newest version in the "
+            in shown
+        )
+        assert "sources is 9.7-1. Remove it from the option on the host." in shown
+    node.run("sed", "-i", "/^excludepkgs/d", "/etc/dnf/dnf.conf")
+    # A lock on a version that no source has any more.
+    node.run("dnf", "--quiet", "versionlock", "add", "beacon")
+    withdraw(node, "9.6")
+    shown = one_line(run(steps, "prepare", code=2))
+    assert (
+        "Check the package sources and the space on the host, and dnf versionlock list. The step can run again."
+        in shown
+    )
+    node.run("dnf", "--quiet", "versionlock", "delete", "beacon")
+    run(steps)
+    assert installed(node) == "9.7"
 
 
 @pytest.mark.thorough

@@ -193,6 +193,16 @@ def test_what_is_not_there_is_refused_before_anything_is_touched(
 
 
 @pytest.mark.thorough
+def test_a_masked_unit_is_refused_before_anything_is_touched(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    node.run("systemctl", "mask", "cron")
+    shown = one_line(run(steps, "validate", code=2, package_service_units=["nginx.service", "cron.service"]))
+    assert "web1: the unit cron.service is masked, so it could not be started after the upgrade." in shown
+    node.run("systemctl", "unmask", "cron")
+    run(steps, "validate", package_service_units=["nginx.service", "cron.service"])
+
+
+@pytest.mark.thorough
 def test_a_service_that_does_not_run_is_reported_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
     shown = run(steps, "verify", code=2, package_service_verify_ports=[81], package_service_verify_timeout=1)
