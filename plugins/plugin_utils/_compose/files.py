@@ -282,7 +282,8 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
             body = "\n".join(f"# from {_source(service, piece.where)}\n{piece.text}" for piece in group.pieces)
             composed = f"tasks/{_tasks_file(group)}.yml"
             _refuse_taken(service, composed)
-            files[f"{folder}/{composed}"] = _text(head + body)
+            checks = _list_checks(specs) if _tasks_file(group) == file_of(NUMBERED[0]) else ""
+            files[f"{folder}/{composed}"] = _text(head + checks + body)
     collection = service.role.rpartition(".")[0]
     meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
     files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{yaml_of(meta)}")
@@ -290,9 +291,39 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
         # The variables are checked in the step validate, before any host is changed.
         first = file_of(NUMBERED[0])
         _refuse_taken(service, f"tasks/{first}.yml")
-        files.setdefault(f"{folder}/tasks/{first}.yml", _text(f"---\n{_HEAD}# Only the variables are checked.\n[]\n"))
+        only = f"---\n{_HEAD}# Only the variables are checked.\n{_list_checks(specs) or '[]'}\n"
+        files.setdefault(f"{folder}/tasks/{first}.yml", _text(only))
         files[f"{folder}/meta/argument_specs.yml"] = _text(f"---\n{_HEAD}{yaml_of({'argument_specs': {first: specs}})}")
     return files
+
+
+def _list_checks(specs: Any) -> str:
+    """Return a task that refuses a text or a number in a variable that is a list by its argument specs; empty if there is none.
+
+    Ansible's own check accepts both, as it can make a list of them, but gives the tasks what it was given. They would take a text letter by letter.
+    """
+    options = specs.get("options") if isinstance(specs, Mapping) else None
+    lists = [
+        name
+        for name, spec in (options.items() if isinstance(options, Mapping) else ())
+        if isinstance(spec, Mapping) and spec.get("type") == "list" and str(name).isidentifier()
+    ]
+    if not lists:
+        return ""
+    given = [f"['{name}'] * ({name} | default([]) is string or {name} | default([]) is number) | int" for name in lists]
+    task = {
+        "name": "Refuse a text in place of a list",
+        "ansible.builtin.assert": {
+            "that": "upgrade_texts | length == 0",
+            "fail_msg": (
+                "{{ inventory_hostname }}: {{ upgrade_texts | join(' and ') }} must be a list, and is one value. Write "
+                "{{ upgrade_texts | first }}=[...] in an INI inventory, and -e '{\"{{ upgrade_texts | first }}\": [...]}' on a command line."
+            ),
+            "quiet": True,
+        },
+        "vars": {"upgrade_texts": "{{ " + " + ".join(given) + " }}"},
+    }
+    return f"{yaml_of([task])}\n"
 
 
 def _is_left_out(inside: Path) -> bool:

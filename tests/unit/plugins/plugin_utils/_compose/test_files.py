@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder imp
     write,
     write_new,
 )
+from jinja2.nativetypes import NativeEnvironment
 from written_services import POST, TASKS, Roles
 
 SPECS = "meta/argument_specs.yml"
@@ -144,6 +146,22 @@ def test_argument_specs_that_can_not_be_read_are_refused(roles: Roles, text: str
     roles.add("web", {TASKS: "", SPECS: text})
     with pytest.raises(UpgradeError, match=r"web/meta/argument_specs\.yml: the file can't be read as argument specs: "):
         files(roles, "web")
+
+
+@pytest.mark.parametrize("tasks", ["- x: 1\n  tags: validate\n", "- x: 1\n  tags: stop\n"])
+def test_a_text_in_place_of_a_list_is_refused_before_any_host_changes(roles: Roles, tasks: str) -> None:
+    options = {"web_ports": {"type": "list"}, "web_units": {"type": "list"}, "web_name": {"type": "str"}}
+    specs = yaml.safe_dump({"argument_specs": {"upgrade_tasks": {"options": options}}})
+    roles.add("web", {TASKS: tasks, SPECS: specs})
+    check = yaml.safe_load(files(roles, "web")["node/services/web/tasks/step0_validate.yml"])[0]
+    assert check["ansible.builtin.assert"]["that"] == "upgrade_texts | length == 0"
+
+    def found(**variables: Any) -> Any:
+        return NativeEnvironment().from_string(check["vars"]["upgrade_texts"]).render(**variables)
+
+    assert found(web_ports=[443], web_name="web") == []
+    assert found(web_ports="443", web_units=[]) == ["web_ports"]
+    assert found(web_ports=443, web_units="a,b") == ["web_ports", "web_units"]
 
 
 def test_what_is_copied_and_what_is_not(roles: Roles) -> None:
