@@ -14,7 +14,8 @@ description:
     run. You can read, compare and keep these files.
   - A service is an Ansible role with C(tasks/upgrade_tasks.yml), C(tasks/post_upgrade_tasks.yml) or both.
   - Each task in C(upgrade_tasks.yml) has one step as a tag, by number (C(step0) to C(step5)) or by name (C(validate), C(prepare), C(stop),
-    C(upgrade), C(start), C(verify)). With the additional tag C(once), one host per version runs the task for all.
+    C(upgrade), C(start), C(verify)), or C(may_stop), C(drain) or C(undrain). With the additional tag C(once), one host per version runs the task
+    for all.
   - In C(meta/upgrade.yml) of a service, C(requires) lists services that must be upgraded before it, and C(once) lists steps that one host
     runs for all.
   - C(upgrade_path) there lists checkpoints, or maps them to files. A host whose upgrade passes a checkpoint runs
@@ -40,7 +41,7 @@ options:
       - Maps each role to a dictionary with its C(plane) and C(services). With C(pull), its hosts run the tasks themselves.
       - A service is the name of an Ansible role, or a dictionary with C(service) (the Ansible role), C(name) (the name of the service here)
         and C(vars) (variables for its tasks). One Ansible role can serve several services of a host.
-      - The dictionary may also have C(versions), C(allowed_from) and C(allow_downgrade). They override C(meta/upgrade.yml) of the service.
+      - The dictionary may also have C(plane), C(versions), C(allowed_from) and C(allow_downgrade). They override C(meta/upgrade.yml) of the service.
     type: dict
     required: true
   folder:

@@ -11,6 +11,8 @@ short_description: Open or close the gate of a host, a role or the whole fleet
 version_added: 0.1.0
 description:
   - Sets one gate. A node may run Puppet if its gate is open. The gate of the host applies, else that of its role, else the global one.
+  - A node with another version than C(current_version) upgrades at once when its gate opens, outside caps, order and windows. To run Puppet on
+    hosts that wait for their upgrade, set C(puppet_gate_puppet_pending) instead.
   - O(state=reset) removes all gates and closes the global one, in one transaction.
   - While the legacy layout of JioCloud's code exists, a gate is written in both layouts, in one transaction.
   - A running planner opens gates again. To keep a host out of a rollout, use M(convoy.upgrade.consul_upgrade_hold).
@@ -54,7 +56,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Let Puppet run on one host, even if the gate of its role is closed
+- name: Open the gate of one host, which upgrades it if its version is not the current one
   convoy.upgrade.consul_enable_puppet:
     scope: host
     name: compute7

@@ -11,9 +11,9 @@ short_description: Create Consul policies and tokens for controllers, commanders
 version_added: 0.1.0
 description:
   - Creates one policy with only the permissions that O(kind) needs, and one token with this policy.
-  - The token of a node can read C(current_version), C(upgrade/schema), gates, holds and jobs, and write the record of its own host and its
-    reports on jobs. It can't open a
-    gate, report for another host, end a hold or change the ledger. Planners publish the reports of such a host.
+  - The token of a node can read C(current_version), C(upgrade/schema), gates, holds, package sources and jobs, and write the record of its own
+    host, its reports on jobs, and the key that wakes it. It can't open a gate, report for another host, end a hold or change the ledger.
+    Planners publish the reports of such a host.
   - The module runs on the control node with a token that has C(acl = "write"). The secret of the new token is written only to O(token_file), on
     the host of the task.
 author: The convoy.upgrade authors (@convoy-upgrade)
