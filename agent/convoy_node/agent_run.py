@@ -283,5 +283,9 @@ def has_unit(unit: str = UNIT) -> bool:
 
 
 def as_variables(**texts: str) -> str:
-    """Return extra variables for Ansible. Their texts lose their braces, so that none of them is a template."""
-    return json.dumps({name: text.replace("{", "(").replace("}", ")") for name, text in texts.items()})
+    """Return extra variables for Ansible. Their texts lose their braces, and what names other delimiters, so that none of them is a template."""
+    return json.dumps({name: _without_templates(text) for name, text in texts.items()})
+
+
+def _without_templates(text: str) -> str:
+    return text.replace("{", "(").replace("}", ")").replace("#jinja2:", "# jinja2:")

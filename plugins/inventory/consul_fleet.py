@@ -162,6 +162,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import did_you_mean, listing
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import may_be_template
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import (
@@ -370,7 +371,7 @@ def _not_a_template(found: Any) -> Any:
         return {_not_a_template(key): _not_a_template(value) for key, value in found.items()}
     if isinstance(found, list):
         return [_not_a_template(value) for value in found]
-    return wrap_var(found) if isinstance(found, str) and ("{" in found or "}" in found) else found
+    return wrap_var(found) if isinstance(found, str) and may_be_template(found) else found
 
 
 def _plain(found: Any) -> Any:

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _MOST = 200
+# With this at its beginning, a text names delimiters of its own, which Ansible then uses instead of braces.
+_HEADER = "#jinja2:"
 
 
 def truncated_repr(value: object) -> str:
@@ -44,3 +48,17 @@ def truncate_middle(text: str, most: int = 500) -> str:
         return text
     end = most // 3
     return f"{text[: most - end - 5]} ... {text[-end:]}"
+
+
+def may_be_template(text: str) -> bool:
+    """Return whether Ansible may evaluate a text as a template."""
+    return "{" in text or "}" in text or text.startswith(_HEADER)
+
+
+def without_templates(value: Any) -> Any:
+    """Return a value of JSON in which no text is a template: texts lose their braces, at any depth, and what names other delimiters."""
+    if isinstance(value, str):
+        return value.replace("{", "(").replace("}", ")").replace(_HEADER, "# jinja2:")
+    if isinstance(value, dict):
+        return {without_templates(name): without_templates(below) for name, below in value.items()}
+    return [without_templates(below) for below in value] if isinstance(value, (list, tuple)) else value

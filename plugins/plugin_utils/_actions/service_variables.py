@@ -15,6 +15,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
+from ...module_utils._common.sanitize import may_be_template
 
 # Variables of the collection that the tasks of all services use.
 _COMMON = ("upgrade_gather_subset", "upgrade_may_stop_timeout", "upgrade_provider_versions", "upgrade_version_from")
@@ -185,7 +186,7 @@ def _plain(value: Any, text: type[str]) -> Any:
     if isinstance(value, str):
         # Ansible's texts have types of their own, which this removes.
         plain = value.encode().decode()
-        return text(plain) if "{{" in plain or "{%" in plain or "{#" in plain else plain
+        return text(plain) if may_be_template(plain) else plain
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils._common.processes import end_process_tree
-from ...module_utils._common.sanitize import sanitize, truncate_middle
+from ...module_utils._common.sanitize import may_be_template, sanitize, truncate_middle
 
 PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/internal/notification.yml"
 
@@ -91,7 +91,7 @@ def as_data(value: Any) -> str:
     """Return a value as YAML in which no text is a template, for any release of Ansible."""
     if isinstance(value, str):
         # Only if needed: newer releases read a quoted number with !unsafe as a number.
-        return f"{'!unsafe ' if '{' in value else ''}{json.dumps(value, ensure_ascii=False)}"
+        return f"{'!unsafe ' if may_be_template(value) else ''}{json.dumps(value, ensure_ascii=False)}"
     if isinstance(value, Mapping):
         inner = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {as_data(below)}" for name, below in value.items())
         return f"{{{inner}}}"

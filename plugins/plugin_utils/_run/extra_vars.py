@@ -14,7 +14,7 @@ from ansible.parsing.quoting import unquote
 from ansible.parsing.splitter import split_args
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.sanitize import sanitize
+from ...module_utils._common.sanitize import may_be_template, sanitize
 
 # Values in which neither the shell nor Ansible interprets a character, between single quotes within double quotes.
 _PLAIN = re.compile(r"[\w .,:;@%+=/()\[\]-]*", re.ASCII)
@@ -68,7 +68,7 @@ def as_yaml(values: Mapping[str, str]) -> str:
     A host's name comes from Consul, where others may have written a template. Pasting a command must not run it.
     """
     found = [
-        f"{json.dumps(name)}: {'!unsafe ' if re.search('{[{%#]', value) else ''}{json.dumps(value, ensure_ascii=False)}"
+        f"{json.dumps(name)}: {'!unsafe ' if may_be_template(value) else ''}{json.dumps(value, ensure_ascii=False)}"
         for name, value in values.items()
     ]
     return f"{{{', '.join(found)}}}"

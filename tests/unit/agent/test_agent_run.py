@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from convoy_node.agent_run import Release, environment
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import (
+    may_be_template,
+    without_templates,
+)
+from convoy_node.agent_run import Release, as_variables, environment
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
 
@@ -32,3 +37,11 @@ def test_ansible_reads_no_configuration_of_the_host() -> None:
 def test_hooks_and_tasks_have_a_home() -> None:
     assert environment(RELEASE, SETTINGS, {})["HOME"] == str(Path.home())
     assert environment(RELEASE, SETTINGS, {"HOME": "/srv/home"})["HOME"] == "/srv/home"
+
+
+def test_no_variable_is_a_template_and_the_rule_is_that_of_the_collection() -> None:
+    texts = ["{{ 1 + 1 }}", "{% if", "{# c", "#jinja2: variable_start_string:'[['\n[[ 1 + 1 ]]", "plain"]
+    for text in texts:
+        found = json.loads(as_variables(a=text))["a"]
+        assert found == without_templates(text)
+        assert not may_be_template(found)

@@ -17,11 +17,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from devkit.agent import ROOT
 from memory_consul import MemoryConsul
+from templates import trusted
 
 FILE = ROOT / "extensions/eda/plugins/event_source/rollout.py"
 
@@ -83,6 +86,30 @@ def test_what_happens_from_its_start_on_is_an_event(source: Any, consul: MemoryC
     assert (found["event"], found["by"], found["reason"]) == ("pause", "ann", "logins fail")
     assert found["text"] == "The rollout to 2 was paused by ann: logins fail."
     json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "{{ 1 + 1 }}",
+        "{% if true %}2{% endif %}",
+        "{# nothing #}",
+        "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n[[ 1 + 1 ]]",
+    ],
+)
+def test_no_text_of_a_host_is_a_template(error: str, source: Any, consul: MemoryConsul) -> None:
+    def fails() -> None:
+        record = {"version": "2", "state": "failed", "role": "{{ role }}", "error": error, "times": {"failed": 3}}
+        consul.keys["upgrade/hosts/compute1"] = json.dumps(record).encode()
+
+    (found,) = events_of(source, {"events": ["failure"], "fleet": {"compute1": "compute"}}, fails)
+    given = as_extra_variables(found)
+    assert Templar(None, variables=given).template(given) == found
+
+
+def as_extra_variables(value: Any) -> Any:
+    """Return an event as ansible-rulebook gives it to Ansible: as JSON in a file with extra variables."""
+    return DataLoader().load(trusted(json.dumps(value)))
 
 
 def test_only_the_events_that_are_asked_for(source: Any, consul: MemoryConsul) -> None:

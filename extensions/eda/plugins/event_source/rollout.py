@@ -10,6 +10,7 @@ short_description: The events of a rollout, such as failures and awaited approva
 description:
   - Each event has the fields that C(docs/watching.md) lists, such as C(event.event) and C(event.version).
   - It reads Consul and writes nothing. A token of the kind C(viewer) is enough. Each source gets all events from its start on.
+  - In texts, parentheses stand for braces, because Ansible evaluates them in an event.
   - It waits with blocking queries. If Consul is unreachable, it retries, and sends what it missed.
   - The Python library C(py-consul) must be installed where C(ansible-rulebook) runs.
 options:
@@ -56,6 +57,7 @@ with contextlib.suppress(IndexError):
     sys.path.append(str(Path(__file__).absolute().parents[7]))
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import without_templates
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import Watch
@@ -135,7 +137,8 @@ async def main(queue: asyncio.Queue[dict[str, Any]], args: dict[str, Any]) -> No
                 is_away = True
             for event in found:
                 if event["event"] in events:
-                    await queue.put(event)
+                    # The variable of Ansible that ansible-rulebook makes of it would be evaluated.
+                    await queue.put(without_templates(event))
             await asyncio.sleep(_LEAST_PAUSE)
             await _in_thread(lambda mark=mark: watch.wait(mark, _LONGEST_WAIT))
     finally:

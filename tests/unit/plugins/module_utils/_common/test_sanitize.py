@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import (
+    may_be_template,
+    sanitize,
+    without_templates,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +43,19 @@ def test_any_text_becomes_a_line_of_the_same_length(text: str) -> None:
     assert len(found) == len(text)
     assert sanitize(found) == found
     assert all(new in (old, " ", "?") for old, new in zip(text, found, strict=True))
+
+
+def test_no_text_stays_a_template_at_any_depth() -> None:
+    value = {"{{ a }}": ["{% b %}", ("{# c #}", 1)], "d": {"e": "#jinja2: variable_start_string:'[['"}, "f": None}
+    found = without_templates(value)
+    assert found == {
+        "(( a ))": ["(% b %)", ["(# c #)", 1]],
+        "d": {"e": "# jinja2: variable_start_string:'[['"},
+        "f": None,
+    }
+    assert not may_be_template(found["d"]["e"])
+
+
+@pytest.mark.parametrize(("text", "may"), [("a {{ b }}", True), ("}", True), ("#jinja2:x", True), ("# no", False)])
+def test_braces_and_a_header_make_a_template(text: str, may: bool) -> None:
+    assert may_be_template(text) is may
