@@ -16,7 +16,10 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._consul.errors import Unreachable
-from ...module_utils._host_states.state_names import UPGRADING
+from ...module_utils._fleet.ledger import ABORTED, COMPLETE
+from ...module_utils._host_states.admitted import gate_of, is_listed, was_admitted
+from ...module_utils._host_states.state_names import UPGRADED, UPGRADING
+from ...module_utils._planner.plan import HostView
 from ...module_utils._queries.follow import ProgressUpdate
 from . import alertmanager, icinga
 from .settings_file import load_settings, refuse_unknown
@@ -61,12 +64,7 @@ class Maintenance:
         if read is None:
             return
         target = read.progress.version
-        # A host that only may start other work than the rollout's has an alert for another reason.
-        requested = {
-            host: target
-            for host, view in read.hosts.items()
-            if view.state == UPGRADING and (view.started or not view.busy)
-        }
+        requested = {host: target for host, view in read.hosts.items() if _may_be_silenced(read, host, view)}
         with self._changed:
             self._is_cut_off = False
             if requested != self._requested or not self._reads:
@@ -139,6 +137,24 @@ class Maintenance:
                         first = first or error
         if first is not None:
             raise first
+
+
+def _may_be_silenced(read: ProgressUpdate, host: str, view: HostView) -> bool:
+    """Return whether a host is being upgraded, and more than its own record says so: whoever can write that must not silence its monitoring."""
+    if view.state != UPGRADING:
+        return False
+    snapshot = read.view.snapshot
+    ledger = snapshot.ledger
+    if read.view.plan.hosts[host].state == UPGRADED:
+        # The ledger names these roles until all hosts have run their post-upgrade tasks.
+        return ledger is not None and view.role in ledger.post_upgrade
+    if ledger is not None and ledger.state in (COMPLETE, ABORTED):
+        # After a rollout, the global gate is open, and every host may say that it has started.
+        return was_admitted(snapshot, host, view.role)
+    if view.busy:
+        # A host that only may start other work than the rollout's has an alert for another reason.
+        return view.started
+    return bool(gate_of(snapshot, host, view.role).is_open) or is_listed(snapshot, host)
 
 
 def read_maintenance(loader: Any, file: str) -> list[Monitoring]:

@@ -20,7 +20,8 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import POST_STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import maintenance as tested
@@ -381,3 +382,38 @@ def test_a_host_that_only_may_start_other_work_is_not_silenced() -> None:
     wait_until(lambda: place.found)
     kept.close()
     assert [*place.found] == ["compute1"]
+
+
+def silenced_by(site: Fleet, **ledger: Any) -> set[str]:
+    """Return the hosts that are silenced in a rollout."""
+    place = _Place()
+    kept = Maintenance(place)
+    site.ledger = replace(site.ledger or Ledger(3, NEW, OLD, instructions=UNLIMITED), **ledger)
+    kept.update(progress_update(FleetView(site.snapshot(), site.plan(UNLIMITED))))
+    wait_until(lambda: "silences" in place.calls)
+    kept.close()
+    return {*place.found}
+
+
+def test_a_host_that_no_planner_admitted_is_not_silenced() -> None:
+    site = fleet(compute=4).opened("compute1").started("compute1", "compute2")
+    assert silenced_by(site) == {"compute1"}
+    site.admitted("compute3").started("compute3")
+    assert silenced_by(site) == {"compute1", "compute3"}
+
+
+@pytest.mark.parametrize("state", [COMPLETE, ABORTED])
+def test_after_a_rollout_only_hosts_that_were_admitted_in_it_are_silenced(state: str) -> None:
+    site = fleet(compute=3).gated("True", "global").started("compute2").upgraded("compute1")
+    assert silenced_by(site, state=state) == set()
+    site.opened("compute3")
+    site.gated_at = 9_000
+    assert silenced_by(site, state=state) == {"compute3"}
+
+
+def test_post_upgrade_tasks_silence_only_hosts_of_roles_that_have_some() -> None:
+    site = fleet(compute=1, web=1).upgraded("compute1", "web1")
+    for host in ("compute1", "web1"):
+        site.records[host] = HostRecord(NEW, UPGRADED, reported=NEW, post=POST_STARTED)
+    assert silenced_by(site, state=COMPLETE, post_upgrade=("compute",)) == {"compute1"}
+    assert silenced_by(site, state=COMPLETE, post_upgrade=()) == set()
