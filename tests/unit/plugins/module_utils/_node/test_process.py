@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,35 @@ def test_output_is_kept_although_a_daemon_has_it_open(tmp_path: Path, monkeypatc
     script = f"echo begun; (setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' &); sleep 60"
     assert run_process(["sh", "-c", script], 2).output == "begun\n"
     os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_a_program_is_over_when_it_ends_though_a_service_that_it_started_has_its_output_open(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/pid\necho begun\nexit 4\n")
+    hook.chmod(0o755)
+    began = time.monotonic()
+    ended = run_process([str(hook)], 20)
+    assert (ended.code, ended.output) == (4, "begun\n")
+    assert time.monotonic() - began < 10
+    pid = int((tmp_path / "pid").read_text())
+    assert not gone(pid, 0)
+    os.kill(pid, 9)
+
+
+def test_head_and_tail_of_an_endless_output_are_kept() -> None:
+    tracemalloc.start()
+    try:
+        ended = run_process(["sh", "-c", "echo begun; yes & sleep 2; kill $!; wait; echo ended"], 20)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert ended.code == 0
+    assert ended.output.startswith("begun\ny\n") and ended.output.endswith("y\nended\n")
+    assert "bytes are left out]" in ended.output
+    assert len(ended.output) < 3 * 1024 * 1024
+
+
+def test_a_program_that_closes_its_output_still_has_its_time() -> None:
+    ended = run_process(["sh", "-c", "echo begun; exec >&- 2>&-; sleep 1; exit 5"], 20)
+    assert (ended.code, ended.output) == (5, "begun\n")
+    assert ended.seconds >= 1
