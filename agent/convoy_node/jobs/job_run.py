@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional
 from ..machine import puppet
 from ..machine.errors import ConsulError, LockError, sanitize
 from ..machine.lock_file import open_lock_file, wait_for_lock
+from ..machine.machine_id import is_this_machine, machine_id
 from ..machine.processes import start_ticks
 from ..node.consul import Consul, ConsulKey
 from ..node.gate import NodeKeys, admitted_job, read_keys
@@ -46,7 +47,6 @@ from .spool import DONE, ENDED, FAILED, LOST, STARTED, STARTING, JobEntry, Spool
 # How often a write is tried that another one got in the way of, and a report that Consul did not take.
 _TRIES = 5
 _REPORT_SECONDS = 60.0
-_MACHINE = "/etc/machine-id"
 
 
 class Busy(Exception):
@@ -87,7 +87,7 @@ class JobRun:
         self._spool = spool or Spool()
         self._lock_file = lock_file
         self._say = say
-        self._facts = {"role": settings.role, "machine": _machine(), "release": release}
+        self._facts = {"role": settings.role, "machine": machine_id(), "release": release}
 
     def run(self) -> int:
         """Report what earlier runs could not, and run the job that the node is admitted to; return an exit code.
@@ -269,10 +269,10 @@ class JobRun:
         if before is not None and before.run == run:
             # Its end was not reported in time.
             return None if before.state == STARTING else before
-        machine = record.get("machine")
-        if machine and self._facts["machine"] and machine != self._facts["machine"]:
+        machine = str(record.get("machine") or "")
+        if not is_this_machine(machine):
             raise OtherMachine(
-                f"The machine {sanitize(str(machine), 100)} has begun the job under the name of this one. If it is gone, run "
+                f"The machine {sanitize(machine, 100)} has begun the job under the name of this one. If it is gone, run "
                 f"ansible-playbook convoy.upgrade.forget -e host={self._settings.host} -e force=true. If not, rename one of the two."
             )
         if before is not None and before.state in ENDED:
@@ -454,9 +454,3 @@ def _delete(key: str, index: int) -> dict[str, object]:
 
 def _cas(key: str, value: bytes, before: Optional[ConsulKey]) -> dict[str, object]:
     return {"Verb": "cas", "Key": key, "Value": value, "Index": before.index if before else 0}
-
-
-def _machine() -> str:
-    with contextlib.suppress(OSError):
-        return Path(_MACHINE).read_text(encoding="ascii", errors="replace").strip()[:64]
-    return ""
