@@ -99,6 +99,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "upgrade_consul_scheme": ("http", "https"),
 }
 _PATHS = ("puppet_gate_commands_dir", "puppet_gate_allowed_signers", "puppet_gate_services")
+# A setting whose value no output may have.
+_SECRET = "upgrade_consul_token"
 _EXAMPLES = {
     _TEXT: 'text in quotes, such as "apply"',
     _FLAG: "true or false",
@@ -114,6 +116,7 @@ _MOST_TIMEOUT = 60.0
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
 _LAST_PORT = 65535
 _MOST_PASS_LIMIT = 60
+_OF_AGENT = {"host", "port", "scheme"}
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
 # What Puppet accepts as the name of an environment, in which {version} stands for a version.
 _ENVIRONMENT = re.compile(r"\w*", re.ASCII)
@@ -295,6 +298,9 @@ def _check(path: str, name: str, value: Any) -> None:
         hint = f"; did you mean {close[0]}?" if close else "."
         raise BadSettings(f"{path}: {sanitize(name, 100)} is not a setting{hint} Correct or remove it.")
     if not _fits(name, kind, value):
+        if name == _SECRET:
+            # Not even a part of it is shown.
+            raise BadSettings(f"{path}: {name} is no text, and not shown here; give {_EXAMPLES[kind]}.")
         raise BadSettings(f"{path}: {name} is {sanitize(json.dumps(value), 100)}; give {_EXAMPLES[kind]}.")
     if name == "puppet_gate_environment":
         _check_environment(path, value)
@@ -348,10 +354,10 @@ def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[
 
     :raises BadToken: if the file can't be read, or has no token.
     """
-    given = str(data.get("upgrade_consul_token") or "").strip()
+    given = str(data.get(_SECRET) or "").strip()
     if given:
         if not (given.isascii() and given.isprintable()):
-            raise BadSettings(f"{path}: upgrade_consul_token has characters that tokens don't have. Correct it.")
+            raise BadSettings(f"{path}: {_SECRET} has characters that tokens don't have. Correct it.")
         return given, None
     file = data.get("puppet_gate_token_file")
     if not file:
@@ -405,10 +411,12 @@ def _consul_agent(path: str, given: Mapping[str, Any], connection: Connection) -
         not (isinstance(host, str) and host)
         or not (port.isdecimal() and 0 < int(port[:6]) <= _LAST_PORT)
         or scheme not in _CHOICES["upgrade_consul_scheme"]
-        or given.keys() - {"host", "port", "scheme"}
+        or given.keys() - _OF_AGENT
     ):
+        # What does not belong there may be a token.
+        shown = {name: value if name in _OF_AGENT or isinstance(value, int) else "..." for name, value in given.items()}
         raise BadSettings(
-            f"{path}: puppet_gate_agent is {sanitize(json.dumps(given), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "
+            f"{path}: puppet_gate_agent is {sanitize(json.dumps(shown), 100)}; give host, port and scheme (http or https) of the node's Consul agent, "
             'such as {"port": 8501, "scheme": "https"}.'
         )
     return replace(connection, host=host.strip("[]"), port=int(port), scheme=scheme)

@@ -144,6 +144,26 @@ def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None
     assert "5ec2e7" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"upgrade_consul_token": ["5ec2e7"]},
+        {"upgrade_consul_token": {"5ec2e7": 1}},
+        {"upgrade_consul_token": {"secret": "5ec2e7"}},
+        {"upgrade_consul_token": 5277},
+        {"puppet_gate_agent": {"port": 8501, "token": "5ec2e7"}},
+        {"puppet_gate_token": "5ec2e7"},
+    ],
+)
+def test_a_token_in_a_wrong_form_or_place_is_never_shown(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as caught:
+        read_settings(write(tmp_path, {**GOOD, **settings}))
+    shown = f"{caught.value} {caught.value!r}"
+    assert "5ec2e7" not in shown
+    assert "5277" not in shown
+    assert next(iter(settings)) in shown
+
+
 @pytest.mark.parametrize(("given", "used"), [(2.5, 2.5), (60, 60.0), (600, 60.0)])
 def test_a_request_of_the_agent_ends_before_systemd_ends_the_agent(given: float, used: float, tmp_path: Path) -> None:
     settings = read_settings(write(tmp_path, {**GOOD, "upgrade_consul_timeout": given}))
