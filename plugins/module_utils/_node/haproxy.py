@@ -191,7 +191,7 @@ def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
     """
     lines = state.splitlines()[1:]
     names = lines[0].removeprefix("# ").split() if lines else []
-    words = [dict(zip(names, line.split(), strict=False)) for line in lines[1:]]
+    words = [dict(zip(names, line.split())) for line in lines[1:]]  # noqa: B905  Python 3.9 of the host has no strict
     admin = {row["srv_name"]: int(row["srv_admin_state"]) for row in words if row.get("be_name") == backend}
     rows = csv.DictReader(io.StringIO(stat.removeprefix("# ")))
     return [
