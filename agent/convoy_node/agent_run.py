@@ -25,6 +25,8 @@ PLAYBOOK = "convoy.upgrade.node"
 UNIT = "convoy-node-run.service"
 JOB_UNIT = "convoy-node-job.service"
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A file in the folder of a release. Only root can open it, or other users could keep all releases, or have one removed that is in use.
+RUN_LOCK = ".run.lock"
 _LOCK_FILE = "/run/convoy/node.lock"
 # A file beside the lock. This agent writes begun, and ended if nothing else did. The role in tasks/run.yml writes locked if another run has the
 # lock, and ended after its steps.
@@ -244,10 +246,13 @@ def start(release: Release, settings: NodeSettings, path: str, more: Sequence[st
     _note(settings, _BEGUN)
     with contextlib.ExitStack() as opened:
         kept = []
-        with contextlib.suppress(OSError):
-            file = opened.enter_context((release.folder / "release.json").open("rb"))
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            kept.append(file.fileno())
+        # Agents of before RUN_LOCK look at the other file, which any user could lock too. A checkout has neither.
+        for name, create in ((RUN_LOCK, os.O_CREAT), ("release.json", 0)) if release.home is not None else ():
+            with contextlib.suppress(OSError):
+                file = os.open(release.folder / name, os.O_RDONLY | create | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                opened.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                kept.append(file)
         words = command(release, settings, path, more)
         return subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, cwd="/", pass_fds=kept)
 

@@ -110,13 +110,18 @@ def activate(home: Path, folder: Path) -> None:
 
 
 def is_in_use(folder: Path) -> bool:
-    """Return whether an agent run is made with a release. Each keeps a lock on its ``release.json``."""
+    """Return whether an agent run is made with a release. Each keeps a lock on a file in it that only root can open.
+
+    Only a release from before that file is asked for the lock on its ``release.json``, which any user can hold.
+    """
+    names = (agent_run.RUN_LOCK, "release.json")
     try:
-        with (folder / "release.json").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = next(folder / name for name in names if (folder / name).exists())
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, StopIteration):
         return False
     return False
 
@@ -344,7 +349,8 @@ def install(source: Path, home: Path = HOME, stage: bool = False) -> tuple[Path,
             new = home / "releases" / f".{name}.new"
             shutil.rmtree(new, ignore_errors=True)
             try:
-                shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(REFUSED))
+                shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(REFUSED, agent_run.RUN_LOCK))
+                os.close(os.open(new / agent_run.RUN_LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(new, ignore_errors=True)
                 raise InstallError(

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import io
 import json
+import stat
 import subprocess
 import time
 from collections.abc import Sequence
@@ -100,15 +101,54 @@ def test_the_release_before_stays_and_older_ones_go(home: Path, tmp_path: Path) 
     assert (current(home), names(home)) == ("r2", ["r2", "r3"])
 
 
-def test_a_release_that_a_run_is_made_with_stays(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [agent_run.RUN_LOCK, "release.json"])
+def test_a_release_that_a_run_is_made_with_stays(file: str, home: Path, tmp_path: Path) -> None:
     releases.install(source(tmp_path, "r1"), home)
-    with (home / "releases/r1/release.json").open("rb") as used:
+    if file == "release.json":
+        # An older agent has installed it.
+        (home / "releases/r1" / agent_run.RUN_LOCK).unlink()
+    with (home / "releases/r1" / file).open("rb") as used:
         fcntl.flock(used, fcntl.LOCK_SH)
         for name in ("r2", "r3"):
             releases.install(source(tmp_path, name), home)
         assert names(home) == ["r1", "r2", "r3"]
     releases.install(source(tmp_path, "r4"), home)
     assert names(home) == ["r3", "r4"]
+
+
+def test_another_user_can_neither_keep_a_release_nor_take_the_protection_of_a_run_away(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _is_active = releases.install(source(tmp_path, "r1"), home)
+    file = folder / agent_run.RUN_LOCK
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    monkeypatch.setattr(agent_run, "command", lambda *_given: ["sleep", "30"])
+    settings = NodeSettings("web1", "web", Connection(), {"puppet_gate_lock_file": str(tmp_path / "run/node.lock")})
+    for is_old in (False, True):
+        if is_old:
+            # An older agent has installed it: the first run creates the file.
+            file.unlink()
+        # What any user can open.
+        with (folder / "release.json").open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            run = agent_run.start(Release.at(folder), settings, "node.json")
+            try:
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600
+                fcntl.flock(other, fcntl.LOCK_UN)
+                assert releases.is_in_use(folder)
+            finally:
+                run.kill()
+                run.wait()
+            fcntl.flock(other, fcntl.LOCK_EX)
+            assert not releases.is_in_use(folder)
+
+
+def test_a_run_of_a_checkout_leaves_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_run, "command", lambda *_given: ["true"])
+    settings = NodeSettings("web1", "web", Connection(), {"puppet_gate_lock_file": str(tmp_path / "run/node.lock")})
+    (tmp_path / "checkout").mkdir()
+    assert agent_run.start(Release.at(tmp_path / "checkout"), settings, "node.json").wait() == 0
+    assert not [*(tmp_path / "checkout").iterdir()]
 
 
 def test_what_an_interrupted_installation_left_is_replaced(home: Path, tmp_path: Path) -> None:
@@ -285,7 +325,7 @@ def test_a_release_that_is_tried_while_another_one_is_installed_does_not_become_
         return run_limited(words, seconds)
 
     monkeypatch.setattr(releases, "run_limited", run)
-    with (home / "releases/r2/release.json").open("rb") as used:
+    with (home / "releases/r2" / agent_run.RUN_LOCK).open("rb") as used:
         # As its agent run does.
         fcntl.flock(used, fcntl.LOCK_SH)
         assert tried(home, node) == (TrialResult.REPLACED, "it has reported")
