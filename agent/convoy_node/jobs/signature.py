@@ -17,7 +17,7 @@ from pathlib import Path
 from ..machine.errors import sanitize
 from .job import NodeJob
 from .refusals import Refused
-from .trusted_files import read_trusted, refuse_untrusted_folder
+from .trusted_files import read_trusted, refuse_untrusted_folder, refuse_untrusted_program
 
 FILE = "/etc/convoy/allowed_signers"
 # A signature for another purpose, such as one of a commit or a file, is none for a job.
@@ -27,7 +27,8 @@ _MOST_BYTES = 1_000_000
 _MOST_SIGNATURE = 20_000
 # The key itself in a line of allowed_signers.
 _KEY = re.compile(r"\bAAAA[A-Za-z0-9+/]+=*")
-_FOLDERS = "/usr/local/bin:/usr/bin:/bin"
+# On Debian, the group staff may write to /usr/local/bin.
+_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
 
 
 def verify_signature(job: NodeJob, prefix: str, allowed_signers: str = FILE) -> str:
@@ -94,8 +95,7 @@ def check_signers(allowed_signers: str = FILE) -> None:
         raise Refused(
             f"{allowed_signers} has no key, so this node runs no signed job. Add a line to it: a name, and a public key."
         )
-    if shutil.which("ssh-keygen", path=_FOLDERS) is None:
-        raise Refused(_no_keygen(f"it is not in {_FOLDERS}"))
+    _program()
 
 
 @contextmanager
@@ -123,11 +123,27 @@ def _copies(signature: bytes, keys: bytes) -> Iterator[tuple[Path, Path]]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _program() -> str:
+    """Return the path of ssh-keygen. What it says of a signature is believed, so only root may be able to change it.
+
+    :raises Refused: if it is missing, or another user could change or replace it.
+    """
+    found = shutil.which("ssh-keygen", path=_FOLDERS)
+    if found is None:
+        raise Refused(_no_keygen(f"it is not in {_FOLDERS}"))
+    program = Path(os.path.realpath(found))
+    refuse_untrusted_folder(Path(found).parent)
+    refuse_untrusted_folder(program.parent)
+    refuse_untrusted_program(program)
+    return str(program)
+
+
 def _keygen(words: Sequence[str], text: bytes) -> subprocess.CompletedProcess[bytes]:
+    program = _program()
     environ = {"PATH": _FOLDERS, "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
     try:
         return subprocess.run(
-            ["ssh-keygen", "-Y", *words],
+            [program, "-Y", *words],
             input=text,
             capture_output=True,
             env=environ,

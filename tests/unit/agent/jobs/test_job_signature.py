@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs import job as collection
+from convoy_node.jobs import signature
 from convoy_node.jobs.job import MOST_SECONDS, NodeJob, check_time, parse_job
 from convoy_node.jobs.refusals import Refused
 from convoy_node.jobs.signature import NAMESPACE, check_signers, verify_signature
@@ -210,3 +211,30 @@ def test_a_key_on_two_lines_is_allowed_by_the_line_for_jobs(is_first: bool, keys
     assert found == "ann-jobs"
     (keys / "allowed_signers").write_text(lines[0])
     assert "does not fit the job" in refusal(signed(JOB, keys / "ann"), keys)
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o2775, 0o777])
+def test_an_ssh_keygen_that_another_user_could_replace_verifies_nothing(
+    mode: int, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signers = str(keys / "allowed_signers")
+    folder = keys / "bin"
+    folder.mkdir()
+    # It says of any signature that it is ann's.
+    (folder / "ssh-keygen").write_text("#!/bin/sh\necho ann@example.com\n")
+    (folder / "ssh-keygen").chmod(0o755)
+    job = signed(JOB, keys / "bob")
+    assert refusal(job, keys).startswith("The job is signed with a key that is not in")
+    monkeypatch.setattr("convoy_node.jobs.signature._FOLDERS", str(folder))
+    folder.chmod(mode)
+    for act in (lambda: verify_signature(job, "", signers), lambda: check_signers(signers)):
+        with pytest.raises(Refused, match=rf"{folder} can't be trusted: .*can be written by other users"):
+            act()
+    folder.chmod(0o755)
+    (folder / "ssh-keygen").chmod(mode)
+    with pytest.raises(Refused, match="can be written by other users"):
+        check_signers(signers)
+
+
+def test_ssh_keygen_is_looked_for_first_where_only_root_can_write() -> None:
+    assert signature._FOLDERS.split(":")[-1] == "/usr/local/bin"
