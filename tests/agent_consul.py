@@ -22,6 +22,7 @@ class AgentConsul:
         # Called before each write; it may change keys, or raise an error.
         self.before_write: Callable[[], None] = lambda: None
         self.is_lossy = self.is_away = False
+        self.time = 0.0
 
     def put(self, key: str, value: str | bytes, flags: int = 0) -> None:
         self.index += 1

@@ -20,6 +20,8 @@ from .refusals import Refused
 MOST_SECONDS = 31 * 86400
 # How far the clock of a node may be behind that of the control node that began the job (seconds).
 CLOCK_SKEW = 3600
+# How far a node's clock may be behind a time that has passed (seconds).
+_CLOCK_BEHIND = 60
 _MOST_BYTES = 65536
 
 
@@ -95,6 +97,22 @@ def parse_job(key: str, identifier: str, value: bytes) -> NodeJob:
         names[name] = tuple(found)
     by_ansible = data.get("by_ansible", False) is not False
     return NodeJob(identifier, command, expires, arguments, names["roles"], names["hosts"], signature, by_ansible)
+
+
+def check_clock(now: float, known: float, source: str, otherwise: str) -> None:
+    """Refuse jobs if the clock of the node is behind: one that has expired could begin.
+
+    :param now: the time of the node (unix seconds).
+    :param known: a time that has come already.
+    :param source: where that is from.
+    :param otherwise: what to do if the clock of the node is right.
+    :raises Refused: if it has not come by the clock of the node.
+    """
+    if known - now > _CLOCK_BEHIND:
+        raise Refused(
+            f"The clock of this node is behind by {int(known - now)} s, by {source}, so a job that has expired could begin. Correct the clock; if it is "
+            f"right, {otherwise}. Then retry the host."
+        )
 
 
 def check_time(job: NodeJob, now: float) -> None:

@@ -26,7 +26,7 @@ from ..node.gate import NodeKeys, admitted_job, read_keys
 from ..node.settings import NodeSettings
 from .command_schema import check_arguments
 from .execution import NotStarted, execute
-from .job import CLOCK_SKEW, MOST_SECONDS, NodeJob, check_time, parse_job
+from .job import CLOCK_SKEW, MOST_SECONDS, NodeJob, check_clock, check_time, parse_job
 from .job_need import is_by_ansible, never_ran
 from .node_commands import NodeCommand, find_command
 from .refusals import Refused
@@ -228,7 +228,10 @@ class JobRun:
             raise Refused(
                 f"The job is not for {settings.host} with role {settings.role}. Begin a job for it, or correct puppet_gate_role of this node."
             )
-        check_time(job, time.time())
+        now = time.time()
+        check_clock(now, self._consul.time, f"the clock of Consul at {settings.connection.url}", "correct that one")
+        check_clock(now, *self._spool.newest_time(), "it was ahead before, so wait for that time")
+        check_time(job, now)
         if settings.require_signed_jobs or (job.signature and os.path.lexists(settings.allowed_signers)):
             signer = verify_signature(job, settings.prefix, settings.allowed_signers)
             self._say(f"{settings.host}: job {job.id} is signed by {signer}")

@@ -191,6 +191,14 @@ class Spool:
                         if entry is not None:
                             yield entry
 
+    def newest_time(self) -> tuple[float, str]:
+        """Return the newest time at which this node has begun, ended or forgotten a job (unix seconds), and the file that has it."""
+        times = [(float(max(one.at, one.ended)), str(self._path(one.id))) for one in self.entries()]
+        with contextlib.suppress(Refused):
+            # A job is forgotten once it has expired.
+            times.append((float(self._forgotten()), str(self.folder / _FORGOTTEN)))
+        return max(times, default=(0.0, ""))
+
     def to_report(self) -> list[JobEntry]:
         """Return the entries that Consul has to learn of: those that ended, and those whose process is gone."""
         return [one for one in self.entries() if one.state != STARTING and not one.is_reported and not one.is_running]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import select
@@ -13,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, Callable, Optional
 from urllib.parse import quote
 
@@ -55,6 +57,8 @@ class Consul:
     def __init__(self, connection: Connection) -> None:
         """Prepare; nothing is sent yet."""
         self._to = connection
+        # The newest time that an answer had (unix seconds), by the clock of the machine that answered; 0 for none.
+        self.time = 0.0
 
     def read(self, keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:
         """Return those of the keys that exist, from one atomic and consistent read: one request.
@@ -179,6 +183,8 @@ class Consul:
         """
         response = connection.getresponse()
         body = self._body(response)
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            self.time = max(self.time, parsedate_to_datetime(response.headers.get("Date") or "").timestamp())
         index = response.headers.get("X-Consul-Index") or "0"
         # A 404 without an index is that of another server, such as a proxy.
         if response.status == 200 or (response.status == 404 and missing_is_well and index != "0"):

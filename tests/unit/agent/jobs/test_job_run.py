@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from convoy_node.jobs import job_run
 from convoy_node.jobs.job_need import needs_run
+from convoy_node.jobs.spool import DONE, JobEntry
 from convoy_node.machine.errors import Denied
 from convoy_node.node.consul import ConsulKey
 from convoy_node.node.gate import admitted_job
@@ -431,3 +432,42 @@ def test_a_lock_that_others_could_hold_refuses_every_job(
     message = {"folder": "run can be written by other users", "link": f"is a symbolic link. Run rm {node.lock_file}"}
     assert node.record["error"].startswith("refused: ") and message[fault] in node.record["error"]
     assert (other.read_text(), (trusted / "ran").exists()) == ("its content", False)
+
+
+def test_nothing_runs_while_the_clock_is_behind_that_of_consul(node: Node, install: Install, trusted: Path) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    # By the clock of Consul, the job has expired.
+    node.consul.time = time.time() + 700
+    assert node.run() == 1
+    assert node.record["error"].startswith("refused: The clock of this node is behind by ")
+    assert (
+        "by the clock of Consul at http://127.0.0.1:1, so a job that has expired could begin. Correct the clock;"
+        in node.record["error"]
+    )
+    assert not (trusted / "ran").exists()
+    # An answer takes a moment.
+    node.consul.time = time.time() + 30
+    node.retry()
+    assert node.run() == 0
+    assert (trusted / "ran").exists()
+
+
+@pytest.mark.parametrize("kept", ["at", "ended", "forgotten"])
+def test_nothing_runs_while_the_clock_is_behind_what_this_node_has_done(
+    kept: str, node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.spool.prepare()
+    later = int(time.time()) + 300
+    if kept == "forgotten":
+        file = trusted / "spool/forgotten"
+        file.write_text(str(later))
+    else:
+        file = trusted / "spool/j0.json"
+        times = {"at": later, "ended": later - 200} if kept == "at" else {"at": later - 200, "ended": later}
+        node.spool.add(JobEntry("j0", "a", later + 600, DONE, "r0", is_reported=True, **times))
+    assert node.run() == 1
+    assert f"by {file}, so a job that has expired could begin. Correct the clock;" in node.record["error"]
+    assert not (trusted / "ran").exists()

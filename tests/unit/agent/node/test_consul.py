@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -28,6 +29,7 @@ class Server:
     def __init__(self) -> None:
         self.status, self.body = 200, b""
         self.headers = INDEX
+        self.date: str | None = None
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +44,9 @@ class Server:
                 self.wfile.write(server.body)
 
             do_PUT = do_GET
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(timestamp) if server.date is None else server.date  # type: ignore[arg-type,unused-ignore]
 
             def log_message(self, *_arguments: Any) -> None:
                 pass
@@ -213,3 +218,27 @@ def test_a_query_whose_answer_has_no_index_is_an_error_and_not_a_change(index: s
 def test_a_host_name_that_can_t_be_one_is_a_consul_that_can_t_be_reached() -> None:
     with pytest.raises(ConsulError, match=r"can't be reached: .*systemctl status consul"):
         Consul(Connection(host="a..b")).read(["a"])
+
+
+@pytest.mark.parametrize(
+    ("date", "found"),
+    [
+        ("Wed, 18 May 2033 03:33:20 GMT", 2_000_000_000),
+        ("", None),
+        ("yesterday", None),
+        ("Wed, 99 May 2033 03:33:20 GMT", None),
+    ],
+)
+def test_the_time_of_the_newest_answer_is_known(date: str, found: float | None, server: Server) -> None:
+    consul = server.gives([PAIR])
+    assert consul.time == 0
+    consul.get("a")
+    own = consul.time
+    assert abs(own - time.time()) < 60
+    server.date = date
+    consul.get("a")
+    assert consul.time == (found or own)
+    # An earlier time does not take its place.
+    server.date = "Thu, 01 Jan 1970 00:00:01 GMT"
+    consul.get("a")
+    assert consul.time == (found or own)
