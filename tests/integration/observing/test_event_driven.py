@@ -34,6 +34,10 @@ PLAYBOOK = """\
   gather_facts: false
   tasks:
     - ansible.builtin.copy:
+        content: "{{{{ ansible_eda.event.failures | map(attribute='error') | join(',') }}}}"
+        dest: {folder}/errors
+        mode: "0644"
+    - ansible.builtin.copy:
         content: "{{{{ ansible_eda.event.failures | map(attribute='host') | join(',') }}}}"
         dest: {folder}/collected
         mode: "0644"
@@ -87,10 +91,12 @@ def test_a_failure_starts_the_playbook_of_its_rule(program: str, agent: Agent, c
         wait_for(lambda: "Waiting for events" in printed(), printed)
         make_pass(store, PassRequest("v2", {"rolling_rules": {"global": 1}}, fleet=fleet))
         write_report(store, HostReport("web1", "v2", "started", role="web"))
-        write_report(store, HostReport("web1", "v2", "failed", error="no disk"))
+        write_report(store, HostReport("web1", "v2", "failed", error="no disk {{ 1 + 1 }} {% raw %} {# 5 #}"))
         collected = tmp_path / "collected"
         wait_for(collected.exists, printed)
         assert collected.read_text() == "web1"
+        # No host's text is evaluated.
+        assert "no disk (( 1 + 1 )) (% raw %) (# 5 #)" in (tmp_path / "errors").read_text()
 
 
 def documented_rulebook(port: int) -> str:
