@@ -235,7 +235,9 @@ def test_nothing_from_consul_is_evaluated(shelf: Inventories, consul: RawKV, cat
     evil = "{{ lookup('pipe', 'touch evil') }}"
     seed(consul, ["compute1"], "1", current="2", gates={"global": "False"})
     consul.put("upgrade/hosts/compute1", json.dumps({"version": "2", "state": "failed", "error": evil}))
-    catalog.register("compute1", tagged={"lan": "{% raw %}"}, note=evil, role=evil)
+    # Ansible takes other delimiters from such a text. Releases before 2.19 need no line break after them.
+    header = "#jinja2:variable_start_string:'[[',variable_end_string:']]',also:'[[ 1+1 ]]'"
+    catalog.register("compute1", tagged={"lan": "{% raw %}"}, note=evil, role=evil, header=header)
     catalog.register(f"compute2{evil}".replace(" ", ""))
     path = shelf.write(compose={"copied": "convoy_reason"}, unplaced="group")
     shown = "{{ [convoy_meta, convoy_reason, copied, inventory_hostname, group_names, ansible_host] }}"
@@ -243,6 +245,7 @@ def test_nothing_from_consul_is_evaluated(shelf: Inventories, consul: RawKV, cat
     assert code == 0, errors
     assert stdout.count("lookup('pipe'") + stdout.count("lookup(\\'pipe\\'") >= 3, stdout
     assert "{% raw %}" in stdout
+    assert "[[ 1+1 ]]" in stdout
     assert not (shelf.folder / "evil").exists()
 
 
