@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._fleet.fleet import FAILED as RECORDED_FAILED
-from .._fleet.fleet import MAY_START, POST_STARTED, REPORTED_LOST, STARTED, HostRecord, Snapshot
+from .._fleet.fleet import (
+    MAY_START,
+    POST_FAILED,
+    POST_OPEN,
+    POST_STARTED,
+    REPORTED_LOST,
+    STARTED,
+    HostRecord,
+    Snapshot,
+)
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
 from .._fleet.health_marks import HealthMark
@@ -94,7 +103,7 @@ def read_states(
             # A host may be rebooting in its post-upgrade tasks while the rollout begins again, or goes on for hosts that have joined.
             is_down=found.is_down
             or _failed_before_job(snapshot, host)
-            or (found.state == UPGRADED and _is_in_post_upgrade(snapshot, one)),
+            or (found.state == UPGRADED and (_is_in_post_upgrade(snapshot, one) or _has_failed_after(snapshot, one))),
             is_in_post_upgrade=_is_in_post_upgrade(snapshot, one),
         )
     return states
@@ -277,8 +286,8 @@ def _state_of(
 def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a host is down, or may be, because of another version: until it is upgraded or retried, or until a run has ended.
 
-    It failed in the upgrade to that version, or a push run works on its post-upgrade tasks, and may be rebooting it. In a rollback, no host waits
-    for the failed ones that it brings back. A failed command of another job says nothing of a host.
+    It failed in the upgrade to that version or in its post-upgrade tasks, or a run works on these, and may be rebooting it. In a rollback, no host
+    waits for the failed ones that it brings back. A failed command of another job says nothing of a host.
     """
     if _is_in_post_upgrade(snapshot, one):
         return True
@@ -286,7 +295,23 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
 
 
 def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
-    return one.record is not None and one.record.post == POST_STARTED and one.host in snapshot.leases
+    """Return whether a run works on the post-upgrade tasks of a host, or may at any time, because planners have admitted the host to them."""
+    record = one.record
+    if record is None or not record.readable:
+        return False
+    if record.post == POST_STARTED and one.host in snapshot.leases:
+        return True
+    # A pull host goes on with them by itself, also after a reboot, which ends its lease. An Ansible run that is gone does not.
+    begins = (POST_OPEN, POST_STARTED) if record.services is not None else (POST_OPEN,)
+    return record.version == snapshot.current_version and record.post in begins
+
+
+def _has_failed_after(snapshot: Snapshot, one: _HostFacts) -> bool:
+    """Return whether the post-upgrade tasks of the target failed on a host, and it was not retried."""
+    record = one.record
+    if record is None or not record.readable:
+        return False
+    return (record.version, record.post) == (snapshot.current_version, POST_FAILED)
 
 
 def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
@@ -295,9 +320,15 @@ def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
 
 
 def _has_failed(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host has failed in an upgrade since it last reported a version."""
+    """Return whether a host has failed in an upgrade, or in the tasks after it, since it last reported a version."""
     record, report = snapshot.records.get(host), snapshot.reports.get(host)
-    return record is not None and record.state == RECORDED_FAILED and (report is None or record.index > report.index)
+    if record is None:
+        return False
+    is_newer = report is None or record.index > report.index
+    if record.post == POST_FAILED:
+        # Planners may have published the end of that upgrade later.
+        return is_newer or (report is not None and report.version == record.version)
+    return record.state == RECORDED_FAILED and is_newer
 
 
 def _is_superseded(snapshot: Snapshot, one: _HostFacts) -> bool:

@@ -72,8 +72,10 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         if one.is_down and fleet.snapshot.is_job:
             found = replace(found, text=f"failed in an upgrade, and keeps its slot; {found.text}")
         elif one.is_down and one.record is not None:
-            what = "is in the post-upgrade tasks of" if one.is_in_post_upgrade else "failed in the upgrade to"
-            found = replace(found, text=f"{what} {one.record.version}, and keeps its slot; {found.text}")
+            what = f"is in the post-upgrade tasks of {one.record.version}"
+            if not one.is_in_post_upgrade:
+                what = f"failed in {one.failed_in}"
+            found = replace(found, text=f"{what}, and keeps its slot; {found.text}")
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")
         is_known = one.version or fleet.snapshot.is_job

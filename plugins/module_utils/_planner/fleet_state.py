@@ -44,12 +44,12 @@ class FleetState:
 
     @property
     def broken(self) -> dict[str, list[str]]:
-        """Role -> its hosts that count under failure budgets: failed or lost, or failed and trying again.
+        """Role -> its hosts that count under failure budgets: failed or lost, failed and trying again, or failed in their post-upgrade tasks.
 
         A rollback leaves out those that were broken before it.
         """
         return {
-            role: [one.host for one in hosts if (one.state in BROKEN or one.tries_again) and not one.is_excused]
+            role: [one.host for one in hosts if _counts_as_broken(one) and not one.is_excused]
             for role, hosts in self.by_role.items()
         }
 
@@ -103,6 +103,10 @@ class FleetState:
     def in_scope(self, host: str) -> bool:
         """Return whether this pass may admit the host."""
         return self.scope is None or host in self.scope
+
+
+def _counts_as_broken(one: HostState) -> bool:
+    return one.state in BROKEN or one.tries_again or one.has_failed_after
 
 
 def read_fleet(

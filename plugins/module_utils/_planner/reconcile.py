@@ -102,8 +102,14 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
 
 
 def _is_at_work_elsewhere(fleet: FleetState) -> bool:
-    """Return whether a run works on the post-upgrade tasks of another version. Its end frees a slot."""
-    return bool(fleet.snapshot.leases) and any(one.is_down and one.is_in_post_upgrade for one in fleet.hosts.values())
+    """Return whether a run works on post-upgrade tasks, or a pull host may at any time. Their end frees a slot."""
+    leases = fleet.snapshot.leases
+    return any(
+        one.is_down
+        and one.is_in_post_upgrade
+        and (one.host in leases or (one.record is not None and one.record.services is not None))
+        for one in fleet.hosts.values()
+    )
 
 
 def _new_marks(fleet: FleetState) -> dict[str, HealthMark]:

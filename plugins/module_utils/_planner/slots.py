@@ -131,7 +131,7 @@ def fleet_slots(fleet: FleetState) -> Slots:
 
 
 def _rests(one: HostState) -> bool:
-    """Return whether a host takes a slot because it failed in an upgrade, and nothing works on it. In a job, it may have run that, or not be for it."""
+    """Return whether a host takes a slot because it failed before, and nothing works on it. It may be upgraded, or have run the job, or not be for it."""
     return one.is_down and one.state in (PENDING, HELD, UPGRADED) and not one.is_in_post_upgrade
 
 

@@ -323,6 +323,48 @@ def test_a_host_in_its_post_upgrade_tasks_keeps_its_slot_in_a_rollout_to_the_sam
     assert opened(site.plan(rules)) == ["web2"]
 
 
+def test_a_host_whose_post_upgrade_tasks_failed_keeps_its_slot_and_counts_in_the_budgets() -> None:
+    rules = {"rolling_rules": {"global": 1}}
+    # web2 joined once all others were upgraded.
+    site = fleet(web=2).upgraded("web1")
+    site.ledger = Ledger(1, NEW, OLD, post_upgrade=("web",))
+    site.records["web1"] = HostRecord(NEW, UPGRADED, post="failed", error="no kernel", index=1)
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move, plan.hosts["web1"].state) == ((), False, "upgraded")
+    plan = site.plan(caps(web=2) | {"failure_rules": {"fleet": 1}})
+    assert plan.blocker is not None
+    assert (plan.admissions, plan.blocker.code) == ((), "failure_budget")
+    assert opened(site.plan(caps(web=2) | {"failure_rules": {"fleet": 2}})) == ["web2"]
+    # It is upgraded nevertheless, so its tasks may run again.
+    assert site.upgraded("web2").plan(rules | {"failure_rules": {"fleet": 1}}).complete
+    # In the next rollout, it keeps its slot too, and goes first.
+    site.current, site.ledger = "1.5", Ledger(2, "1.5", NEW)
+    assert opened(site.plan(rules)) == ["web1"]
+    assert site.plan(rules).hosts["web1"].reason.startswith("failed in the post-upgrade tasks of 2.0, and keeps its ")
+    assert opened(site.running("1.5", "web1").plan(rules)) == ["web2"]
+
+
+@pytest.mark.parametrize("post", ["open", "started"])
+@pytest.mark.parametrize("services", [None, "abc"])
+def test_a_host_that_may_begin_its_post_upgrade_tasks_at_any_time_keeps_its_slot(
+    post: str, services: str | None
+) -> None:
+    rules = {"rolling_rules": {"global": 1, "complete_sets": True}, "failure_rules": {"fleet": 1}}
+    site = fleet(web=2).upgraded("web1")
+    site.ledger = Ledger(1, NEW, OLD, post_upgrade=("web",))
+    site.records["web1"] = HostRecord(NEW, UPGRADED, post=post, services=services)
+    plan = site.plan(rules)
+    if (post, services) == ("started", None):
+        # The Ansible run has ended, and does not begin again by itself.
+        assert opened(plan) == ["web2"]
+        return
+    # A pull host goes on by itself.
+    assert (plan.admissions, plan.blocker, plan.can_move) == ((), None, services is not None)
+    assert opened(site.plan(caps(web=2))) == ["web2"]
+    site.records["web1"] = HostRecord(NEW, UPGRADED, post="done", services=services)
+    assert opened(site.plan(rules)) == ["web2"]
+
+
 def test_a_host_that_failed_in_the_rollout_before_keeps_its_slot_while_it_has_to_wait() -> None:
     rules = {"rolling_rules": {"global": 1, "fleet": 1}, "role_order": {"web": "db"}}
     site = fleet(web=2, db=1)
