@@ -172,7 +172,7 @@ def _hold(host: str, view: HostView, snapshot: Snapshot) -> Hold | None:
 
 
 def _why(view: HostView) -> str:
-    if view.state == state_names.UPGRADED:
+    if view.state == state_names.UPGRADED and view.cause != explanations.POST_UPGRADE_FAILED:
         return ""
     reason = view.reason.rstrip()
     return f"Why: {reason}" if reason.endswith((".", "?", "!")) else f"Why: {reason}."
@@ -237,6 +237,16 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
         if snapshot.is_job and snapshot.current_version:
             return text.replace("convoy.upgrade.upgrade", _job_command(snapshot))
         return text
+    if view.cause == explanations.POST_UPGRADE_FAILED and snapshot.ledger is not None:
+        again = (
+            f"ansible-playbook convoy.upgrade.post_upgrade -e version={snapshot.ledger.version} -e retry_failed=true"
+        )
+        what = (
+            "Its agent tries again by itself"
+            if view.services is not None
+            else f"Once all hosts are upgraded, run {again}"
+        )
+        return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry -e host={host}."
     if view.unadmitted:
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
     hold = _hold(host, view, snapshot)
@@ -290,6 +300,10 @@ def _held_by(hold: Hold, snapshot: Snapshot) -> str:
 
 
 def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[str]) -> str:
+    if view.cause == explanations.POST_UPGRADE_FAILED:
+        return "Until then it keeps its slot, so that failures do not spread."
+    if view.state == state_names.UPGRADED and plan.fleet is not None and plan.fleet.hosts[host].is_in_post_upgrade:
+        return "It is in its post-upgrade tasks, or was admitted to them, and keeps its slot until they are done."
     if view.state == state_names.UPGRADED and host in plan.post_upgrade:
         return "Its post-upgrade tasks follow once every host is upgraded."
     if view.state == state_names.UPGRADED:
@@ -315,7 +329,7 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
         why = (
             "until the run that works on it ends"
             if is_at_work
-            else f"because it failed in an earlier upgrade, until it is {'upgraded' if job else 'retried'}"
+            else f"because it failed in {'an earlier upgrade' if job else plan.fleet.hosts[host].failed_in}, until it is {'upgraded' if job else 'retried'}"
         )
         return f"Until then it keeps its slot, {why}."
     if view.state == state_names.HELD:

@@ -15,6 +15,7 @@ from .._common.sanitize import sanitize, truncate_middle
 from .._fleet.fleet import FAILED, Snapshot
 from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
+from .._planner.explanations import POST_UPGRADE_FAILED
 from .._planner.plan import HostView, Plan
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
@@ -271,7 +272,8 @@ def payload(
         # The hosts are in the states of another rollout.
         found = {name: value for name, value in found.items() if name not in _OF_CURRENT}
     found = {name: sanitize(value) if isinstance(value, str) else value for name, value in found.items()}
-    return {**found, "text": _text(found), "next": _next(found)}
+    only_after = all(host in hosts and hosts[host].cause == POST_UPGRADE_FAILED for host in notification.hosts)
+    return {**found, "text": _text(found), "next": _next(found, only_after=only_after and plan.complete)}
 
 
 def _utc(at: float) -> str:
@@ -311,12 +313,16 @@ def _text(found: Mapping[str, Any]) -> str:
     return f"{of} {how}{counts}."
 
 
-def _next(found: Mapping[str, Any]) -> str:
-    """Return what the operator can do next; empty for nothing."""
+def _next(found: Mapping[str, Any], *, only_after: bool) -> str:
+    """Return what the operator can do next; empty for nothing.
+
+    :param only_after: whether hosts failed only in their post-upgrade tasks, and all hosts are upgraded.
+    """
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.retry."
+        again = f"post_upgrade -e version={found['version']} -e retry_failed=true" if only_after else "retry"
+        return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.{again}."
     if event == PAUSE:
         return (
             "Run ansible-playbook convoy.upgrade.resume to continue it, or ansible-playbook convoy.upgrade.abort to end it."

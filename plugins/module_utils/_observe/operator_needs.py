@@ -95,7 +95,14 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         text = f"Stage {plan.stage} is done and needs an approval."
         since = done_at + stage.soak if done_at else 0.0
         found.append(OperatorNeed(APPROVAL, text, "approve", {"stage": plan.stage}, "abort", since))
-    broken = [one for one in fleet.hosts.values() if one.state in BROKEN and not one.is_excused]
+    # Once all hosts are upgraded, the command that runs the post-upgrade tasks retries them. Until then, one that failed in them is broken.
+    is_upgraded = plan.complete or ledger.state == COMPLETE
+    to_run = frozenset(plan.post_upgrade if is_upgraded else ())
+    broken = [
+        one
+        for one in fleet.hosts.values()
+        if (one.state in BROKEN or (one.has_failed_after and one.host not in to_run)) and not one.is_excused
+    ]
     # A retry helps only where the command of a job may run again.
     if again := [one for one in broken if one.record is None or not one.record.is_final(ledger.version)]:
         found.append(_of_broken(again, ledger, budget=code == BUDGET))
@@ -118,9 +125,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     is_quiet = not plan.admissions and not plan.waits
     if held and is_quiet and len(held) == sum(one.state == UPGRADING for one in fleet.hosts.values()):
         found.append(_of_interrupted_held(held, snapshot, ledger))
-    if plan.post_upgrade and (plan.complete or ledger.state == COMPLETE) and not _runs_post_upgrade(snapshot, plan):
-        text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
-        found.append(OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version}))
+    if plan.post_upgrade and is_upgraded and not _runs_post_upgrade(snapshot, plan):
+        found.append(_of_post_upgrade(plan, fleet, ledger))
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
@@ -142,6 +148,19 @@ def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
     if snapshot.handover is not None and snapshot.handover.is_of(ledger):
         times.append(snapshot.handover.at + SECONDS_TO_ANSWER)
     return min((float(at) for at in times if at >= snapshot.now), default=None)
+
+
+def _of_post_upgrade(plan: Plan, fleet: FleetState, ledger: Ledger) -> OperatorNeed:
+    failed = [host for host in plan.post_upgrade if fleet.hosts[host].has_failed_after]
+    text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
+    if not failed:
+        return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version})
+    if len(failed) < len(plan.post_upgrade):
+        text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}, and have not run on others"
+    else:
+        text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}"
+    text += f": {listing(failed, _MOST_IN_TEXT)}. Fix {'it' if len(failed) == 1 else 'them'}, then run them again."
+    return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version, "retry_failed": "true"})
 
 
 def _broken_text(broken: Sequence[HostState]) -> str:
@@ -360,6 +379,11 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
             f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an earlier upgrade and {keep}. Fix {'it' if len(down) == 1 else 'them'}, "
             "then retry."
         )
+        if any(hosts[host].is_in_post_upgrade for host in down):
+            text = (
+                f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} {keep}, because of post-upgrade tasks that failed or have not run. Make sure "
+                "that nothing runs there, then retry."
+            )
         return OperatorNeed(STUCK, text, "retry", {"host": ",".join(down[:_MOST_NAMED])})
     held = [host for host in plan.unfinished if hosts[host].state == HELD]
     first = (waiting or list(plan.unfinished))[0]

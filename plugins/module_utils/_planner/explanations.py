@@ -25,6 +25,8 @@ OTHER_SERVICES = "other_services"
 # Hosts with the same text are listed together.
 _NO_SERVICES = "it has no tasks of services, or not those of this rollout: enroll it again (ansible-playbook convoy.upgrade.enroll --limit HOST)"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
+# Of a host that is upgraded, and takes a slot nevertheless.
+POST_UPGRADE_FAILED = "post_upgrade_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Reason:
     """Why a host is in its state.
 
     :param text: for operators, with what they can do.
-    :param cause: a stable code; empty for states other than pending.
+    :param cause: a stable code; empty if the state says it all.
     :param rule: the key in the rules that causes it; empty for none.
     """
 
@@ -64,7 +66,7 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
             text = state_reason(one, version)
             if one.needs_its_gate and fleet.lacks_services(one):
                 return Reason(f"{text}, because {_NO_SERVICES}", OTHER_SERVICES)
-            return Reason(text)
+            return Reason(text, POST_UPGRADE_FAILED if one.has_failed_after else "")
         if one.host in admitted:
             found = Reason("can be admitted now", ADMISSIBLE)
         else:
@@ -211,6 +213,9 @@ def state_reason(host: HostState, version: str | None) -> str:
 def _of_state(host: HostState, version: str | None) -> str:
     if host.state == state_names.UPGRADED and not host.is_target:
         return "the job is not for it"
+    if host.has_failed_after and host.record is not None:
+        error = host.record.error or "no error was given"
+        return f"its post-upgrade tasks failed{host.record.where()}: {error}"
     if host.state == state_names.UPGRADED:
         return f"has run the {target_text(version)}" if version and is_job(version) else f"runs {version}"
     if host.state == state_names.LOST and host.needs_its_gate:

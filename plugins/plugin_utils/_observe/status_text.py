@@ -13,6 +13,7 @@ from typing import Any
 from ...module_utils._common.names import in_order, is_job, job_id, listing, plural, target_text
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
+from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 from ...module_utils._rules.instructions import FORWARD
 
 # The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
@@ -99,7 +100,9 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if left:
         lines.append(f"Post-upgrade tasks have not run on {plural(len(left), 'host')}: {listing(left, _MOST_HOSTS)}")
     if left and info.get("complete"):
-        lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={info['version']}")
+        again = any(one.get("cause") == POST_UPGRADE_FAILED for one in info.get("reasons") or ())
+        retries = " -e retry_failed=true" if again else ""
+        lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={info['version']}{retries}")
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):

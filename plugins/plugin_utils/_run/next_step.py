@@ -11,8 +11,9 @@ from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
-from ...module_utils._observe.operator_needs import BROKEN_HOSTS, INTERRUPTED, STUCK, UNADMITTED
+from ...module_utils._observe.operator_needs import BROKEN_HOSTS, INTERRUPTED, POST_UPGRADE, STUCK, UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, BUDGET, EXPIRED, PAUSE
+from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 
 # Playbooks that upgrade the fleet. Once a blocker is removed, the same command continues.
 UPGRADES = ("upgrade", "controlplane", "dataplane", "role", "rollback", "post_upgrade")
@@ -111,6 +112,12 @@ def after_failure(
         # It knows which of them may still be at work.
         need = _need(info, BUDGET, BROKEN_HOSTS) or {"playbook": "retry", "variables": {}}
         return NextStep(need["playbook"], dict(need["variables"]), then_again=need["playbook"] != "abort")
+    if any(one["cause"] == POST_UPGRADE_FAILED for one in reasons):
+        if pushes and not is_part and info.get("complete"):
+            return NextStep(variables={"retry_failed": "true"})
+        # While hosts are left to upgrade, only a retry frees the slot.
+        if failed := _need(info, BUDGET, BROKEN_HOSTS, POST_UPGRADE):
+            return NextStep(failed["playbook"], dict(failed["variables"]), then_again=failed["code"] != POST_UPGRADE)
     if unadmitted:
         return NextStep(unadmitted["playbook"], dict(unadmitted["variables"]), then_again=True)
     interrupted = _need(info, INTERRUPTED)

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
@@ -149,3 +150,51 @@ def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: St
     assert retried["remarks"][0].startswith("controller1 is held by ann since ")
     assert consul.get("upgrade/hold/host/controller1")
     assert make_pass(begun, PassRequest()).plan.hosts["controller1"].state == "held"
+
+
+def test_post_upgrade_tasks_that_failed_are_retried_also_once_the_rollout_is_complete(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    many = names(compute=2)
+    seed(consul, many, "1")
+    request = PassRequest("2", {**UNLIMITED, "failure_rules": {"fleet": 1}}, fleet=many, post_upgrade=["compute"])
+    make_pass(store, request)
+    for host in many:
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+    assert make_pass(store, PassRequest("2", fleet=many)).plan.complete
+    make_post_upgrade_pass(store, PassRequest("2", fleet=many), {"compute"})
+    kept = {**record(consul, "compute1"), "post": "failed", "step": "post_upgrade", "error": "no kernel"}
+    consul.put("upgrade/hosts/compute1", json.dumps(kept))
+    consul.put("upgrade/hosts/compute2", json.dumps({**record(consul, "compute2"), "post": "done"}))
+    make_pass(store, PassRequest("2", fleet=many, converge=True))
+    view = read_fleet(store)
+    assert view.plan.complete
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.playbook, need.variables) == ("post_upgrade", {"version": "2", "retry_failed": "true"})
+    before = gates(consul)
+    other, retried, again = run(
+        [
+            control("retry", hosts=["compute2"]),
+            control("retry", hosts=["compute1", "compute2"], by="ann"),
+            control("retry"),
+        ]
+    )
+    assert (other["failure"]["code"], again["failure"]["code"]) == ("not_running", "not_running")
+    assert (retried["hosts"], retried["remarks"]) == (
+        ["compute1"],
+        [
+            "compute1 waits for its post-upgrade tasks again, and its slot is free. Once all hosts are upgraded, run ansible-playbook "
+            "convoy.upgrade.post_upgrade -e version=2.",
+            "Not changed, because it is neither failed nor lost: compute2.",
+        ],
+    )
+    # It stays upgraded: only these tasks begin again.
+    after = record(consul, "compute1")
+    assert (after["state"], after.get("post"), "error" in after, gates(consul)) == ("upgraded", None, False, before)
+    assert history(consul)[-1]["hosts"] == {
+        "compute1": "it was: its post-upgrade tasks failed, step post_upgrade: no kernel"
+    }
+    outcome = make_post_upgrade_pass(store, PassRequest("2", fleet=many), {"compute"})
+    assert [one.host for one in outcome.admissions] == ["compute1"]
+    assert make_pass(store, PassRequest("2", fleet=many)).plan.complete

@@ -15,7 +15,10 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import reasons, rollout_summary
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
@@ -35,6 +38,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import POST_UPGRADE_PHASE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import after_failure
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import seed
 from integration.support.processes.planner_service import until
@@ -145,6 +149,43 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
     ) as raised:
         service._host_runs.begin("web2")
     assert raised.value.code == "not_admitted"
+
+
+def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they_exhausted_the_budget(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    groups = {"web": (*GROUPS["web"], RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False))}
+    upgrade = services.begin(groups, "2")
+    rules = {"rolling_rules": {"global": 9}, "failure_rules": {"fleet": 1}}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[]))
+    admit_apart(upgrade, *FLEET)
+    for host in FLEET:
+        step(upgrade, host, "upgrade/app")
+        end(upgrade, host)
+    make_pass(store, PassRequest("2", fleet=FLEET))
+    first = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
+    admit_apart(first, "web1")
+    step(first, "web1", "post_upgrade/app")
+    first.fail_host(FailHost("web1", "no kernel"))
+    assert not first.admit(Admit("web1")).admitted
+    first.close()
+    view = read_fleet(store, fleet=FLEET)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    info = {
+        **rollout_summary(view.snapshot, view.plan),
+        "reasons": reasons(view.plan.hosts),
+        "complete": view.plan.complete,
+    }
+    next_step = after_failure("upgrade", "stuck", info, pushes=True)
+    # The same command retries it, and so does the one of the need.
+    assert (next_step.playbook, next_step.variables) == ("", {"retry_failed": "true"})
+    assert (need.playbook, need.variables) == ("post_upgrade", {"version": "2", "retry_failed": "true"})
+    second = services.start(groups, "2", phase=POST_UPGRADE_PHASE, retry_failed=True)
+    admit_apart(second, "web1")
+    step(second, "web1", "post_upgrade/app")
+    end(second, "web1")
+    assert entry(consul, "upgrade/hosts/web1")["post"] == "done"
+    admit_apart(second, "web2")
 
 
 @pytest.mark.parametrize("act", ["end", "step", "fail"])

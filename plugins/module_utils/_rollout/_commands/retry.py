@@ -19,12 +19,13 @@ from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
 from ..._fleet.failures import MOST_ERROR as MOST_KEPT
 from ..._fleet.failures import Failure, newest_failures
-from ..._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
+from ..._fleet.fleet import FAILED, POST_FAILED, POST_OPEN, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
 from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED, GateValue
-from ..._fleet.ledger import PAUSED, RUNNING, Ledger
+from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from ..._fleet.step_trail import extended_trail
 from ..._host_states import state_names, states
+from ..._planner.explanations import POST_UPGRADE_FAILED
 from ..._planner.plan import HostView, Plan
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.store import Store
@@ -37,7 +38,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
 
     :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A lost host that has started and not
         reported an end has to be named. So has one that began an upgrade to another version and reported no end, or failed in it, or that
-        started without an admission.
+        started without an admission, or that was admitted to its post-upgrade tasks. In a complete rollout, only these tasks can be retried.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Over all tries: a try that ends in a conflict may have reset some hosts.
@@ -45,7 +46,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
     remarks: list[str] = []
 
     def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
-        refuse_unless(ledger, (RUNNING, PAUSED), "retried")
+        if ledger.state != COMPLETE:
+            refuse_unless(ledger, (RUNNING, PAUSED), "retried")
         plan = plan_of(writer.store, snapshot, ledger, command.fleet)
         for name in hosts or ():
             if name not in plan.hosts:
@@ -56,13 +58,17 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         named = frozenset(hosts or ())
 
         def is_retried(host: str, view: HostView) -> bool:
+            if ledger.state == COMPLETE and not _is_in_tasks(snapshot, plan, host):
+                return False
             if host in snapshot.busy:
                 return host in named and _ends_job(snapshot, host)
-            if view.state in state_names.BROKEN:
+            if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:
                 return True
             return host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host))
 
         chosen = [host for host, view in plan.hosts.items() if host in asked and is_retried(host, view)]
+        if not (chosen or put_back):
+            refuse_unless(ledger, (RUNNING, PAUSED), "retried")
         # The host refuses it.
         final = [host for host in chosen if host not in snapshot.busy and _is_final(snapshot, host)]
         chosen = [host for host in chosen if host not in final]
@@ -80,7 +86,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
         most = MOST_GATES // (2 + writer.places)
 
         def make(piece: Sequence[str], changed: Collection[str]) -> dict[str, HostWrite]:
-            return _put_back(writer.store, snapshot, piece, changed, ledger.version)
+            after = {host for host in piece if _is_in_tasks(snapshot, plan, host)}
+            return _put_back(writer.store, snapshot, piece, changed, ledger.version, after)
 
         def write(piece: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
             before = {host: plan.hosts[host].reason for host in piece}
@@ -92,7 +99,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
             }
             # A host that is reset has to be admitted again.
             now = writer.ledger or ledger
-            admitted = {host: at for host, at in now.admitted.items() if host not in piece or host in snapshot.busy}
+            is_kept = {host for host in piece if host in snapshot.busy or _is_in_tasks(snapshot, plan, host)}
+            admitted = {host: at for host, at in now.admitted.items() if host not in piece or host in is_kept}
             writer.write(replace(now, admitted=admitted), event, operations, changes)
             put_back.update(piece)
             remarks.extend(_remarks_on(snapshot, plan, piece, dry=dry))
@@ -177,7 +185,7 @@ def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
 
 
 def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:
-    """Return whether a host keeps a slot because it failed in an upgrade to another version, and no run has a lease on it."""
+    """Return whether a host keeps a slot because it failed in an upgrade to another version, or in its tasks after one, and no run has a lease on it."""
     return (
         not snapshot.is_job
         and host not in snapshot.leases
@@ -186,10 +194,23 @@ def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:
     )
 
 
+def _is_in_tasks(snapshot: Snapshot, plan: Plan, host: str) -> bool:
+    """Return whether an upgraded host keeps a slot because its post-upgrade tasks failed or may begin, and no run has a lease on it.
+
+    A retry ends only that: planners admit it to these tasks again.
+    """
+    return _is_down(snapshot, plan, host) and plan.hosts[host].state == state_names.UPGRADED
+
+
 def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bool) -> list[str]:
     """Return remarks for the operator on hosts that were reset."""
     remarks = []
     for host in hosts:
+        if _is_in_tasks(snapshot, plan, host):
+            remarks.append(
+                f"{host} {'would wait' if dry else 'waits'} for its post-upgrade tasks again, and its slot {'would be' if dry else 'is'} free. Once all "
+                f"hosts are upgraded, run ansible-playbook convoy.upgrade.post_upgrade -e version={snapshot.current_version}."
+            )
         record, view = _started(snapshot, host), plan.hosts[host]
         if record is not None:
             what = f"the job {job_id(record.version)}" if is_job(record.version) else f"its upgrade to {record.version}"
@@ -244,12 +265,15 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
     if failed_at is not None and all(one.at != failed_at for one in failures):
         last = Failure(failed_at, kept.attempt, kept.service or "", kept.step or "", (kept.error or "")[-MOST_KEPT:])
         failures = newest_failures((*failures, last))
+    # It is to be upgraded again, and its post-upgrade tasks come after that.
+    post = None if kept.post in (POST_OPEN, POST_FAILED) else kept.post
     # With the time of a failure, the host would count as failed when it starts again.
     times = {state: at for state, at in kept.times.items() if state != FAILED}
     return replace(
         kept,
         state=RETRIED,
         error=None,
+        post=post,
         other_machine=None,
         **of_host,
         failures=failures,
@@ -285,11 +309,17 @@ def snapshot_after_retry(snapshot: Snapshot, hosts: Collection[str], version: st
 
 
 def _put_back(
-    store: Store, snapshot: Snapshot, hosts: Sequence[str], changed: Collection[str], version: str
+    store: Store,
+    snapshot: Snapshot,
+    hosts: Sequence[str],
+    changed: Collection[str],
+    version: str,
+    after: Collection[str],
 ) -> dict[str, HostWrite]:
     """Return host -> the write that resets it, without hosts whose state or version has changed since the snapshot.
 
     :param changed: hosts that have written their records since the snapshot.
+    :param after: upgraded hosts, of which only the post-upgrade tasks are reset.
     """
     keys = store.keys
     ended = {host: f"{keys.job_records}{host}" for host in hosts if host in snapshot.busy}
@@ -314,10 +344,15 @@ def _put_back(
                 entry is None
                 or before is None
                 or seen is None
-                or (before.version, before.state) != (seen.version, seen.state)
+                or (before.version, before.state, before.post) != (seen.version, seen.state, seen.post)
             ):
                 continue
             index = entry.modify_index
+        if host in after and entry is not None and before is not None:
+            text = encode_record(replace(before, post=None, service=None, step=None, error=None))
+            # Its gate and its health stay as they are.
+            found[host] = HostWrite([compare_and_put(key, text, index)], [Change(key, text_of(entry.value), text)])
+            continue
         now = int(runtime.now())
         if keys.is_job:
             text = retried_job_record(entry.value if entry is not None else None, version, now)

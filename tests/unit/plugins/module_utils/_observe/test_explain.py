@@ -359,6 +359,27 @@ def test_an_upgraded_host_with_post_upgrade_tasks_is_not_done() -> None:
     assert explained(one, "compute1")[-1] == "Its post-upgrade tasks follow once every host is upgraded."
 
 
+def test_a_host_whose_post_upgrade_tasks_failed_names_the_failure_and_what_retries_it() -> None:
+    one = under(fleet(compute=1).upgraded("compute1"), {})
+    assert one.ledger is not None
+    one.ledger = replace(one.ledger, post_upgrade=("compute",))
+    failed = HostRecord(NEW, UPGRADED, "nova", "post_upgrade", post="failed", error="no kernel")
+    one.records["compute1"] = failed
+    retry = "To free its slot before, run ansible-playbook convoy.upgrade.retry -e host=compute1."
+    assert explained(one, "compute1")[2:] == [
+        "Why: its post-upgrade tasks failed, service nova, step post_upgrade: no kernel.",
+        "To change this: fix the host. Once all hosts are upgraded, run ansible-playbook convoy.upgrade.post_upgrade -e version=2.0 "
+        f"-e retry_failed=true. {retry}",
+        "Until then it keeps its slot, so that failures do not spread.",
+    ]
+    one.records["compute1"] = replace(failed, services="abc")
+    assert explained(one, "compute1")[3] == f"To change this: fix the host. Its agent tries again by itself. {retry}"
+    one.records["compute1"] = replace(failed, post="open", error=None)
+    assert explained(one, "compute1")[-1] == (
+        "It is in its post-upgrade tasks, or was admitted to them, and keeps its slot until they are done."
+    )
+
+
 def test_what_keeps_passes_from_admitting_hosts_comes_next() -> None:
     one = under(fleet(compute=1), {})
     reason = "config_state/enable_puppet/host/web9 is 'Flase'."

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import (
     EVENTS,
@@ -149,6 +150,16 @@ def test_a_host_is_reported_as_broken_once_until_it_is_well_or_put_back() -> Non
     assert well.broken == ()
     again, _sent = pending(site, [entry(10, "begin")], sent_before)
     assert [name for name, _found in again] == ["begin", "failure"]
+
+
+def test_a_failure_after_the_upgrade_is_reported_with_the_command_that_retries_it() -> None:
+    site = rollout(compute=2).upgraded("compute1", "compute2")
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="failed", error="no kernel")
+    ((_name, found),), _sent = pending(site)
+    assert found["next"].endswith("convoy.upgrade.post_upgrade -e version=2.0 -e retry_failed=true.")
+    # Until all hosts are upgraded, these tasks do not run.
+    ((_name, found),), _sent = pending(site.running(OLD, "compute2"))
+    assert found["next"].endswith("and run ansible-playbook convoy.upgrade.retry.")
 
 
 def test_many_that_fail_together_are_reported_together_and_not_without_end() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_n
 )
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
+CAPPED = {"rolling_rules": {"global": 1}}
 COMMAND = {"by": "ann", "at": 9_000, "reason": "logins fail"}
 
 
@@ -240,3 +241,28 @@ def test_a_rollout_that_was_handed_over_for_a_part_needs_a_run_for_the_rest() ->
     assert (found.code, found.playbook, found.variables) == ("no_planner", "upgrade", {"version": NEW})
     assert "only for compute1, which is done" in found.text
     assert _needs_of(site.upgraded("compute2", "compute3"), limited, {"one": ""}) == []
+
+
+def test_post_upgrade_tasks_that_failed_are_retried_with_their_playbook_or_by_name_while_hosts_are_left() -> None:
+    site = rollout(post_upgrade=("compute",)).upgraded("compute1", "compute2", "compute3")
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="failed", error="no kernel")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == (
+        "post_upgrade", "post_upgrade", {"version": NEW, "retry_failed": "true"},
+    )  # fmt: skip
+    assert found.text == (
+        "Post-upgrade tasks failed on 1 host, and have not run on others: compute1. Fix it, then run them again."
+    )
+    # compute4 has joined.
+    site.members = {**site.members, "compute4": "compute"}
+    site.reports["compute4"] = OLD
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("broken_hosts", "retry", {"host": "compute1"})
+
+
+def test_a_host_that_no_run_brings_to_its_post_upgrade_tasks_is_named_if_nothing_else_goes_on() -> None:
+    site = rollout(CAPPED).upgraded("compute1", "compute2")
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="open")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "retry", {"host": "compute1"})
+    assert "compute1 keeps its slot, because of post-upgrade tasks that failed or have not run" in found.text

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -244,6 +244,15 @@ def test_a_composition_is_shown_step_by_step() -> None:
 def test_stage_and_blocker_follow_the_headline_of_a_status(found: dict[str, Any], lines: list[str]) -> None:
     shown = status_text.status_lines(result({"c1": view("compute", "pending")}, **found))
     assert shown[: len(lines) + 2] == ["Rollout to v2 from v1: 0 of 1 host upgraded", *lines, ""]
+
+
+def test_the_command_for_post_upgrade_tasks_retries_those_that_failed() -> None:
+    failed = replace(view("compute", "upgraded", reason="its post-upgrade tasks failed"), cause="post_upgrade_failed")
+    shown = status_text.status_lines(result({"c1": failed}, post_upgrade=["c1"], complete=True))
+    assert shown[2] == "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2 -e retry_failed=true"
+    assert shown[-2:] == ["upgraded:", "  c1: its post-upgrade tasks failed"]
+    shown = status_text.status_lines(result({"c1": view("compute", "upgraded")}, post_upgrade=["c1"], complete=True))
+    assert shown[2] == "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2"
 
 
 def test_an_exhausted_budget_is_shown_once() -> None:

@@ -167,6 +167,23 @@ def test_after_a_limit_come_the_post_upgrade_tasks_that_it_left_out() -> None:
         assert next_part(playbook, info, is_limited=False) is None
 
 
+@pytest.mark.parametrize("blocker", [{}, {"code": "failure_budget"}])
+def test_post_upgrade_tasks_that_failed_are_retried_by_the_same_command_if_it_runs_them(
+    blocker: dict[str, str],
+) -> None:
+    found = reasons(web1=("upgraded", "post_upgrade_failed"))
+    variables = {"version": "v2", "retry_failed": "true"}
+    need = {"code": "post_upgrade", "playbook": "post_upgrade", "variables": variables}
+    info = {"complete": True, "reasons": found, "needs_operator": [need], "blocker": blocker}
+    for playbook in ("upgrade", "post_upgrade"):
+        assert after_failure(playbook, "stuck", info, pushes=True) == NextStep(variables={"retry_failed": "true"})
+    # It has no plays for these tasks, or not on this host.
+    assert after_failure("role", "stuck", info, pushes=True) == NextStep("post_upgrade", variables)
+    # A host that joined waits for its slot.
+    info = {"complete": False, "reasons": found, "needs_operator": [BROKEN], "blocker": blocker}
+    assert after_failure("upgrade", "stuck", info, pushes=True) == NextStep("retry", {"host": "web1"}, True)
+
+
 @pytest.mark.parametrize("code", ["unknown_limit", "limit_waits"])
 def test_a_refused_limit_is_not_repeated(code: str) -> None:
     assert after_failure("upgrade", code, {}) == NextStep("status")
