@@ -148,10 +148,10 @@ def gates_to_open(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles and the hosts whose gates this pass opens.
 
-    A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, the rules have no window, freeze, failure
-    budget or complete sets, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts need no tasks of services, none of them
-    is held, busy with other work, or started without an admission, and no host of another role reads this gate. A host's own gate takes precedence
-    over the gate of its role, so it is opened too.
+    A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, it waits for no other role, the rules
+    have no window, freeze, failure budget or complete sets, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts
+    need no tasks of services, none of them is held, busy with other work, or started without an admission, and no host of another role reads this
+    gate. A host's own gate takes precedence over the gate of its role, so it is opened too.
     """
     # One that is open already admits no host with a gate of its own, such as one that was retried.
     roles, version = fleet.snapshot.gates.roles, fleet.snapshot.current_version
@@ -183,7 +183,8 @@ def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blocker
 
 def _admits_all(fleet: FleetState, position: Position, role: str) -> bool:
     """Return whether the rules admit every host of a role at any time, also one that joins and reads the open gate of its role."""
-    if position.slots.caps[role] or not position.is_last_stage or role in fleet.services:
+    # A host may join a role that this one waits for, and one that was upgraded may fail.
+    if position.slots.caps[role] or fleet.order.waits[role] or not position.is_last_stage or role in fleet.services:
         return False
     rules = fleet.rules
     return not (rules.windows or rules.freezes or rules.complete_sets or rules.failures != FailureRules())

@@ -39,6 +39,22 @@ def upgrading(site: Fleet) -> list[str]:
 # Caps
 
 
+def test_the_gate_of_a_role_that_waits_for_another_role_admits_no_host_that_joins() -> None:
+    rules = caps(everyone=1, compute="unlimited") | {"role_order": {"compute": "controller"}}
+    site = fleet(controller=2, compute=2).upgraded("controller1", "controller2")
+    plan = site.plan(rules)
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute2"))
+    # An earlier release, or a rollout without the order, has opened it.
+    site.gated_at = int(site.now)
+    site.ledger = Ledger(1, NEW, OLD)
+    assert site.gated("True", "role/compute").plan(caps(everyone=1, compute="unlimited")).role_gates_to_close == ()
+    assert site.plan(rules).role_gates_to_close == ("compute",)
+    # In a rollback, the order is reversed.
+    site.ledger = Ledger(1, NEW, OLD, rollback=True)
+    assert site.plan(rules).role_gates_to_close == ()
+    assert site.plan(rules | {"rollback_order": "forward"}).role_gates_to_close == ("compute",)
+
+
 def test_without_rules_all_hosts_are_admitted_at_once_by_the_gates_of_the_roles() -> None:
     plan = fleet(compute=2, controller=1).plan()
 
