@@ -138,6 +138,12 @@ class HostRecord:
         """Whether the host itself has reported in it. A record that only planners or operators wrote has no time of a report."""
         return self.readable and any(state in self.times for state in REPORTED_STATES)
 
+    @property
+    def is_by_ansible(self) -> bool:
+        """Whether an Ansible run has begun something there. A pull host, and one that reports its steps, has neither an origin nor finished task groups,
+        or has the ID of its tasks of services, and goes on by itself."""
+        return self.readable and bool(self.done or self.origin) and self.services is None
+
     def is_final(self, target: str | None) -> bool:
         """Return whether the host does not run the command of the job again after it failed, or was lost.
 

@@ -227,13 +227,15 @@ def _is_beyond_retry(snapshot: Snapshot, plan: Plan) -> bool:
 
 
 def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
-    if view.state == state_names.PENDING:
+    if view.state == state_names.PENDING or (view.state == state_names.UPGRADING and view.cause):
         if view.cause in (blocker_codes.BUDGET, explanations.ROLE_BUDGET) and _is_beyond_retry(snapshot, plan):
             return (
                 f"{state_names.NOT_AGAIN}. To change this: fix those hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for what is left "
                 "(-e only=HOSTS)."
             )
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
+        if view.state == state_names.UPGRADING and view.cause in (explanations.ORDER, explanations.CAP_ZERO):
+            text += f" To free its slot, make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
         if snapshot.is_job and snapshot.current_version:
             return text.replace("convoy.upgrade.upgrade", _job_command(snapshot))
         return text
@@ -311,7 +313,7 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
     if view.state == state_names.UPGRADING:
         if view.soaking:
             return f"Once the soak is over, it counts as {'done' if job else 'upgraded'}, and its slot is free."
-        if view.unadmitted:
+        if view.unadmitted or view.cause:
             return "Until then it keeps its slot."
         if view.held and not view.started:
             return "Until then it keeps its slot, because it was admitted."

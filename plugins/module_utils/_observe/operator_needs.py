@@ -113,10 +113,14 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
         found.append(_of_unadmitted(unadmitted))
+    reopened = {one.host for one in plan.admissions}
+    behind = {one.host: one for one in fleet.hosts.values() if one.needs_its_gate and one.host not in reopened}
     interrupted = [
         one
         for one in fleet.hosts.values()
-        if one.state == UPGRADING and not one.is_unadmitted and is_interrupted(snapshot, one.host)
+        if one.state == UPGRADING
+        and not (one.is_unadmitted or one.host in behind)
+        and is_interrupted(snapshot, one.host)
     ]
     if free := [one.host for one in interrupted if one.hold is None]:
         found.append(_of_interrupted(free, ledger))
@@ -131,7 +135,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
-        found.append(_of_stuck(snapshot, plan, fleet.hosts))
+        found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
     if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
         found.append(need)
     if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
@@ -350,7 +354,7 @@ def is_interrupted(snapshot: Snapshot, host: str) -> bool:
     is_begun = (record.state, record.version) == (STARTED, snapshot.current_version)
     if snapshot.is_job:
         return is_begun and snapshot.ledger is not None and snapshot.ledger.by_ansible
-    return is_begun and bool(record.done or record.origin) and record.services is None
+    return is_begun and record.is_by_ansible
 
 
 def _failed_at(record: HostRecord | None) -> float:
@@ -362,6 +366,16 @@ def _failed_at(record: HostRecord | None) -> float:
 def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
     """Return whether a run is at work on hosts that still have to run their post-upgrade tasks."""
     return any(host in snapshot.leases for host in plan.post_upgrade)
+
+
+def _of_behind(hosts: Sequence[str]) -> OperatorNeed:
+    """Return the need of a rollout in which nothing goes on beside hosts that have started, and whose gates rules keep closed."""
+    are, keep = ("is", "keeps its slot") if len(hosts) == 1 else ("are", "keep their slots")
+    text = (
+        f"No host can be admitted. {listing(hosts, _MOST_IN_TEXT)} {are} in the middle of an upgrade behind a closed gate and {keep}. Make sure that "
+        "nothing runs there, then retry, so that others go first."
+    )
+    return OperatorNeed(STUCK, text, "retry", {"host": ",".join(hosts[:_MOST_NAMED])})
 
 
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:

@@ -61,11 +61,25 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
             waiting.update(role_reasons(fleet, blockers, wave, after))
         return waiting[role]
 
+    gates: dict[str, Reason | None] = {}
+
+    def of_gate(one: HostState) -> Reason | None:
+        """Return why this pass does not open the gate of a host again that has started; None if it does."""
+        if not fleet.in_scope(one.host):
+            return Reason("excluded by this run's limit", LIMIT)
+        if blockers.rollout is not None:
+            return Reason(blockers.rollout.reason, blockers.rollout.code, blockers.rollout.rule)
+        if not gates:
+            gates.update(gate_reasons(fleet, blockers, wave, after))
+        return gates[one.role]
+
     def reason(one: HostState) -> Reason:
         if one.state != state_names.PENDING:
             text = state_reason(one, version)
             if one.needs_its_gate and fleet.lacks_services(one):
                 return Reason(f"{text}, because {_NO_SERVICES}", OTHER_SERVICES)
+            if one.needs_its_gate and one.state == state_names.UPGRADING and (found := of_gate(one)):
+                return replace(found, text=f"{text}: {found.text}")
             return Reason(text, POST_UPGRADE_FAILED if one.has_failed_after else "")
         if one.host in admitted:
             found = Reason("can be admitted now", ADMISSIBLE)
@@ -120,18 +134,35 @@ def role_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
         role: [*dict.fromkeys((*(one.host for one in hosts if one.takes_a_slot), *wave.get(role, ())))]
         for role, hosts in fleet.by_role.items()
     }
-    unfinished = {
-        first: [one for one in fleet.by_role[first] if one.blocks_others and blockers.stages.is_due(one.host)]
-        for first in {first for role in after.next for first in after.waits_for(role)}
-    }
-    of_job = fleet.snapshot.is_job
-    awaited = {first: _awaited(first, hosts, wave.get(first, ()), of_job) for first, hosts in unfinished.items()}
+    awaited = _awaited_roles(fleet, blockers, wave, after, after.next)
     holders = _holders(occupants, after)
     otherwise = _set_reason(after, occupants) or Reason("can be admitted in the next pass", ADMISSIBLE)
     return {
         role: _order_reason(role, after, awaited) or _cap_reason(role, after, holders) or otherwise
         for role in after.next
     }
+
+
+def gate_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Position) -> dict[str, Reason | None]:
+    """Return role -> why its hosts that have started get no gate again, for every role; None if they do. They have their slots, so free ones do not matter.
+
+    :param wave: the hosts that this pass admits.
+    :param after: the position once they are admitted.
+    """
+    awaited = _awaited_roles(fleet, blockers, wave, after, fleet.by_role)
+    return {role: _order_reason(role, after, awaited) or _zero_reason(role, after) for role in fleet.by_role}
+
+
+def _awaited_roles(
+    fleet: FleetState, blockers: Blockers, wave: Wave, after: Position, roles: Iterable[str]
+) -> dict[str, str]:
+    """Return the text for each role that some of these roles wait for."""
+    unfinished = {
+        first: [one for one in fleet.by_role[first] if one.blocks_others and blockers.stages.is_due(one.host)]
+        for first in {first for role in roles for first in after.waits_for(role)}
+    }
+    of_job = fleet.snapshot.is_job
+    return {first: _awaited(first, hosts, wave.get(first, ()), of_job) for first, hosts in unfinished.items()}
 
 
 def _order_reason(role: str, after: Position, awaited: Mapping[str, str]) -> Reason | None:
@@ -166,17 +197,21 @@ def _counted(found: Iterable[str]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]) -> Reason | None:
-    full = after.slots.full_caps(role)
-    for cap in full:
+def _zero_reason(role: str, after: Position) -> Reason | None:
+    for cap in after.slots.full_caps(role):
         if cap.is_missing:
             text = f"no cap limits {cap.what}: set {cap.key} to a number or unlimited"
             return Reason(text, CAP_ZERO, cap.key)
         if cap.slots == 0:
             text = f"the cap of {cap.what} is 0: raise {cap.key}"
             return Reason(text, CAP_ZERO, cap.key)
-    if not full:
-        return None
+    return None
+
+
+def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]) -> Reason | None:
+    full = after.slots.full_caps(role)
+    if not full or (zero := _zero_reason(role, after)):
+        return zero if full else None
     cap = full[0]
     slots = f"{cap.key} admits {cap.slots} of {cap.what} at once"
     return Reason(f"waits for a slot: {slots}; slots are taken by {listing(holders[cap.what], 3)}", CAP, cap.key)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from .._common.lazy import LazySequence
 from .._fleet.fleet import Snapshot
 from .._fleet.health_marks import HealthMark
+from .._host_states.host_state import HostState
 from .._host_states.soak import READ_AGAIN_AFTER
 from .._rule_checks.stage_hosts import stage_without_followers
 from .._rule_checks.unknown_targets import duplicate_machines, other_roles, unknown_targets
@@ -68,7 +69,7 @@ def make_plan(
         # A fleet without hosts is one that is not known, and its gates stay closed.
         complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded,
         scope_done=may_be_over and not unfinished,
-        can_move=any(in_flight.values()) or bool(admissions) or waits or _is_at_work_elsewhere(fleet),
+        can_move=bool(admissions) or waits or _is_any_in_flight(fleet) or _is_at_work_elsewhere(fleet),
         unfinished=unfinished,
         warnings=_warnings(fleet, blockers),
         missing=missing,
@@ -99,6 +100,16 @@ def _warnings(fleet: FleetState, blockers: Blockers) -> tuple[str, ...]:
         *duplicate_machines(fleet.snapshot, fleet.members),
         *other_roles(fleet.snapshot, fleet.members),
     )
+
+
+def _is_any_in_flight(fleet: FleetState) -> bool:
+    """Return whether a host is upgrading and can be expected to finish. One that an Ansible run has left can't, while rules keep its gate closed."""
+    return any(one.can_finish and not _is_left_behind(fleet, one) for one in fleet.hosts.values())
+
+
+def _is_left_behind(fleet: FleetState, one: HostState) -> bool:
+    is_at_work = one.host in fleet.snapshot.leases or one.record is None or not one.record.is_by_ansible
+    return one.needs_its_gate and not is_at_work
 
 
 def _is_at_work_elsewhere(fleet: FleetState) -> bool:

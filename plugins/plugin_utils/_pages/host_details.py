@@ -124,6 +124,8 @@ def waiting_text(view: HostView, *, of_job: bool = False) -> str:
         # A reason may have the braces of a rule, and already says if the host never reported.
         return view.reason
     text = known.format(rule=view.rule, rollout="job" if of_job else "rollout").removesuffix(": ")
+    if view.state == UPGRADING:
+        return f"has started, and its gate is closed: {text}"
     # Hosts report no version in a job.
     return text if view.version or of_job else f"never reported; {text}"
 
@@ -252,7 +254,9 @@ def host_details(
         hold = snapshot.holds.covering(host, view.role)
         found[host] = HostDetails(
             host,
-            replace(view, reason=waiting_text(view, of_job=snapshot.is_job)) if view.state == PENDING else view,
+            replace(view, reason=waiting_text(view, of_job=snapshot.is_job))
+            if view.state == PENDING or view.cause
+            else view,
             snapshot.records.get(host),
             hold.text() if hold is not None else "",
             stages[view.stage] if view.stage < len(stages) else "",

@@ -170,7 +170,8 @@ class RunAdmission:
             is_left = view.state == state_names.UPGRADING and view.started and not (has_its_own_way or host in leases)
             if is_left and host in self._worked:
                 return f"{view.reason}; the tags on the command line left out its other steps"
-            if is_left and self._run.is_pushed(view.role):
+            # A rule may keep its gate closed, so that another run would end in the same way.
+            if is_left and not view.cause and self._run.is_pushed(view.role):
                 return f"{view.reason}; no run works on it, so run the same command again, without a limit that leaves it out"
             return view.reason
 

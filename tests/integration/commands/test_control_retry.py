@@ -198,3 +198,28 @@ def test_post_upgrade_tasks_that_failed_are_retried_also_once_the_rollout_is_com
     outcome = make_post_upgrade_pass(store, PassRequest("2", fleet=many), {"compute"})
     assert [one.host for one in outcome.admissions] == ["compute1"]
     assert make_pass(store, PassRequest("2", fleet=many)).plan.complete
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_a_host_that_is_midway_behind_the_order_is_put_back_by_its_name(
+    store: Store, consul: RawKV, version: str
+) -> None:
+    many = names(compute=1, controller=1)
+    seed(consul, many, "1")
+    set_holds(store, HoldTargets(hosts=["controller1"]), "later", "ann")
+    one = {"rolling_rules": {"global": 1, "fleet": 1}}
+    make_pass(store, PassRequest("2", one, fleet=many))
+    write_report(store, HostReport("compute1", "2", "started"))
+    # As a run leaves it that is killed.
+    consul.put("upgrade/hosts/compute1", json.dumps({**record(consul, "compute1"), "origin": "1"}))
+    operator.abort(store, operator.Command())
+    end_holds(store, HoldTargets(hosts=["controller1"]))
+    rules = {**one, "role_order": {"compute": "controller"}}
+    outcome = make_pass(store, PassRequest(version, rules, fleet=many, restart=True))
+    assert (outcome.admissions, outcome.plan.can_move) == ([], False)
+    view = read_fleet(store)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "compute1"})
+    done = operator.retry(store, operator.Command(), ["compute1"])
+    assert (done.hosts, "make sure that no upgrade runs there" in done.remarks[0]) == (["compute1"], True)
+    assert [one.host for one in make_pass(store, PassRequest(version, fleet=many)).admissions] == ["controller1"]

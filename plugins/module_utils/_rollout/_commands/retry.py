@@ -64,7 +64,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 return host in named and _ends_job(snapshot, host)
             if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:
                 return True
-            return host in named and (_is_midway(snapshot, host, view) or _is_down(snapshot, plan, host))
+            return host in named and (_is_midway(snapshot, plan, host) or _is_down(snapshot, plan, host))
 
         chosen = [host for host, view in plan.hosts.items() if host in asked and is_retried(host, view)]
         if not (chosen or put_back):
@@ -175,13 +175,14 @@ def _busy_remark(snapshot: Snapshot, host: str) -> str:
     )
 
 
-def _is_midway(snapshot: Snapshot, host: str, view: HostView) -> bool:
-    """Return whether no run has a lease on a host, and it started an upgrade to another version or without an admission."""
-    record = snapshot.records.get(host)
+def _is_midway(snapshot: Snapshot, plan: Plan, host: str) -> bool:
+    """Return whether no run has a lease on a host, and it started an upgrade to another version, without an admission, or behind what is a closed gate now."""
+    record, view = snapshot.records.get(host), plan.hosts[host]
     if record is None or host in snapshot.leases:
         return False
+    is_closed = view.unadmitted or (plan.fleet is not None and plan.fleet.hosts[host].needs_its_gate)
     elsewhere = record.version != snapshot.current_version
-    return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or view.unadmitted)
+    return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or is_closed)
 
 
 def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:

@@ -67,7 +67,7 @@ def without_gates() -> Fleet:
         ),
         (
             fleet(compute=1).started(HOST, version="1.5").admitted(HOST),
-            "started 1.5; its gate is closed",
+            "started 1.5; its gate is closed: the cap of role compute is 0: raise rolling_rules.global",
         ),
         (
             fleet(compute=1).started(HOST, version="1.5"),

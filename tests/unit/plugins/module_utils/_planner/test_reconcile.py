@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, RETRIED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
@@ -307,6 +313,59 @@ def test_a_host_that_is_lost_as_its_gate_was_closed_goes_on_when_its_role_may() 
     site.ledger = ledger
     site.gated_at = int(site.now)
     assert site.opened("compute1").plan(rules).hosts["compute1"].state == "upgrading"
+
+
+def test_hosts_that_a_run_left_behind_the_order_do_not_keep_a_rollout_waiting_without_a_word() -> None:
+    rules = {"rolling_rules": {"global": 2, "fleet": 2}, "role_order": {"compute": "controller"}}
+    # The computes were midway to 1.5, and hold all slots. The rollout to 2.0 replaced that one.
+    site = fleet(controller=1, compute=2).admitted("compute1", "compute2")
+    for host in ("compute1", "compute2"):
+        site.records[host] = HostRecord("1.5", STARTED, origin=OLD, done=("drain/nova",))
+    plan = site.plan(rules)
+    # They wait too: they could be new computes beside an old controller.
+    assert (plan.admissions, plan.can_move) == ((), False)
+    view = plan.hosts["compute1"]
+    assert view.reason == (
+        "started 1.5; its gate is closed: waits for role controller (1 host is not upgraded: controller1 pending), as role_order says"
+    )
+    assert (view.cause, view.rule) == ("order", "role_order.compute")
+    (need,) = operator_needs(site.snapshot(), plan)
+    assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "compute1,compute2"})
+    # A run that works there ends.
+    site.leases.update(("compute1", "compute2"))
+    plan = site.plan(rules)
+    assert (plan.can_move, operator_needs(site.snapshot(), plan)) == (True, ())
+    # So does the agent of a pull host. Once it is silent, it is lost.
+    site.leases.clear()
+    site.records["compute2"] = HostRecord("1.5", STARTED)
+    assert site.plan(rules).can_move
+    for host in ("compute1", "compute2"):
+        site.records[host] = HostRecord(NEW, RETRIED, index=60)
+    assert opened(site.plan(rules)) == ["controller1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "rules", "cause", "text"),
+    [
+        ("paused", {}, "paused", "the rollout is paused; continue with"),
+        ("running", {"windows": [{"from": "22:00", "to": "23:00"}]}, "hours", "outside of all windows"),
+        ("running", caps(web=0), "cap_zero", "the cap of role web is 0: raise rolling_rules.roles.web"),
+    ],
+)
+def test_a_host_that_has_started_behind_a_closed_gate_names_what_keeps_it_closed(
+    state: str, rules: dict[str, Any], cause: str, text: str
+) -> None:
+    site = fleet(web=1).started("web1", version="1.5").admitted("web1")
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, state=state)
+    plan = site.plan(rules)
+    view = plan.hosts["web1"]
+    assert (plan.admissions, view.state, view.cause) == ((), "upgrading", cause)
+    assert view.reason.startswith(f"started 1.5; its gate is closed: {text}")
+    sentences = explain("web1", plan, site.snapshot())
+    assert not any("No rule keeps it waiting" in one for one in sentences)
+    assert sentences[-1] == "Until then it keeps its slot."
+    assert any(one.startswith("To change this: run ansible-playbook convoy.upgrade.") for one in sentences)
 
 
 def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_itself() -> None:
