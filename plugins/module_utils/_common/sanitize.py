@@ -1,15 +1,21 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make values safe to print: short, and without control characters that a terminal would act on."""
+"""Make values safe to print: short, and without control characters that a terminal would act on. And variables of a command safe to paste."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 _MOST = 200
 # With this at its beginning, a text names delimiters of its own, which Ansible then uses instead of braces.
 _HEADER = "#jinja2:"
+# Values in which neither the shell nor Ansible interprets a character, between single quotes within double quotes.
+_PLAIN = re.compile(r"[\w .,:;@%+=/()\[\]-]*", re.ASCII)
 
 
 def truncated_repr(value: object) -> str:
@@ -62,3 +68,31 @@ def without_templates(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_templates(name): without_templates(below) for name, below in value.items()}
     return [without_templates(below) for below in value] if isinstance(value, (list, tuple)) else value
+
+
+def option(name: str, value: object) -> str:
+    """Return a variable as the option ``-e`` of a command that people paste into a shell."""
+    return as_option({name: str(value)})
+
+
+def as_option(values: Mapping[str, str]) -> str:
+    """Return variables as one option ``-e``, quoted for a shell."""
+    if all(_PLAIN.fullmatch(value) for value in values.values()):
+        words = " ".join(
+            f"{name}='{value}'" if re.search(r"[^\w.,:@%+/-]", value) or not value else f"{name}={value}"
+            for name, value in values.items()
+        )
+        return f'-e "{words}"' if "'" in words else f"-e {words}" if " " not in words else f"-e '{words}'"
+    return f"-e {shlex.quote(as_yaml(values))}"
+
+
+def as_yaml(values: Mapping[str, str]) -> str:
+    """Return variables as JSON, with the tag ``!unsafe`` of Ansible's YAML before values that it would take for templates.
+
+    A host's name comes from Consul, where others may have written a template. Pasting a command must not run it.
+    """
+    found = [
+        f"{json.dumps(name)}: {'!unsafe ' if may_be_template(value) else ''}{json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+    ]
+    return f"{{{', '.join(found)}}}"

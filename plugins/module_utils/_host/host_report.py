@@ -13,7 +13,7 @@ from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.names import check_name, check_version
-from .._common.sanitize import sanitize, truncate_middle
+from .._common.sanitize import option, sanitize, truncate_middle
 from .._consul.client import KVEntry, Operation
 from .._consul.operations import Change, compare_and_put, put, remove
 from .._consul.retry import retry_on_conflict
@@ -159,7 +159,7 @@ def _other_machine(key: str, before: HostRecord, report: HostReport) -> UpgradeE
         "other_machine",
         f"{report.host} reports {report.state} from the machine {report.machine}, but {key} says that the machine {before.machine} has begun the "
         f"upgrade to {before.version} and has not ended it. Nothing is reported. If two machines have this name, rename one. If the other "
-        f"one is gone, because the host was reinstalled, run ansible-playbook convoy.upgrade.forget -e host={report.host} -e force=true.",
+        f"one is gone, because the host was reinstalled, run ansible-playbook convoy.upgrade.forget {option('host', report.host)} -e force=true.",
     )
 
 

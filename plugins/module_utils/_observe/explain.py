@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._common.names import is_job, job_id, plural, target_text
+from .._common.sanitize import option
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold
 from .._fleet.ledger import WITH_RULES
@@ -208,11 +209,11 @@ def _of_other_work(host: str, snapshot: Snapshot) -> str:
     if is_job(version):
         return (
             f"To change this: make sure that nothing of the job {job_id(version)} runs there any more, then run ansible-playbook "
-            f"convoy.upgrade.retry -e host={host}."
+            f"convoy.upgrade.retry {option('host', host)}."
         )
     return (
         f"To change this: the host has to report the end of its upgrade to {version}. If it is gone, run ansible-playbook convoy.upgrade.forget "
-        f"-e host={host} -e force=true."
+        f"{option('host', host)} -e force=true."
     )
 
 
@@ -235,22 +236,20 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
             )
         text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
         if view.state == state_names.UPGRADING and view.cause in (explanations.ORDER, explanations.CAP_ZERO):
-            text += f" To free its slot, make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
+            text += f" To free its slot, make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
         if snapshot.is_job and snapshot.current_version:
             return text.replace("convoy.upgrade.upgrade", _job_command(snapshot))
         return text
     if view.cause == explanations.POST_UPGRADE_FAILED and snapshot.ledger is not None:
-        again = (
-            f"ansible-playbook convoy.upgrade.post_upgrade -e version={snapshot.ledger.version} -e retry_failed=true"
-        )
+        again = f"ansible-playbook convoy.upgrade.post_upgrade {option('version', snapshot.ledger.version)} -e retry_failed=true"
         what = (
             "Its agent tries again by itself"
             if view.services is not None
             else f"Once all hosts are upgraded, run {again}"
         )
-        return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry -e host={host}."
+        return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     if view.unadmitted:
-        return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host={host}."
+        return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     hold = _hold(host, view, snapshot)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
@@ -268,19 +267,19 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
         if record is not None and record.is_final(snapshot.current_version):
             return (
                 f"To change this: fix the host. {state_names.NOT_AGAIN}. After the other hosts, run "
-                f"ansible-playbook convoy.upgrade.abort, and begin a new job with -e only={host}."
+                f"ansible-playbook convoy.upgrade.abort, and begin a new job with {option('only', host)}."
             )
         if snapshot.is_job:
-            return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry -e host={host}."
+            return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry {option('host', host)}."
         if view.release is not None:
             text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
         elif view.steps or view.origin:
             playbook, variables = same_again(snapshot.ledger)
-            again = " ".join(f"-e {name}={value}" for name, value in {**variables, "retry_failed": "true"}.items())
+            again = " ".join(option(name, value) for name, value in {**variables, "retry_failed": "true"}.items())
             text = f"To change this: fix the host, then run ansible-playbook convoy.upgrade.{playbook} {again}. To free its slot instead"
         else:
             text = "To change this: fix the host. Its next report ends this. To free its slot"
-        return f"{text}, {sure}run ansible-playbook convoy.upgrade.retry -e host={host}."
+        return f"{text}, {sure}run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
             again = "the command of its rollout again"
@@ -294,10 +293,10 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
 def _held_by(hold: Hold, snapshot: Snapshot) -> str:
     for name, found in snapshot.holds.hosts.items():
         if found is hold:
-            return f" -e host={name}"
+            return f" {option('host', name)}"
     for name, found in snapshot.holds.roles.items():
         if found is hold:
-            return f" -e role={name}"
+            return f" {option('role', name)}"
     return " -e everything=true"
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .._common.names import is_job, listing, plural, target_text
-from .._common.sanitize import sanitize, truncate_middle
+from .._common.sanitize import option, sanitize, truncate_middle
 from .._fleet.fleet import FAILED, Snapshot
 from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
@@ -321,7 +321,7 @@ def _next(found: Mapping[str, Any], *, only_after: bool) -> str:
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        again = f"post_upgrade -e version={found['version']} -e retry_failed=true" if only_after else "retry"
+        again = f"post_upgrade {option('version', found['version'])} -e retry_failed=true" if only_after else "retry"
         return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.{again}."
     if event == PAUSE:
         return (
@@ -332,14 +332,14 @@ def _next(found: Mapping[str, Any], *, only_after: bool) -> str:
     if event == APPROVAL_NEEDED:
         return (
             "Look at the hosts with ansible-playbook convoy.upgrade.status, then run ansible-playbook "
-            f"convoy.upgrade.approve -e stage={found['stage']} or ansible-playbook convoy.upgrade.abort."
+            f"convoy.upgrade.approve {option('stage', found['stage'])} or ansible-playbook convoy.upgrade.abort."
         )
     if event == END and found["outcome"] == ABORTED and is_job(found["version"]):
         return "A job does not begin again. Begin another one with ansible-playbook convoy.upgrade.command -e run=NAME."
     if event == END and found["outcome"] == ABORTED and found["rollback"]:
-        return f"Begin it again with ansible-playbook convoy.upgrade.rollback -e version={found['version']}."
+        return f"Begin it again with ansible-playbook convoy.upgrade.rollback {option('version', found['version'])}."
     if event == END and found["outcome"] == ABORTED:
-        again = f"ansible-playbook convoy.upgrade.upgrade -e version={found['version']} -e restart=true"
+        again = f"ansible-playbook convoy.upgrade.upgrade {option('version', found['version'])} -e restart=true"
         return f"Begin it again with {again}, or go back with ansible-playbook convoy.upgrade.rollback."
     what = "job" if is_job(found["version"]) else "rollout"
     return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from .._common.sanitize import option
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import ABORTED, PAUSED, Ledger
 from .._host_states.failure_budgets import ExhaustedBudget, ExhaustedBudgets, exhausted_budgets
@@ -102,7 +103,7 @@ def rollout_blocker(
             if ledger.rollback:
                 text = (
                     f"the rollback was aborted{command_text(ledger)}; begin it again with ansible-playbook "
-                    f"convoy.upgrade.rollback -e version={ledger.version}"
+                    f"convoy.upgrade.rollback {option('version', ledger.version)}"
                 )
             if ledger.is_job:
                 text = f"the job was aborted{command_text(ledger)}; begin a new one with ansible-playbook convoy.upgrade.command"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
+from .._common.sanitize import option
 from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.holds import PUPPET
 from .._host_states import state_names
@@ -272,7 +273,7 @@ def _upgrading(host: HostState, version: str | None) -> str:
         otherwise = (
             ""
             if host.is_down
-            else f", or hold it (ansible-playbook convoy.upgrade.hold -e host={host.host} -e reason=away)"
+            else f", or hold it (ansible-playbook convoy.upgrade.hold {option('host', host.host)} -e reason=away)"
         )
         return (
             f"its gate is open for {host.record.version}, so it may start at any time, and takes a slot without being admitted: wait for "
@@ -288,15 +289,13 @@ def _upgrading(host: HostState, version: str | None) -> str:
             text = f"has not finished {what}{host.record.where()}, so it takes a slot and is not admitted"
             if is_job(host.record.version):
                 # Only the run that began it, or the host's agent, reports its end, and the run may be gone.
-                text += (
-                    f". If nothing works on it any more, run ansible-playbook convoy.upgrade.retry -e host={host.host}"
-                )
+                text += f". If nothing works on it any more, run ansible-playbook convoy.upgrade.retry {option('host', host.host)}"
             return text
         target = "" if host.record.version == version else f" {target_text(host.record.version)}"
         if host.is_unadmitted:
             return (
                 f"reported the start of its upgrade{target and ' to' + target} but was not admitted; it keeps a slot and its gate stays "
-                f"closed: make sure that no upgrade runs there, then run ansible-playbook convoy.upgrade.retry -e host={host.host}"
+                f"closed: make sure that no upgrade runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host.host)}"
             )
         text = f"started{target}{host.record.where()}"
         return text if host.gate.is_open else f"{text}; its gate is closed"

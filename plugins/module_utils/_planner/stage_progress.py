@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .._common.names import listing, plural
+from .._common.sanitize import option
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
 from .._host_states.host_state import HostState
@@ -151,7 +152,7 @@ def stage_progress(
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if stage.approve and stage.name not in snapshot.approvals:
-            reason = f"waits for an approval after stage {stage.name}: ansible-playbook convoy.upgrade.approve -e stage={stage.name}"
+            reason = f"waits for an approval after stage {stage.name}: ansible-playbook convoy.upgrade.approve {option('stage', stage.name)}"
             return StageProgress(stages, number, of_host, reason, None, True, mark)
         number, done_at, again = number + 1, None, {}
 

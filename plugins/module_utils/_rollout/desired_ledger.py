@@ -14,7 +14,7 @@ from .._codecs.job import Job
 from .._codecs.values import before_job, ledger_of_versions
 from .._common.errors import UpgradeError
 from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural, rollout_title
-from .._common.sanitize import sanitize, truncate_middle
+from .._common.sanitize import option, sanitize, truncate_middle
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.admitted import gate_is_open, still_admitted, without_unstarted
@@ -311,9 +311,7 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     }.get(old.state, last)
     commands = [(playbook, variables), *([last] if playbook != last[0] else [])]
     run = ", then ".join(
-        " ".join(
-            (f"ansible-playbook convoy.upgrade.{name}", *(f"-e {option}={value}" for option, value in given.items()))
-        )
+        " ".join((f"ansible-playbook convoy.upgrade.{name}", *(option(one, value) for one, value in given.items())))
         for name, given in commands
     )
     without = "" if is_job(version) else " To begin without them, give -e restart=true."
@@ -406,8 +404,8 @@ def _replaced(request: PassRequest, snapshot: Snapshot, version: str) -> Ledger 
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
         f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
-        f"ansible-playbook convoy.upgrade.upgrade -e version={old.version}, wait for its end (-e wait_for_other=true), "
-        f"or replace it (-e replace={old.version}).",
+        f"ansible-playbook convoy.upgrade.upgrade {option('version', old.version)}, wait for its end (-e wait_for_other=true), "
+        f"or replace it ({option('replace', old.version)}).",
         under_way=old.version,
         state=old.state,
     )
@@ -511,5 +509,5 @@ def other_rollout(snapshot: Snapshot) -> UpgradeError:
         "overtaken",
         f"Another rollout is under way, to {snapshot.current_version!r}{who}. This run ends. Look at it with "
         "ansible-playbook convoy.upgrade.status. To replace it "
-        f"with yours, run ansible-playbook convoy.upgrade.upgrade again with -e replace={snapshot.current_version}.",
+        f"with yours, run ansible-playbook convoy.upgrade.upgrade again with {option('replace', snapshot.current_version)}.",
     )

@@ -13,6 +13,7 @@ from typing import TypeVar
 from .._codecs.record import decode_record
 from .._codecs.values import encode_health_mark, health_mark_flags
 from .._common.names import listing
+from .._common.sanitize import option
 from .._consul.client import Operation
 from .._consul.operations import Change, compare, put, remove
 from .._fleet.fleet import UPGRADED, HostRecord, Snapshot
@@ -170,7 +171,7 @@ def _publish(writer: LedgerWriter, snapshot: Snapshot, plan: Plan, ledger: Ledge
         warnings.append(
             f"No further report is published for {listing(often)} in this rollout: {MOST_PUBLICATIONS} were, each with another version. "
             f"Planners use {keys.records}<host> instead. Something on the host keeps changing it: stop its agent, and look at the host "
-            f"with ansible-playbook convoy.upgrade.status -e host={often[0]}."
+            f"with ansible-playbook convoy.upgrade.status {option('host', often[0])}."
         )
     return warnings
 

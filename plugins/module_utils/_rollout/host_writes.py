@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._common.names import in_order, listing
+from .._common.sanitize import option
 from .._consul.client import Operation
 from .._consul.errors import Conflict
 from .._consul.operations import Change
@@ -85,7 +86,7 @@ def left_out_warning(keys: Keys, hosts: Sequence[str], what: str) -> str:
     return (
         f"{what} for {listing(hosts)}, because {keys.records}<host> changed during each of {MOST_CONFLICTS} tries. Other hosts are not "
         "affected. If this repeats, something on the host keeps writing its record: stop its agent, and look at the host with "
-        f"ansible-playbook convoy.upgrade.status -e host={hosts[0]}."
+        f"ansible-playbook convoy.upgrade.status {option('host', hosts[0])}."
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
+from .._common.sanitize import option
 from .._fleet.fleet import Snapshot
 from .._fleet.holds import MADE_OF_GATES, PAUSED
 from .._rules.stages import Stage
@@ -126,7 +127,7 @@ def _renamed(snapshot: Snapshot, hosts: list[str]) -> str:
     machine = snapshot.records[first].machine
     return (
         f"{listing(in_order(hosts))} have reported from one machine, {machine}. If they are clones, give each an /etc/machine-id of its own. "
-        f"If a host was renamed, remove its former name: ansible-playbook convoy.upgrade.forget -e host={first}"
+        f"If a host was renamed, remove its former name: ansible-playbook convoy.upgrade.forget {option('host', first)}"
     )
 
 
@@ -137,7 +138,7 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
         return ""
     return (
         f"{host}: two machines have reported under this name, {record.machine} and {record.other_machine}. If both are there, rename one. "
-        f"If the host was reinstalled, this warning ends with its next upgrade, or with ansible-playbook convoy.upgrade.forget -e host={host}"
+        f"If the host was reinstalled, this warning ends with its next upgrade, or with ansible-playbook convoy.upgrade.forget {option('host', host)}"
     )
 
 

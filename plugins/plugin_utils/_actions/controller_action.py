@@ -13,6 +13,7 @@ from ansible import context
 from ansible.plugins.action import ActionBase
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.host_patterns import with_inventory_groups
 from .._compose.inventory_roles import fleet_of, plane_order
 from .._run.output import print_each_line_at_once
@@ -91,7 +92,7 @@ def fleet_options(options: Mapping[str, Any], task_vars: Mapping[str, Any], spec
         raise UpgradeError(
             "other_planner_host",
             f"upgrade_planner_host is {requested}, but this play runs on {here}, because an inventory can't set the host of a play. Nothing is "
-            f"done: name one host with -e upgrade_planner_host={requested}.",
+            f"done: name one host with {option('upgrade_planner_host', requested)}.",
         )
     roles = options[ROLES]
     order = {"role_order": plane_order(roles)} if "role_order" in spec and not options.get("role_order") else {}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...module_utils._common.names import in_order, is_job, job_id, listing, plural, target_text
+from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
@@ -102,7 +103,9 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if left and info.get("complete"):
         again = any(one.get("cause") == POST_UPGRADE_FAILED for one in info.get("reasons") or ())
         retries = " -e retry_failed=true" if again else ""
-        lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade -e version={info['version']}{retries}")
+        lines.append(
+            f"Next: ansible-playbook convoy.upgrade.post_upgrade {option('version', info['version'])}{retries}"
+        )
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
-from ...module_utils._common.sanitize import sanitize, truncate_middle
+from ...module_utils._common.sanitize import as_yaml, sanitize, truncate_middle
 from ...module_utils._fleet.fleet import FAILED as REPORTED_FAILED
 from ...module_utils._fleet.fleet import REPORTED_LOST
 from ...module_utils._host_states.state_names import BROKEN, PENDING, state_text
@@ -24,7 +24,6 @@ from ...module_utils._queries.info_result import info_result
 from ...module_utils._queries.job_details import JobDetails
 from ...module_utils._queries.rollout_history import RolloutHistory, summary
 from .._observe.view_updates import sanitized_progress
-from .._run.extra_vars import as_yaml
 
 # The version of the JSON. schemas/page.json describes it.
 FORMAT = 1

@@ -20,6 +20,7 @@ from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import job_id, rollout_text
+from ...module_utils._common.sanitize import option
 from ...module_utils._consul.client import KVEntry
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import compare, remove
@@ -204,7 +205,7 @@ class PlannerService:
         again = (
             f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
             if ledger.is_job
-            else f"ansible-playbook convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} -e version={ledger.version}"
+            else f"ansible-playbook convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} {option('version', ledger.version)}"
         )
         how = f"To hand it over, run {again} -e wait=false."
         if keys.handover not in found:

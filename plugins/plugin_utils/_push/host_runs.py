@@ -13,6 +13,7 @@ from ...module_utils._codecs.job import decode_job_record
 from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import option
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
@@ -166,7 +167,7 @@ class HostRuns:
             return ""
         return (
             f" An earlier run was interrupted in the step {step}. If the check fails only because a service of {host_run.host} is down since "
-            f"then, add -e upgrade_limit={host_run.host} --skip-tags may_stop."
+            f"then, add {option('upgrade_limit', host_run.host)} --skip-tags may_stop."
         )
 
     def finish_task_group(self, host: str, name: str) -> None:
@@ -263,7 +264,7 @@ class HostRuns:
             raise UpgradeError(
                 "not_admitted",
                 f"{host} is not admitted in this run, so none of its tasks run. To upgrade one role, run "
-                f"ansible-playbook convoy.upgrade.role -e role=R -e version={self._run.version}.",
+                f"ansible-playbook convoy.upgrade.role -e role=R {option('version', self._run.version)}.",
             )
         self._session.check(host)
         return host_run

@@ -11,6 +11,7 @@ from functools import partial
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.sanitize import option
 from ...module_utils._host import once_for_all
 from ...module_utils._host.host_report import truncate_error
 from ...module_utils._state.store import Store
@@ -197,7 +198,7 @@ class OnceGroups:
             "once_failed",
             f"{name}, which {found.host} runs for all hosts, failed there: {error}. Fix that, "
             + (
-                f"then ansible-playbook convoy.upgrade.retry -e host={found.host},{host_run.host}."
+                f"then ansible-playbook convoy.upgrade.retry {option('host', f'{found.host},{host_run.host}')}."
                 if self._run.on_host
                 else "and run the same command with -e retry_failed=true."
             ),

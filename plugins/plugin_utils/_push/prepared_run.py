@@ -12,6 +12,7 @@ from typing import Any
 from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
+from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
@@ -218,7 +219,7 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
             "have the agent do it (pull: true in upgrade_roles, then ansible-playbook convoy.upgrade.enroll), or "
             "remove it: run systemctl disable --now convoy-node.path "
             "convoy-node (or rm /etc/cron.d/convoy-node), convoy-node run -e puppet_gate_leave=true and rm /etc/convoy/node.json there, then "
-            f"ansible-playbook convoy.upgrade.forget -e host={','.join(found[:20])}.",
+            f"ansible-playbook convoy.upgrade.forget {option('host', ','.join(found[:20]))}.",
             hosts=found,
         )
 
@@ -257,7 +258,7 @@ def _refuse_unknown_to_ansible(fleet: Mapping[str, str], hosts: Iterable[str], b
             "not_in_inventory",
             f"{before}{listing(unknown, 20)} reported to Consul and {'is' if len(unknown) == 1 else 'are'} not in the inventory, so "
             "Ansible can't work there. Add what is missing to the inventory. For hosts that no longer exist, run "
-            f"ansible-playbook convoy.upgrade.forget -e host={names}.",
+            f"ansible-playbook convoy.upgrade.forget {option('host', names)}.",
             hosts=unknown,
         )
 

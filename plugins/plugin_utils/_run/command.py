@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils._common.sanitize import sanitize
-from .extra_vars import as_option, read_option
+from ...module_utils._common.sanitize import as_option, sanitize
+from .extra_vars import read_option
 
 _SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
 # Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.

@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ansible.parsing.quoting import unquote
 from ansible.parsing.splitter import split_args
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.sanitize import may_be_template, sanitize
+from ...module_utils._common.sanitize import as_option, sanitize
 
-# Values in which neither the shell nor Ansible interprets a character, between single quotes within double quotes.
-_PLAIN = re.compile(r"[\w .,:;@%+=/()\[\]-]*", re.ASCII)
 # Ansible does not split files, YAML and JSON at spaces.
 _WHOLE = ("@", "{", "[", "/", ".")
 
@@ -49,29 +45,6 @@ def refuse_leftovers(given: Iterable[str]) -> None:
             words=leftovers,
             instead={option: as_option(values)},
         )
-
-
-def as_option(values: Mapping[str, str]) -> str:
-    """Return variables as one option ``-e``, quoted for a shell."""
-    if all(_PLAIN.fullmatch(value) for value in values.values()):
-        words = " ".join(
-            f"{name}='{value}'" if re.search(r"[^\w.,:@%+/-]", value) or not value else f"{name}={value}"
-            for name, value in values.items()
-        )
-        return f'-e "{words}"' if "'" in words else f"-e {words}" if " " not in words else f"-e '{words}'"
-    return f"-e {shlex.quote(as_yaml(values))}"
-
-
-def as_yaml(values: Mapping[str, str]) -> str:
-    """Return variables as JSON, with the tag ``!unsafe`` of Ansible's YAML before values that it would take for templates.
-
-    A host's name comes from Consul, where others may have written a template. Pasting a command must not run it.
-    """
-    found = [
-        f"{json.dumps(name)}: {'!unsafe ' if may_be_template(value) else ''}{json.dumps(value, ensure_ascii=False)}"
-        for name, value in values.items()
-    ]
-    return f"{{{', '.join(found)}}}"
 
 
 def read_option(option: str) -> tuple[str, dict[str, str], list[str]]:

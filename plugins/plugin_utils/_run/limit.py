@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
-from ...module_utils._common.sanitize import sanitize
-from .extra_vars import as_option
+from ...module_utils._common.sanitize import as_option, sanitize
 from .next_step import COMMAND, UPGRADES
 
 # These playbooks run on the nodes themselves, so a limit selects nodes.

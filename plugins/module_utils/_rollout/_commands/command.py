@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import target_text
-from ..._common.sanitize import sanitize, truncate_middle
+from ..._common.sanitize import option, sanitize, truncate_middle
 from ..._consul.operations import Change, net_changes
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import Snapshot, find_members
@@ -138,7 +138,7 @@ def _what_next(ledger: Ledger) -> str:
         return "Look at it with ansible-playbook convoy.upgrade.status."
     playbook, variables = ledger.again()
     again = " ".join(
-        (f"ansible-playbook convoy.upgrade.{playbook}", *(f"-e {name}={value}" for name, value in variables.items()))
+        (f"ansible-playbook convoy.upgrade.{playbook}", *(option(name, value) for name, value in variables.items()))
     )
     return f"It is over. {again} begins it again, and {other}."
 

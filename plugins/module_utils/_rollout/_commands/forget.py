@@ -12,6 +12,7 @@ from ..._codecs.values import before_job, ledger_of_versions, text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id, listing
+from ..._common.sanitize import option
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
 from ..._consul.retry import retry_on_conflict
@@ -151,7 +152,7 @@ def _refuse_at_work(snapshot: Snapshot, fleet: Mapping[str, str], hosts: Sequenc
         raise UpgradeError(
             "at_work",
             f"{host} is not forgotten, because {why}. Its slot would be free while it may be down. Wait until it is done, or make sure that "
-            f"no upgrade runs there and run ansible-playbook convoy.upgrade.forget -e host={host} -e force=true.",
+            f"no upgrade runs there and run ansible-playbook convoy.upgrade.forget {option('host', host)} -e force=true.",
             hosts=[host],
         )
 

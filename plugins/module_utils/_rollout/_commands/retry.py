@@ -14,6 +14,7 @@ from ..._codecs.values import text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import did_you_mean, in_order, is_job, job_id, listing
+from ..._common.sanitize import option
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
@@ -154,7 +155,7 @@ def _silent_remark(snapshot: Snapshot, host: str) -> str:
     what = "command" if snapshot.is_job else "upgrade"
     return (
         f"{host} is not changed, because it has started {started} and not reported its end, so its {what} may still run. Once you have made sure that "
-        f"it does not, run ansible-playbook convoy.upgrade.retry -e host={host}."
+        f"it does not, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     )
 
 
@@ -167,11 +168,11 @@ def _busy_remark(snapshot: Snapshot, host: str) -> str:
     if is_job(version):
         return (
             f"{host} is not changed, because it has started {what} and not reported its end, so its command may still run. Once you have made sure that "
-            f"it does not, run ansible-playbook convoy.upgrade.retry -e host={host}."
+            f"it does not, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
         )
     return (
         f"{host} is not changed, because it has started {what} and not reported its end. It reports once its agent runs again. If the host is gone, "
-        f"run ansible-playbook convoy.upgrade.forget -e host={host} -e force=true."
+        f"run ansible-playbook convoy.upgrade.forget {option('host', host)} -e force=true."
     )
 
 
@@ -210,7 +211,7 @@ def _remarks_on(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, dry: bo
         if _is_in_tasks(snapshot, plan, host):
             remarks.append(
                 f"{host} {'would wait' if dry else 'waits'} for its post-upgrade tasks again, and its slot {'would be' if dry else 'is'} free. Once all "
-                f"hosts are upgraded, run ansible-playbook convoy.upgrade.post_upgrade -e version={snapshot.current_version}."
+                f"hosts are upgraded, run ansible-playbook convoy.upgrade.post_upgrade {option('version', snapshot.current_version)}."
             )
         record, view = _started(snapshot, host), plan.hosts[host]
         if record is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
+from ..._common.sanitize import option
 from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ..._passes.planner_pass import PassRequest, make_pass
 from ..._rules.instructions import REVERSED, ROLLBACK_ORDER
@@ -89,8 +90,8 @@ def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
         raise UpgradeError(
             "bad_options",
             f"{ROLLBACK_ORDER}: {rollback_order} is given, but the rollback to {ledger.version} is under way with {current}. Leave it "
-            f"out, or change the rules: run ansible-playbook convoy.upgrade.upgrade -e version={ledger.version} with all instructions and {ROLLBACK_ORDER}: "
-            f"{rollback_order}.",
+            f"out, or change the rules: run ansible-playbook convoy.upgrade.upgrade {option('version', ledger.version)} with all instructions and "
+            f"{ROLLBACK_ORDER}: {rollback_order}.",
         )
 
 
@@ -110,11 +111,11 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
 
 def _is_upgrade(ledger: Ledger, version: str) -> UpgradeError:
     """Return the error for a rollback to the version that the last rollback went back from."""
-    replaced = f" -e replace={ledger.version}" if ledger.is_under_way else ""
+    replaced = f" {option('replace', ledger.version)}" if ledger.is_under_way else ""
     return UpgradeError(
         "no_previous_version",
         f"version: {version} is what the rollback to {ledger.version} goes back from, so to go there is an upgrade, with the order, the stages and the "
-        f"approvals of one. Nothing was done. Run ansible-playbook convoy.upgrade.upgrade -e version={version}{replaced}.",
+        f"approvals of one. Nothing was done. Run ansible-playbook convoy.upgrade.upgrade {option('version', version)}{replaced}.",
     )
 
 

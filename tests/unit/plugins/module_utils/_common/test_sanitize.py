@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
+from ansible.parsing.splitter import parse_kv
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import (
     may_be_template,
+    option,
     sanitize,
     without_templates,
 )
+from devkit.agent import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,3 +65,21 @@ def test_no_text_stays_a_template_at_any_depth() -> None:
 @pytest.mark.parametrize(("text", "may"), [("a {{ b }}", True), ("}", True), ("#jinja2:x", True), ("# no", False)])
 def test_braces_and_a_header_make_a_template(text: str, may: bool) -> None:
     assert may_be_template(text) is may
+
+
+@pytest.mark.parametrize("name", ["web1", "stage 1", "it's", "$(reboot)", "a;b", "{{ lookup('x') }}", "web1,web2"])
+def test_a_name_in_a_command_is_read_by_a_shell_and_by_ansible_as_it_is(name: str) -> None:
+    flag, given_variable = shlex.split(option("host", name))
+    assert flag == "-e"
+    if not given_variable.startswith("{"):
+        assert parse_kv(given_variable) == {"host": name}
+    else:
+        assert name.replace("'", "") in given_variable.replace("'", "")
+
+
+def test_every_printed_command_quotes_the_names_in_it() -> None:
+    # IDs of jobs have no character that a shell or Ansible interprets.
+    pattern = re.compile(r"-e [a-z_]+=\{(?!job_id\()")
+    files = (ROOT / "plugins").rglob("*.py")
+    found = [(path.name, line) for path in files for line in path.read_text().splitlines() if pattern.search(line)]
+    assert found == []

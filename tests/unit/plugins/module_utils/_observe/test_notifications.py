@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -181,6 +182,15 @@ def test_an_approval_is_requested_once_and_again_where_it_was_not_needed_meanwhi
     assert [one.event for one in pending_notifications(snapshot, waiting, hosts, [], sent_before)[0]] == [
         "approval_needed"
     ]
+
+
+def test_the_command_that_approves_a_stage_is_one_that_a_shell_reads() -> None:
+    site = rollout(compute=2).upgraded("compute1")
+    plan = site.plan({"stages": [{"hosts": 1, "approve": True}]})
+    snapshot, hosts = site.snapshot(), watched_hosts(site.snapshot(), plan)
+    (found,), _after = pending_notifications(snapshot, plan, hosts, [], SentNotifications())
+    words = shlex.split(payload(found, snapshot, plan, hosts)["next"])
+    assert words[words.index("-e") + 1] == "stage='stage 1'"
 
 
 def test_a_stage_without_hosts_is_not_notified() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -366,6 +367,13 @@ def test_a_host_that_has_started_behind_a_closed_gate_names_what_keeps_it_closed
     assert not any("No rule keeps it waiting" in one for one in sentences)
     assert sentences[-1] == "Until then it keeps its slot."
     assert any(one.startswith("To change this: run ansible-playbook convoy.upgrade.") for one in sentences)
+
+
+def test_the_command_that_approves_a_stage_without_a_name_of_its_own_is_one_that_a_shell_reads() -> None:
+    site = fleet(web=2).upgraded("web1")
+    site.ledger = Ledger(1, NEW, OLD)
+    reason = site.plan({"stages": [{"hosts": 1, "approve": True}]}).hosts["web2"].reason
+    assert shlex.split(reason)[-3:] == ["convoy.upgrade.approve", "-e", "stage='stage 1'"]
 
 
 def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_itself() -> None:

@@ -11,7 +11,8 @@ import shlex
 import pytest
 from ansible.parsing.splitter import parse_kv
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars import as_option, refuse_leftovers
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import as_option
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars import refuse_leftovers
 
 
 @pytest.mark.parametrize(
