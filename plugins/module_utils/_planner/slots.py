@@ -91,7 +91,7 @@ class Slots:
             caps = self.caps[role]
             at_work = {cap.what: taken.get(cap.what, 0) - resting.get(cap.what, 0) for cap in caps}
             most = min([cap.slots - at_work[cap.what] for cap in caps], default=requested)
-            has = max(0, min(requested, most, 0 if own is None else own.get(role, 0)))
+            has = 0 if is_set_busy or own is None else max(0, min(requested, most, own.get(role, 0)))
             if has:
                 resting |= {cap.what: resting[cap.what] - has for cap in caps}
             free = min([requested - has, *(cap.slots - taken.get(cap.what, 0) for cap in caps)])

@@ -169,6 +169,18 @@ def test_complete_sets_wait_until_no_host_is_upgrading() -> None:
     assert opened(site.plan(rules)) == ["compute3", "compute4"]
 
 
+def test_a_host_that_failed_before_does_not_join_a_set_that_is_under_way() -> None:
+    rules = caps(everyone=4, complete_sets=True)
+    # web1 failed in an earlier rollout and was held, while web2 and web3 began.
+    site = fleet(web=4).opened("web2", "web3").started("web2", "web3")
+    site.records["web1"] = HostRecord("1.5", FAILED, error="disk full", index=50)
+    plan = site.plan(rules)
+    assert plan.admissions == ()
+    assert "waits until the current set is done, as complete_sets says" in plan.hosts["web1"].reason
+    assert opened(site.upgraded("web2").plan(rules)) == []
+    assert opened(site.upgraded("web3").plan(rules)) == ["web1", "web4"]
+
+
 # Order
 
 

@@ -169,6 +169,9 @@ def test_hosts_that_have_slots_need_no_free_ones() -> None:
     given, after = replace(one, complete_sets=True).fill({"web": 3}, {"web": 1})
     assert (given, after.busy) == ({"web": 2}, 2)
     assert after.fill({"web": 1})[0] == {}
+    # None of them joins a set that is under way.
+    busy = replace(slots.take({"web": 2}).rest({"web": 1}), complete_sets=True)
+    assert busy.fill({"web": 3}, {"web": 1}) == ({}, busy)
 
 
 def test_hosts_above_a_limit_leave_no_slot_to_fill() -> None:
