@@ -27,6 +27,7 @@ class HealthState:
 
     :param is_well: whether it counts as upgraded.
     :param is_broken: whether it counted as upgraded before, and is not healthy any more.
+    :param is_lost: whether a check has kept it from counting as upgraded for longer than ``health.progress_deadline``.
     :param reason: why it does not count as upgraded.
     :param mark: the health mark to store; None for none.
     :param wake_at: when it may count as upgraded if nothing else changes (unix seconds).
@@ -37,6 +38,7 @@ class HealthState:
     reason: str = ""
     mark: HealthMark | None = None
     wake_at: float | None = None
+    is_lost: bool = False
 
 
 def health_state(
@@ -48,6 +50,7 @@ def health_state(
     reported: int | None = None,
     *,
     was_there: bool = False,
+    last_sign: float | None = None,
 ) -> HealthState:
     """Return the health of a host that reported the version, and its new health mark.
 
@@ -56,6 +59,7 @@ def health_state(
     :param checks: check -> status, for the checks of the host; None if Consul was not asked, so that only the mark is known.
     :param reported: when the host reported the version, by its own clock (unix seconds); None if it keeps no record.
     :param was_there: whether it reported the version before the rollout began. It need not soak then, but its checks have to pass.
+    :param last_sign: what :func:`silent_since` returns; None if the host is not lost if a check keeps failing.
     """
     known = mark if mark is not None and (mark.version, mark.reported) == (version, reported) else None
     if known is None and was_there:
@@ -67,7 +71,16 @@ def health_state(
     if failing:
         new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded) if known is not None else None
         reason = f"{'was upgraded, and now ' if was_upgraded else f'reported {version}, and '}{', '.join(failing)}"
-        return HealthState(False, is_broken=was_upgraded, reason=reason, mark=new_mark, wake_at=again)
+        # A check that passed until now has just begun to fail.
+        since = last_sign if known is None or known.since is None else None
+        if was_upgraded or since is None or rules.progress_deadline is None:
+            return HealthState(False, is_broken=was_upgraded, reason=reason, mark=new_mark, wake_at=again)
+        # The mark was written when planners saw that.
+        failed_for = now - max(since, known.written_at if known is not None else 0)
+        is_lost = failed_for > rules.progress_deadline
+        if is_lost:
+            reason += f", for {int(failed_for)} s, and health.progress_deadline is {rules.progress_deadline} s"
+        return HealthState(False, reason=reason, mark=new_mark, wake_at=again, is_lost=is_lost)
     # A time in the future is from a planner with a wrong clock.
     since = min(known.since, int(now)) if known is not None and known.since is not None else None
     if since is None:

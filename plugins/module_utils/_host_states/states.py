@@ -271,7 +271,10 @@ def _state_of(
             return _StateFound(UPGRADED)
         mark, checks = snapshot.marks.get(one.host), _checks(snapshot, one.host)
         reported, was_there = _reported_at(record, current), _was_there(snapshot, one)
-        return _of_health(health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there))
+        # After its post-upgrade tasks, its services need time, and it has a slot.
+        since = None if record is None or record.post is not None else _silent_since(snapshot, one)
+        found = health_state(rules, snapshot.now, current, mark, checks, reported, was_there=was_there, last_sign=since)
+        return _of_health(found)
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return _StateFound(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
@@ -365,8 +368,21 @@ def _checks(snapshot: Snapshot, host: str) -> Mapping[str, str] | None:
 
 
 def _of_health(found: HealthState) -> _StateFound:
-    state = UPGRADED if found.is_well else FAILED if found.is_broken else UPGRADING
+    state = UPGRADED if found.is_well else FAILED if found.is_broken else LOST if found.is_lost else UPGRADING
     return _StateFound(state, found.reason, found.wake_at, found.mark)
+
+
+def _silent_since(snapshot: Snapshot, one: _HostFacts) -> float | None:
+    """Return when a host was admitted or last reported (unix seconds); None if that is not known."""
+    # The global gate's time is no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
+    admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
+    return silent_since(snapshot.now, admitted_at, _times(snapshot, one.record))
+
+
+def _times(snapshot: Snapshot, record: HostRecord | None) -> Mapping[str, int] | None:
+    """Return when a host reported what, in this rollout or in an upgrade that it is in the middle of; None if it did not."""
+    is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
+    return record.times if record is not None and is_current else None
 
 
 def _upgrading_or_lost(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) -> _StateFound:
@@ -375,13 +391,10 @@ def _upgrading_or_lost(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) 
     is_between = record is not None and record.state == STARTED and record.next_step is not None
     if rules.progress_deadline is None or one.host in snapshot.leases or is_between:
         return _StateFound(UPGRADING)
-    is_current = record is not None and (record.version == snapshot.current_version or record.state == STARTED)
-    times = record.times if record is not None and is_current else None
-    # The global gate's time is no time of admission: it opens after a rollout, also for hosts that join the fleet long after that.
-    admitted_at = one.gate.at if one.gate.is_open and one.gate.scope != "global" else None
-    since = silent_since(snapshot.now, admitted_at, times)
+    since = _silent_since(snapshot, one)
     if since is None:
         # A time in the future, by a clock that is ahead, counts once it has come.
+        times = _times(snapshot, record)
         return _StateFound(
             UPGRADING, wake_at=min((at for at in (times or {}).values() if at > snapshot.now), default=None)
         )

@@ -21,7 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import gates, history, long_ago, names, record, seed
+from integration.support.fleets.fleet import GATES, gates, history, long_ago, names, record, seed
 from integration.support.runs.commands import UNLIMITED, control, cut_short, fail
 from integration.support.runs.playbook import Runner
 
@@ -223,3 +223,44 @@ def test_a_host_that_is_midway_behind_the_order_is_put_back_by_its_name(
     done = operator.retry(store, operator.Command(), ["compute1"])
     assert (done.hosts, "make sure that no upgrade runs there" in done.remarks[0]) == (["compute1"], True)
     assert [one.host for one in make_pass(store, PassRequest(version, fleet=many)).admissions] == ["controller1"]
+
+
+def test_a_host_that_died_in_its_soak_is_put_back_by_its_name_and_lost_in_time(store: Store, consul: RawKV) -> None:
+    many = names(compute=3)
+    seed(consul, many, "1")
+
+    def check(host: str, status: str) -> None:
+        one = {"Node": host, "CheckID": "nova", "Name": "nova", "Status": status}
+        node = {"Node": host, "Address": "127.0.0.1", "Check": one}
+        assert consul.call("PUT", "catalog/register", json.dumps(node).encode())[0] == 200
+
+    for host in many:
+        check(host, "passing")
+    health = {"consul_checks": ["nova"], "soak": 600, "progress_deadline": 60}
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}, "health": health}, fleet=many))
+    for host in ("compute1", "compute2"):
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+    make_pass(store, PassRequest("2", fleet=many))
+    check("compute1", "critical")
+    assert make_pass(store, PassRequest("2", fleet=many)).plan.hosts["compute1"].state == "upgrading"
+    # The operator knows that it is dead. The other one soaks.
+    set_holds(store, HoldTargets(hosts=["compute1"]), "dead", "ann")
+    assert operator.retry(store, operator.Command(fleet=many)).hosts == []
+    done = operator.retry(store, operator.Command(fleet=many), ["compute1", "compute2"])
+    assert (done.hosts, done.remarks[-1]) == (
+        ["compute1"],
+        "Not changed, because it is neither failed nor lost: compute2.",
+    )
+    outcome = make_pass(store, PassRequest("2", fleet=many))
+    assert ([one.host for one in outcome.admissions], outcome.plan.hosts["compute1"].state) == (["compute3"], "held")
+    # One that dies is lost after a while, and any retry takes it.
+    check("compute2", "critical")
+    kept = {**record(consul, "compute2"), "times": {"started": 1_600_000_000, "upgraded": 1_600_000_000}}
+    consul.put("upgrade/hosts/compute2", json.dumps(kept))
+    consul.call("PUT", f"kv/{GATES}/host/compute2?flags=1600000000", b"True")
+    view = read_fleet(store, fleet=many)
+    assert view.plan.hosts["compute2"].state == "lost"
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.code, need.playbook, need.variables) == ("broken_hosts", "retry", {"host": "compute2"})
+    assert operator.retry(store, operator.Command(fleet=many)).hosts == ["compute2"]

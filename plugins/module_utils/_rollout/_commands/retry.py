@@ -26,6 +26,7 @@ from ..._fleet.gates import CLOSED, GateValue
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
 from ..._fleet.step_trail import extended_trail
 from ..._host_states import state_names, states
+from ..._host_states.soak import failing_checks
 from ..._planner.explanations import POST_UPGRADE_FAILED
 from ..._planner.plan import HostView, Plan
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
@@ -39,7 +40,8 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
 
     :param hosts: the hosts to reset; None for all that failed or are lost, an empty list for none. A lost host that has started and not
         reported an end has to be named. So has one that began an upgrade to another version and reported no end, or failed in it, or that
-        started without an admission, or that was admitted to its post-upgrade tasks. In a complete rollout, only these tasks can be retried.
+        started without an admission, or that reported and fails its checks, or that was admitted to its post-upgrade tasks. In a complete rollout,
+        only these tasks can be retried.
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``unknown_host``, ``fleet_too_small``, ``overtaken``, ``busy``.
     """
     # Over all tries: a try that ends in a conflict may have reset some hosts.
@@ -65,7 +67,10 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 return host in named and _ends_job(snapshot, host)
             if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:
                 return True
-            return host in named and (_is_midway(snapshot, plan, host) or _is_down(snapshot, plan, host))
+            is_named = host in named and host not in snapshot.leases
+            return is_named and (
+                _is_midway(snapshot, plan, host) or _is_down(snapshot, plan, host) or _is_unwell(plan, host)
+            )
 
         chosen = [host for host, view in plan.hosts.items() if host in asked and is_retried(host, view)]
         if not (chosen or put_back):
@@ -184,6 +189,14 @@ def _is_midway(snapshot: Snapshot, plan: Plan, host: str) -> bool:
     is_closed = view.unadmitted or (plan.fleet is not None and plan.fleet.hosts[host].needs_its_gate)
     elsewhere = record.version != snapshot.current_version
     return view.state == state_names.UPGRADING and record.state == STARTED and (elsewhere or is_closed)
+
+
+def _is_unwell(plan: Plan, host: str) -> bool:
+    """Return whether a check keeps a host that reported from counting as upgraded."""
+    fleet = plan.fleet
+    if fleet is None or not fleet.hosts[host].is_soaking or fleet.snapshot.checks is None:
+        return False
+    return bool(failing_checks(fleet.rules.health, fleet.snapshot.checks.get(host, {})))
 
 
 def _is_down(snapshot: Snapshot, plan: Plan, host: str) -> bool:

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules, parse_health_rules
-from fleets import NEW, OLD, Fleet, fleet
+from fleets import NEW, OLD, Fleet, fleet, opened
 
 SOAK = {"health": {"soak": 60}}
 CHECKED = {"health": {"soak": 60, "consul_checks": ["nova"]}, "rolling_rules": {"global": 1}}
@@ -153,6 +155,55 @@ def test_a_host_whose_health_is_lost_again_has_failed_until_it_has_soaked_again(
     site.now += 1
     assert remember(site, exhausted) == f"upgraded: runs {NEW}"
     assert site.plan(exhausted).blocker is None
+
+
+def reported(site: Fleet, at: int, **more: Any) -> None:
+    site.records["compute1"] = HostRecord(NEW, RECORDED_UPGRADED, times={RECORDED_UPGRADED: at}, **more)
+
+
+@pytest.mark.parametrize("saw_it_pass", [True, False])
+def test_a_host_whose_check_fails_for_too_long_after_its_report_is_lost_until_it_passes(saw_it_pass: bool) -> None:
+    rules: dict[str, Any] = {
+        "health": {"soak": 60, "consul_checks": ["nova"], "progress_deadline": 300},
+        "rolling_rules": {"global": 2},
+        "failure_rules": {"fleet": 1},
+    }
+    site = fleet(compute=2).upgraded("compute1")
+    reported(site, 10_000)
+    site.checks = {"compute1": {"nova": "passing" if saw_it_pass else "critical"}, "compute2": {}}
+    remember(site, rules)
+    site.checks["compute1"] = {"nova": "critical"}
+    site.now = 10_030
+    remember(site, rules)
+    if saw_it_pass:
+        # As planners store it.
+        site.marks["compute1"] = replace(site.marks["compute1"], written_at=10_030)
+    died_at = 10_030 if saw_it_pass else 10_000
+    site.now = died_at + 300
+    assert remember(site, rules) == f"upgrading: reported {NEW}, and its check nova is critical"
+    assert opened(site.plan(rules)) == ["compute2"]
+    site.now += 1
+    assert remember(site, rules) == (
+        f"lost: reported {NEW}, and its check nova is critical, for 301 s, and health.progress_deadline is 300 s"
+    )
+    plan = site.plan(rules)
+    assert plan.blocker is not None
+    assert (plan.blocker.code, plan.admissions, plan.hosts["compute1"].soaking) == ("failure_budget", (), False)
+    never = {**rules, "health": {**rules["health"], "progress_deadline": "never"}}
+    assert remember(site, never).startswith("upgrading: ")
+    site.checks["compute1"] = {"nova": "passing"}
+    assert remember(site, rules) == f"upgrading: reported {NEW} and soaks for 60 s more"
+    # One that has just begun to fail has all of its time.
+    site.checks["compute1"] = {"nova": "critical"}
+    assert site.plan(rules).hosts["compute1"].state == "upgrading"
+
+
+def test_a_host_is_not_lost_by_its_checks_after_its_post_upgrade_tasks() -> None:
+    rules = {"health": {"soak": 60, "consul_checks": ["nova"], "progress_deadline": 300}}
+    site = fleet(compute=1).upgraded("compute1")
+    reported(site, 1_000, post="done")
+    site.checks = {"compute1": {"nova": "critical"}}
+    assert remember(site, rules).startswith("upgrading: ")
 
 
 def test_a_longer_time_to_soak_is_no_loss_of_health() -> None:
