@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from ..machine.errors import sanitize
 from ..machine.processes import kill_session, kill_tree, start_ticks
 from ..node import state
 from ..node.gate import is_job_id
-from .job import NodeJob
+from .job import MOST_SECONDS, NodeJob
 from .refusals import Refused
 from .trusted_files import refuse_untrusted_folder
 
@@ -30,6 +32,8 @@ _STATES = (STARTING, STARTED, *ENDED)
 _MOST_BYTES = 65536
 # The latest expiry of the jobs whose entries were removed.
 _FORGOTTEN = "forgotten"
+# The end of the year 9999.
+_LATEST_SHOWN = 253_402_300_799
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,7 @@ class Spool:
         """
         forgotten = self._forgotten()
         if entry.expires <= forgotten:
-            raise Refused(
-                f"The job expires before jobs that this node has run and forgotten ({forgotten}), so it may have run here already. Begin a "
-                "new job."
-            )
+            raise Refused(self._too_early(forgotten, time.time()))
         path = self._path(entry.id)
         new = path.with_suffix(".first")
         try:
@@ -249,6 +250,22 @@ class Spool:
                 f"{self.folder / _FORGOTTEN} can't be read, so it is unknown which jobs this node has run. Write the present time in unix "
                 "seconds there."
             ) from None
+
+    def _too_early(self, forgotten: int, now: float) -> str:
+        """Return why a job is refused, and how long the next one has to be valid. That may be more than usual if a clock was wrong."""
+        shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(forgotten, _LATEST_SHOWN)))
+        text = (
+            f"The job does not expire after the jobs that this node has run and forgotten ({shown}), so it may have run here already. Begin a new job that "
+            "expires after that: "
+        )
+        # Clocks differ, and so do the times at which the node and the operator read this.
+        hours = max(0, math.ceil((forgotten - now) / 3600)) + 1
+        if hours * 3600 <= MOST_SECONDS:
+            return f"{text}-e expires={hours}h."
+        return (
+            f"{text}that is more than a job may take, so a clock was wrong. Once no job can begin here that it has run, write the present time in unix "
+            f"seconds to {self.folder / _FORGOTTEN}."
+        )
 
     def _path(self, identifier: str) -> Path:
         if not is_job_id(identifier):

@@ -442,6 +442,28 @@ def test_the_spool_forgets_expired_jobs_and_refuses_older_ones_from_then_on(trus
         spool.add(entry("next", 101))
 
 
+def test_after_a_clock_error_a_node_says_how_long_the_next_job_has_to_be_valid(
+    trusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(str(trusted / "spool"))
+    spool.prepare()
+    now = 1_800_000_000
+    spool.add(entry("j1", now + 5 * 86400, is_reported=True))
+    # The clock was ahead for a while.
+    spool.prune(now + 9 * 86400)
+    monkeypatch.setattr(time, "time", lambda: now)
+    with pytest.raises(Refused) as refused:
+        spool.add(entry("j2", now + 86400))
+    assert str(refused.value) == (
+        "The job does not expire after the jobs that this node has run and forgotten (2027-01-20 08:00:00 UTC), so it may have run here already. Begin a "
+        "new job that expires after that: -e expires=121h."
+    )
+    spool.add(entry("j2", now + 121 * 3600))
+    (trusted / "spool/forgotten").write_text(str(now + 400 * 86400))
+    with pytest.raises(Refused, match=r"so a clock was wrong.* write the present time in unix seconds to .*forgotten"):
+        spool.add(entry("j3", now + 31 * 86400))
+
+
 def test_a_start_that_never_ran_gives_its_slot_back_also_after_the_job_has_expired(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
