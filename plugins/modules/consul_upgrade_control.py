@@ -32,7 +32,8 @@ options:
       - V(abort) ends the rollout. Hosts that have started keep their open gates, even if they upgraded or failed since. All other gates are
         closed, including the global one. Records are kept.
       - V(retry) makes failed and lost hosts pending again and closes their gates. Holds stay. A lost host that has started and not reported an
-        end has to be listed in O(hosts), because its upgrade may still run.
+        end has to be listed in O(hosts), because its upgrade may still run. Of a host whose post-upgrade tasks failed, only these begin again,
+        also once the rollout is complete.
       - V(approve) continues the rollout after a stage with C(approve).
       - V(rollback) begins a rollout to the previous version, under the same rules. It reverses the order of roles and stages, see
         O(rollback_order). Within a role, the hosts that changed last go first. Broken hosts use no slot, and no other host waits for them.
@@ -58,8 +59,8 @@ options:
     description:
       - Hosts to retry, for O(action=retry). The default is all failed hosts, and the lost ones that have not started. An empty
         list retries no host.
-      - A listed host is also retried if it started an upgrade to another version and never reported the end, for example because it died. Make sure
-        that nothing runs there any more.
+      - A listed host is also retried if it started an upgrade to another version, or behind what is a closed gate now, and never reported the end,
+        for example because it died, or if it fails its checks after its report. Make sure that nothing runs there any more.
       - Hosts to forget, for O(action=forget), where the option is required. Unknown hosts are skipped with a remark.
     type: list
     elements: str
