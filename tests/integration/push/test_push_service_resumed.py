@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -306,3 +308,30 @@ def test_what_failed_for_all_hosts_is_not_tried_on_the_next_host_of_the_same_run
             step(service, "web2", "verify/app")
     key = "upgrade/once/2/upgrade/cloud" if kind == "once" else "upgrade/once/2/provider/cloud"
     assert json.loads(consul.get(key) or b"{}")["host"] == "web1"
+
+
+def test_a_run_does_not_send_an_operator_to_the_same_command_if_the_order_keeps_a_gate_closed(
+    store: Store, consul: RawKV
+) -> None:
+    fleet = {"db1": "db", "web1": "web"}
+    groups = {role: (RunTaskGroup("upgrade/app", "upgrade", "app", once=False),) for role in ("db", "web")}
+    one = {"rolling_rules": {"global": 1, "fleet": 1}}
+    with push_services(store, consul, fleet) as services:
+        make_pass(store, PassRequest("2", one, fleet=fleet, limit=[]))
+        first = services.start(groups, "2", hosts=("web1",), origins={"web1": "1"})
+        admit_apart(first, "web1")
+        assert step(first, "web1", "upgrade/app")
+        # As after kill -9.
+        first.close()
+        rules = {**one, "role_order": {"web": "db"}}
+        make_pass(store, PassRequest("3", rules, fleet=fleet, limit=[], replace="2"))
+        settled = services.start(groups, "3").settle(Settle(("db1", "web1"), 0.1))
+        assert (settled.done, settled.can_move) == (False, False)
+        assert settled.reasons[0].startswith("db1 (pending): waits for a slot: ")
+        assert settled.reasons[1] == (
+            "web1 (upgrading): started 2, service app, step upgrade; its gate is closed: waits for role db (1 host is not upgraded: db1 pending), as "
+            "role_order says"
+        )
+        view = read_fleet(store, fleet=fleet)
+        (need,) = operator_needs(view.snapshot, view.plan)
+        assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web1"})
