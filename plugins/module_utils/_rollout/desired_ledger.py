@@ -15,7 +15,7 @@ from .._codecs.values import before_job, ledger_of_versions
 from .._common.errors import UpgradeError
 from .._common.names import check_new_version, did_you_mean, is_job, job_id, listing, plural, rollout_title
 from .._common.sanitize import option, sanitize, truncate_middle
-from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Membership, Snapshot, find_members
+from .._fleet.fleet import DEFAULT_ROLE_PATTERN, POST_FAILED, Membership, Snapshot, find_members
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.admitted import gate_is_open, still_admitted, without_unstarted
 from .._host_states.state_names import UPGRADED
@@ -305,6 +305,8 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
         return
     what = "job" if is_job(version) else f"rollout to {version}"
     last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version})
+    if any(host in snapshot.records and snapshot.records[host].post == POST_FAILED for host in left):
+        last[1]["retry_failed"] = "true"
     playbook, variables = {
         PAUSED: ("resume", {}),
         ABORTED: old.again(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -172,6 +173,11 @@ def test_post_upgrade_tasks_that_failed_are_retried_also_once_the_rollout_is_com
     assert view.plan.complete
     (need,) = operator_needs(view.snapshot, view.plan)
     assert (need.playbook, need.variables) == ("post_upgrade", {"version": "2", "retry_failed": "true"})
+    with pytest.raises(
+        UpgradeError, match=r"convoy\.upgrade\.post_upgrade -e version=2 -e retry_failed=true\. To begin"
+    ) as pending:
+        make_pass(store, PassRequest("3", UNLIMITED, fleet=many))
+    assert pending.value.code == "post_upgrade_pending"
     before = gates(consul)
     other, retried, again = run(
         [
