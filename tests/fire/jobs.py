@@ -112,6 +112,9 @@ class _Died(BaseException):
 class _Consul:
     """What the agent asks of Consul, by way of the collection's client, which the simulation knows."""
 
+    # No answer had a time.
+    time = 0.0
+
     def __init__(self, store: Store) -> None:
         self._client = store.client
 

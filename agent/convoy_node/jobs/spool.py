@@ -193,11 +193,8 @@ class Spool:
                             yield entry
 
     def newest_time(self) -> tuple[float, str]:
-        """Return the newest time at which this node has begun, ended or forgotten a job (unix seconds), and the file that has it."""
+        """Return the newest time at which this node has begun or ended a job (unix seconds), and the file that has it."""
         times = [(float(max(one.at, one.ended)), str(self._path(one.id))) for one in self.entries()]
-        with contextlib.suppress(Refused):
-            # A job is forgotten once it has expired.
-            times.append((float(self._forgotten()), str(self.folder / _FORGOTTEN)))
         return max(times, default=(0.0, ""))
 
     def to_report(self) -> list[JobEntry]:

@@ -453,7 +453,7 @@ def test_nothing_runs_while_the_clock_is_behind_that_of_consul(node: Node, insta
     assert (trusted / "ran").exists()
 
 
-@pytest.mark.parametrize("kept", ["at", "ended", "forgotten"])
+@pytest.mark.parametrize("kept", ["at", "ended"])
 def test_nothing_runs_while_the_clock_is_behind_what_this_node_has_done(
     kept: str, node: Node, install: Install, trusted: Path
 ) -> None:
@@ -461,13 +461,22 @@ def test_nothing_runs_while_the_clock_is_behind_what_this_node_has_done(
     node.admit("j1")
     node.spool.prepare()
     later = int(time.time()) + 300
-    if kept == "forgotten":
-        file = trusted / "spool/forgotten"
-        file.write_text(str(later))
-    else:
-        file = trusted / "spool/j0.json"
-        times = {"at": later, "ended": later - 200} if kept == "at" else {"at": later - 200, "ended": later}
-        node.spool.add(JobEntry("j0", "a", later + 600, DONE, "r0", is_reported=True, **times))
+    times = {"at": later, "ended": later - 200} if kept == "at" else {"at": later - 200, "ended": later}
+    node.spool.add(JobEntry("j0", "a", later + 600, DONE, "r0", is_reported=True, **times))
     assert node.run() == 1
+    file = trusted / "spool/j0.json"
     assert f"by {file}, so a job that has expired could begin. Correct the clock;" in node.record["error"]
+    assert not (trusted / "ran").exists()
+
+
+def test_a_job_that_expires_before_what_this_node_has_forgotten_is_refused(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch {trusted}/ran")
+    node.admit("j1")
+    node.spool.prepare()
+    # The clock is behind, or was ahead when the node forgot a job. A later job can still begin.
+    (trusted / "spool/forgotten").write_text(str(int(time.time()) + 86400 * 30))
+    assert node.run() == 1
+    assert "The job does not expire after the jobs that this node has run and forgotten" in node.record["error"]
     assert not (trusted / "ran").exists()
