@@ -76,11 +76,11 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     gates = dict(consul.tree("config_state/"))
     with job_nodes():
         before = consul.tree()
-        checked = play("command", "--check", run="work", args={"grace": 3}, **MORE)
+        checked = play("command", "--check", run="work", args={"grace": 1}, **MORE)
         assert checked.returncode == 0, checked.stdout
         assert re.search(r"Plan: Job work-\S+: 0 of 4 hosts done", checked.stdout), checked.stdout
         assert consul.tree() == before
-        done = play("command", run="work", args={"grace": 3}, reason="certificate", by="ann", expires=600, **MORE)
+        done = play("command", run="work", args={"grace": 1}, reason="certificate", by="ann", expires=600, **MORE)
     assert done.returncode == 0, done.stdout
     found = re.search(r"Job (work-\S+), begun .* by ann, complete: 4 of 4 hosts done", done.stdout)
     assert found, done.stdout
@@ -92,7 +92,7 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     # The order of the planes holds for jobs too.
     assert (folder / "log").read_text().startswith("begin controller1\nend controller1\n")
     shown = play("status", host="compute2", **MORE).stdout
-    assert f"job {found[1]}: done, exit status 0" in shown and "| compute2 waits 3 s" in shown
+    assert f"job {found[1]}: done, exit status 0" in shown and "| compute2 waits 1 s" in shown
     assert "4 of 4 hosts done" in play("status", job=found[1], **MORE).stdout
     report = play("report", job=found[1], report_folder=str(folder), **MORE)
     assert len([*folder.glob("*.html")]) == 1, report.stdout

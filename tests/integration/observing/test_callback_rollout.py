@@ -57,6 +57,7 @@ def test_only_what_is_there_to_be_shown_is_shown(run: Runner, tmp_path: Path) ->
         assert none not in shown.stdout, shown.stdout
 
 
+@pytest.mark.thorough
 def test_each_task_has_a_line_where_that_is_asked_for_and_secrets_stay_hidden(run: Runner, tmp_path: Path) -> None:
     variables = {"folder": str(tmp_path)}
     secret = {**SECRET, "ignore_errors": False}

@@ -98,6 +98,7 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
     assert consul.tree("upgrade/") == {}
 
 
+@pytest.mark.thorough
 def test_a_command_of_the_nodes_is_not_for_hosts_that_ansible_upgrades(run: Runner, consul: RawKV) -> None:
     roles = {"web": {"services": ["nginx"]}, "compute": {}, "cache": {"services": ["redis"], "pull": True}}
     fleet = {HOST: "web", "compute1": "compute", "cache1": "cache"}

@@ -285,6 +285,7 @@ def test_a_host_that_can_not_be_upgraded_or_reports_nothing_keeps_the_run_from_b
     assert [result["failed"] for result in played] == [False] * 3, played.stdout
 
 
+@pytest.mark.thorough
 def test_a_host_that_has_the_agent_too_is_refused_by_a_run_that_would_begin_it(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:

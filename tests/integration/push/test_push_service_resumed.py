@@ -120,14 +120,16 @@ def test_failed_hosts_that_wait_for_a_host_without_a_slot_give_theirs_up(service
     _all_failed_then_restarted(services, store, {**ONE, "role_order": {"web": ["db"]}})
     service = services.start(GROUPS, "2", retry_failed=True, forks=3, wait_timeout=60)
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(service.admit, Admit(host)) for host in ("web1", "web2")]
+        asked = {pool.submit(service.admit, Admit(host)): host for host in ("web1", "web2")}
         assert service.admit(Admit("db1")).admitted
         assert not any(one.done() for one in asked)
         assert [step(service, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
         assert end(service, "db1") == "upgraded"
-        done, _waiting = wait(asked, 60, FIRST_COMPLETED)
-        assert [one.result().admitted for one in done] == [True]
-        service.close()
+        (first,), (other,) = wait(asked, 60, FIRST_COMPLETED)
+        assert first.result().admitted
+        assert [step(service, asked[first], f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(service, asked[first]) == "upgraded"
+        assert other.result(60).admitted
 
 
 def _failed_then_restarted(services: PushServices, store: Store, order: dict[str, list[str]]) -> None:
