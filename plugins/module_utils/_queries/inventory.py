@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, did_you_mean, in_order, listing
+from .._common.sanitize import sanitize
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.gates import GateAnswer
 from .._host_states.host_state import HostState
@@ -25,6 +26,7 @@ LAN, WAN, NAME = "lan", "wan", "name"
 
 # Consul's own health check of a node's agent.
 _SERF = "serfHealth"
+_GROUPS_OF_ANSIBLE = ("all", "ungrouped")
 
 Facts = dict[str, Any]
 
@@ -119,8 +121,16 @@ def _place(
     without: list[str] = []
     unknown: dict[str, list[str]] = {}
     unreported_nodes: dict[str, list[str]] = {}
-    for host in in_order({*nodes, *seen, *given}):
-        declared = None if host in given else _declared_role(host, nodes.get(host), options.role_meta)
+    ignored: list[str] = []
+    names = {*nodes, *seen, *given}
+    for host in in_order(names):
+        declared = None
+        try:
+            if host not in given:
+                declared = _declared_role(host, nodes.get(host), options.role_meta, names)
+        except UpgradeError as error:
+            # The node itself may write its metadata, and must not take the inventory away from all others.
+            ignored.append(f"{error.message} The node counts as if it had no role there. Correct its metadata.")
         role = given.get(host) or declared or role_by_name(host, pattern)
         if role is None or not (host in seen or _can_report(host)):
             without.append(host)
@@ -137,7 +147,7 @@ def _place(
         f"neither roles nor the key {options.role_meta!r} of its node's metadata nor role_pattern {pattern.pattern!r}"
     )
     _refuse_unplaced(without, seen, options, rules)
-    return roles, without, _warnings(unknown, unreported_nodes, options)
+    return roles, without, [*ignored, *_warnings(unknown, unreported_nodes, options)]
 
 
 def _warnings(
@@ -177,9 +187,23 @@ def _given_roles(options: InventoryOptions) -> dict[str, str]:
     return given
 
 
-def _declared_role(host: str, node: Mapping[str, Any] | None, key: str) -> str | None:
+def _declared_role(host: str, node: Mapping[str, Any] | None, key: str, hosts: Collection[str]) -> str | None:
+    """Return the role in a node's metadata; None for none.
+
+    :param hosts: names of hosts, which no group of Ansible may have.
+    :raises UpgradeError: ``bad_name``.
+    """
     role = ((node or {}).get("Meta") or {}).get(key) if key else None
-    return check_name("role", role, f"the key {key!r} of the metadata of node {host!r}") if role else None
+    if not role:
+        return None
+    place = f"the key {key!r} of the metadata of node {host!r}"
+    name = check_name("role", role, place)
+    if name in _GROUPS_OF_ANSIBLE or name in hosts:
+        other = "a group of Ansible" if name in _GROUPS_OF_ANSIBLE else "a host"
+        raise UpgradeError(
+            "bad_name", f"{place}: {sanitize(name)!r} is the name of {other}, and a role has a group of its own."
+        )
+    return name
 
 
 def _can_report(host: str) -> bool:

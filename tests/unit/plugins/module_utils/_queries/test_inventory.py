@@ -175,11 +175,33 @@ def test_a_node_whose_name_can_be_no_key_is_none_of_the_fleet() -> None:
         ({"roles": {"gw": ["compute"]}}, [], "roles.gw: a role must be text that is not empty, not ['compute']."),
         ({"roles": {"gw": None}}, [], "roles.gw: a role must be text that is not empty, not None."),
         ({"roles": {"a/b": "compute"}}, [], "roles: the host 'a/b' has a '/'"),
-        ({}, [node("gw", role="a/b")], "the key 'role' of the metadata of node 'gw': the role 'a/b' has a '/'"),
     ],
 )
 def test_roles_that_cannot_be_right(options: dict[str, Any], catalog: Iterable[Node], sentence: str) -> None:
     assert sentence in refusal(no_hosts(), *catalog, **options).message
+
+
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [
+        ("a/b", "the role 'a/b' has a '/'"),
+        ("all", "'all' is the name of a group of Ansible"),
+        ("compute2", "'compute2' is the name of a host"),
+    ],
+)
+def test_a_role_that_a_node_can_not_have_does_not_take_the_inventory_from_the_others(role: str, why: str) -> None:
+    found = survey(fleet(compute=2).snapshot(), node("compute1", role=role), node("compute2"), node("gw", role=role))
+    # As if they had none: one gets its role from its name, and belongs to the fleet.
+    assert {host: one["role"] for host, one in found.hosts.items()} == {"compute1": "compute", "compute2": "compute"}
+    assert found.left_out == ["gw"]
+    for host, warning in zip(("compute1", "gw"), found.warnings, strict=True):
+        assert warning.startswith(f"the key 'role' of the metadata of node {host!r}: {why}")
+        assert warning.endswith("The node counts as if it had no role there. Correct its metadata.")
+    # A host that has reported has to have a role.
+    there = Fleet({}).running(OLD, "gw").snapshot()
+    assert (
+        "No role for gw: the host reported to Consul" in refusal(there, node("gw", role=role), node("compute2")).message
+    )
 
 
 @pytest.mark.parametrize(
