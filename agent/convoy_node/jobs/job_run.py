@@ -248,7 +248,7 @@ class JobRun:
         :raises Refused: if it does not run again.
         """
         if before.state == DONE:
-            # Consul was restored, or somebody replays the job. After a retry, the job would be refused again.
+            # Consul was restored, or the job was written again from a copy. After a retry, it would be refused again.
             raise NotRepeatable("The job has run on this node already. Begin a new job for this host.")
         ended = {FAILED: "has failed", LOST: "was lost"}.get(before.state, "has begun")
         if not command.schema.is_repeatable:

@@ -140,7 +140,7 @@ class Maintenance:
 
 
 def _may_be_silenced(read: ProgressUpdate, host: str, view: HostView) -> bool:
-    """Return whether a host is being upgraded, and more than its own record says so: whoever can write that must not silence its monitoring."""
+    """Return whether a host is being upgraded by what planners wrote. Its own record is not enough, because a stolen token could write it."""
     if view.state != UPGRADING:
         return False
     snapshot = read.view.snapshot

@@ -174,7 +174,7 @@ class OnceGroups:
     def _is_left(self, store: Store, name: str, found: once_for_all.RunOnceState) -> bool:
         """Return whether Consul says that this run still works on a task group. Call it when none of its hosts does.
 
-        Nobody would end it: an older snapshot of Consul was restored, or the end could not be written. A host that has just ended has changed the key.
+        No process will end it: an older snapshot of Consul was restored, or the end could not be written. A host that has just ended has changed the key.
         """
         return once_for_all.is_locked(store, self._session.name, self._run.version, name, found.index)
 

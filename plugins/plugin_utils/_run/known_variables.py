@@ -201,7 +201,7 @@ def _ignored(playbook: str, name: str, given: Mapping[str, Any]) -> UpgradeError
     what = _NAMED_BY.get(instead, "hosts, roles or groups")
     do = f"name {what} with -e {instead}=NAME" if instead else f"leave {name} out"
     more = f" {_STOPS_SOME}." if playbook in _ON_ALL and playbook != "resume" else ""
-    # A role or a pattern may be no group of the inventory, and then Ansible would enroll nobody and succeed.
+    # If a role or a pattern is no group of the inventory, Ansible enrolls no host, and succeeds.
     is_named_again = instead == "upgrade_nodes" and name != "host"
     return UpgradeError(
         "unknown_variable",

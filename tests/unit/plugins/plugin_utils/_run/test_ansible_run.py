@@ -117,7 +117,7 @@ def test_an_interrupted_run_for_a_job_of_the_nodes_is_continued_by_its_id(
         ("retry", ["role=web", "host=web1"], "retry -e host=web1"),
         ("enroll", ["host=web1"], "enroll -e upgrade_nodes=web1"),
         ("enroll", ["host=web1", "upgrade_nodes=web"], "enroll -e upgrade_nodes=web"),
-        # A role may be no group of the inventory, and then nobody would be enrolled.
+        # If a role is no group of the inventory, no host would be enrolled.
         ("enroll", ["role=web"], "enroll -e upgrade_nodes=NAME"),
         # The same command without the variable would stop Puppet everywhere.
         ("global_disable", ["host=web1"], "status"),
