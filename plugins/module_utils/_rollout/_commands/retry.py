@@ -65,9 +65,7 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 return False
             if host in snapshot.busy:
                 return host in named and _ends_job(snapshot, host)
-            if view.state in state_names.BROKEN:
-                return True
-            if view.cause == POST_UPGRADE_FAILED:
+            if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:
                 return True
             is_named = host in named and host not in snapshot.leases
             return is_named and (
