@@ -173,7 +173,7 @@ def test_not_even_a_package_that_restarts_the_daemons_can_do_it(steps: Steps) ->
 @pytest.mark.thorough
 def test_what_is_lost_is_reported_in_a_sentence(steps: Steps) -> None:
     node = steps.lab.nodes["compute1"]
-    run(steps, "upgrade")
+    run(steps, "prepare", "upgrade")
     node.run("ovs-ofctl", "del-flows", "br-lab", "in_port=2")
     node.run("ovs-vsctl", "add-br", "br-more", "--", "set", "bridge", "br-more", "datapath_type=netdev")
     shown = run(steps, "verify", code=2)
@@ -182,12 +182,12 @@ def test_what_is_lost_is_reported_in_a_sentence(steps: Steps) -> None:
     )
     run(steps, "verify", openvswitch_verify_flows=False)
     node.run("ovs-ofctl", "add-flow", "br-lab", "in_port=2,actions=output:1")
-    run(steps, "upgrade")
+    run(steps, "prepare", "upgrade")
     node.run("ovs-vsctl", "del-br", "br-more")
     shown = run(steps, "verify", code=2)
     assert "compute1: the bridges br-more were there before the upgrade and are gone." in shown
     # What was saved for an earlier upgrade does not count.
-    run(steps, "upgrade")
+    run(steps, "prepare", "upgrade")
     node.run("ovs-vsctl", "del-port", "br-lab", "port2")
     shown = run(steps, "verify", code=2)
     assert "compute1: the ports port2 of the bridge br-lab were there before the upgrade and are gone." in shown

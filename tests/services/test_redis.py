@@ -141,6 +141,16 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
 
 
 @pytest.mark.thorough
+def test_without_a_password_no_command_waits_for_its_input(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    cli(primary, "CONFIG", "SET", "requirepass", "")
+    # By default, Ansible gives its modules a terminal as their input.
+    run(steps, "redis1", "validate", "prepare", redis_password="", ansible_pipelining=False)
+    primary.run("redis-cli", "CONFIG", "SET", "requirepass", PASSWORD)
+    run(steps, "redis1", "validate", ansible_pipelining=False)
+
+
+@pytest.mark.thorough
 def test_failures_are_sentences(steps: Steps) -> None:
     primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
     shown = run(steps, "redis1", "validate", code=2, redis_password="")

@@ -227,8 +227,8 @@ MUTATIONS = (
     Mutation(
         "a retry leaves hosts failed",
         "_rollout/_commands/retry.py",
-        "            if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:\n",
-        "            if view.cause == POST_UPGRADE_FAILED:\n",
+        "            if view.state in state_names.BROKEN:\n",
+        "            if False:\n",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
     Mutation(

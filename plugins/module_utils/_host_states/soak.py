@@ -69,14 +69,13 @@ def health_state(
     again = now + READ_AGAIN_AFTER if rules.consul_checks else None
     failing = [] if checks is None else failing_checks(rules, checks)
     if failing:
-        new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded) if known is not None else None
+        new_mark = HealthMark(version, None, was_upgraded, reported, lost=was_upgraded)
         reason = f"{'was upgraded, and now ' if was_upgraded else f'reported {version}, and '}{', '.join(failing)}"
-        # A check that passed until now has just begun to fail.
-        since = last_sign if known is None or known.since is None else None
-        if was_upgraded or since is None or rules.progress_deadline is None:
+        # Planners wrote the mark when they first saw it fail. Before that, nothing shows for how long it has failed.
+        is_seen = known is not None and known.since is None
+        if was_upgraded or not is_seen or last_sign is None or rules.progress_deadline is None:
             return HealthState(False, is_broken=was_upgraded, reason=reason, mark=new_mark, wake_at=again)
-        # The mark was written when planners saw that.
-        failed_for = now - max(since, known.written_at if known is not None else 0)
+        failed_for = now - max(last_sign, known.written_at if known is not None else 0)
         is_lost = failed_for > rules.progress_deadline
         if is_lost:
             reason += f", for {int(failed_for)} s, and health.progress_deadline is {rules.progress_deadline} s"

@@ -211,8 +211,10 @@ def _zero_reason(role: str, after: Position) -> Reason | None:
 
 def _cap_reason(role: str, after: Position, holders: Mapping[str, Sequence[str]]) -> Reason | None:
     full = after.slots.full_caps(role)
-    if not full or (zero := _zero_reason(role, after)):
-        return zero if full else None
+    if not full:
+        return None
+    if zero := _zero_reason(role, after):
+        return zero
     cap = full[0]
     slots = f"{cap.key} admits {cap.slots} of {cap.what} at once"
     return Reason(f"waits for a slot: {slots}; slots are taken by {listing(holders[cap.what], 3)}", CAP, cap.key)

@@ -11,7 +11,6 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, did_you_mean, in_order, listing
-from .._common.sanitize import sanitize
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.gates import GateAnswer
 from .._host_states.host_state import HostState
@@ -122,8 +121,9 @@ def _place(
     unknown: dict[str, list[str]] = {}
     unreported_nodes: dict[str, list[str]] = {}
     ignored: list[str] = []
-    names = {*nodes, *seen, *given}
-    for host in in_order(names):
+    # Other nodes of the catalog are no hosts of the inventory.
+    names = {*seen, *given, *(host for host in nodes if role_by_name(host, pattern))}
+    for host in in_order({*nodes, *seen, *given}):
         declared = None
         try:
             if host not in given:
@@ -200,9 +200,7 @@ def _declared_role(host: str, node: Mapping[str, Any] | None, key: str, hosts: C
     name = check_name("role", role, place)
     if name in _GROUPS_OF_ANSIBLE or name in hosts:
         other = "a group of Ansible" if name in _GROUPS_OF_ANSIBLE else "a host"
-        raise UpgradeError(
-            "bad_name", f"{place}: {sanitize(name)!r} is the name of {other}, and a role has a group of its own."
-        )
+        raise UpgradeError("bad_name", f"{place}: {name!r} is the name of {other}, and a role has a group of its own.")
     return name
 
 

@@ -304,9 +304,10 @@ def _refuse_outstanding(request: PassRequest, snapshot: Snapshot, version: str) 
     if not left:
         return
     what = "job" if is_job(version) else f"rollout to {version}"
-    last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version})
-    if any(host in snapshot.records and snapshot.records[host].post == POST_FAILED for host in left):
-        last[1]["retry_failed"] = "true"
+    failed = (old.version, POST_FAILED)
+    records = [snapshot.records[host] for host in left if host in snapshot.records]
+    again = {"retry_failed": "true"} if any((one.version, one.post) == failed for one in records) else {}
+    last: tuple[str, dict[str, str]] = ("post_upgrade", {"version": old.version, **again})
     playbook, variables = {
         PAUSED: ("resume", {}),
         ABORTED: old.again(),

@@ -20,7 +20,7 @@ from ..._consul.operations import Change, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
 from ..._fleet.failures import MOST_ERROR as MOST_KEPT
 from ..._fleet.failures import Failure, newest_failures
-from ..._fleet.fleet import FAILED, POST_FAILED, POST_OPEN, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
+from ..._fleet.fleet import FAILED, POST_DONE, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
 from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED, GateValue
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, Ledger
@@ -65,8 +65,10 @@ def retry(store: Store, command: Command, hosts: Sequence[str] | None = None, *,
                 return False
             if host in snapshot.busy:
                 return host in named and _ends_job(snapshot, host)
-            if view.state in state_names.BROKEN or view.cause == POST_UPGRADE_FAILED:
+            if view.state in state_names.BROKEN:
                 return True
+            if view.cause == POST_UPGRADE_FAILED:
+                return _is_in_tasks(snapshot, plan, host)
             is_named = host in named and host not in snapshot.leases
             return is_named and (
                 _is_midway(snapshot, plan, host) or _is_down(snapshot, plan, host) or _is_unwell(plan, host)
@@ -280,8 +282,8 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
     if failed_at is not None and all(one.at != failed_at for one in failures):
         last = Failure(failed_at, kept.attempt, kept.service or "", kept.step or "", (kept.error or "")[-MOST_KEPT:])
         failures = newest_failures((*failures, last))
-    # It is to be upgraded again, and its post-upgrade tasks come after that.
-    post = None if kept.post in (POST_OPEN, POST_FAILED) else kept.post
+    # It is to be upgraded again, and its post-upgrade tasks come after that, unless they are done.
+    post = kept.post if kept.post == POST_DONE else None
     # With the time of a failure, the host would count as failed when it starts again.
     times = {state: at for state, at in kept.times.items() if state != FAILED}
     return replace(

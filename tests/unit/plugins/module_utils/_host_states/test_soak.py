@@ -120,7 +120,7 @@ def test_a_host_whose_check_is_missing_or_not_passing_is_not_healthy() -> None:
     assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and has no check nova in Consul"
     site.checks = {"compute1": {"nova": "critical"}}
     assert remember(site, CHECKED) == f"upgrading: reported {NEW}, and its check nova is critical"
-    assert site.marks == {}
+    assert site.marks == {"compute1": HealthMark(NEW, None)}
     site.checks["compute1"]["nova"] = "passing"
     assert remember(site, CHECKED) == f"upgrading: reported {NEW} and soaks for 60 s more"
 
@@ -196,6 +196,20 @@ def test_a_host_whose_check_fails_for_too_long_after_its_report_is_lost_until_it
     # One that has just begun to fail has all of its time.
     site.checks["compute1"] = {"nova": "critical"}
     assert site.plan(rules).hosts["compute1"].state == "upgrading"
+
+
+def test_a_check_that_planners_see_fail_for_the_first_time_has_all_of_its_time() -> None:
+    rules = {"health": {"soak": 60, "consul_checks": ["nova"], "progress_deadline": 300}}
+    site = fleet(compute=1).upgraded("compute1")
+    # No planner has looked since, or the rules had no check until now.
+    reported(site, 1_000)
+    site.checks = {"compute1": {"nova": "critical"}}
+    assert remember(site, rules) == f"upgrading: reported {NEW}, and its check nova is critical"
+    site.marks["compute1"] = replace(site.marks["compute1"], written_at=10_000)
+    site.now = 10_300
+    assert remember(site, rules).startswith("upgrading: ")
+    site.now = 10_301
+    assert remember(site, rules).startswith("lost: ")
 
 
 def test_a_host_is_not_lost_by_its_checks_after_its_post_upgrade_tasks() -> None:
