@@ -265,6 +265,11 @@ def test_a_host_that_died_in_its_soak_is_put_back_by_its_name_and_lost_in_time(s
     kept = {**record(consul, "compute2"), "times": {"started": 1_600_000_000, "upgraded": 1_600_000_000}}
     consul.put("upgrade/hosts/compute2", json.dumps(kept))
     consul.call("PUT", f"kv/{GATES}/host/compute2?flags=1600000000", b"True")
+    assert make_pass(store, PassRequest("2", fleet=many)).plan.hosts["compute2"].state == "upgrading"
+    # As if planners had seen it fail long ago: the flags have the time, and how often the mark was written.
+    mark = consul.get("upgrade/health/compute2")
+    assert mark is not None
+    consul.call("PUT", f"kv/upgrade/health/compute2?flags={1_600_000_000 << 8 | 1}", mark)
     view = read_fleet(store, fleet=many)
     assert view.plan.hosts["compute2"].state == "lost"
     (need,) = operator_needs(view.snapshot, view.plan)
