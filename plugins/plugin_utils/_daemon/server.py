@@ -51,6 +51,9 @@ from .._push.prepared_run import PreparedRun
 from .._push.service import HostService, PushService
 from .progress_feed import ProgressFeed
 
+# A client that was stopped before its first message keeps others waiting for at most so long (seconds).
+_LONGEST_TURN = 5.0
+
 
 class RunDaemon:
     """Answers messages of a run.
@@ -191,24 +194,40 @@ def serve(folder: Path, listener: socket.socket, wait_for_run: Callable[[], None
         _exit()
 
     runtime.start_thread(end_with_run)
+    earlier = runtime.event()
+    earlier.set()
     while True:
         client, _address = listener.accept()
-        runtime.start_thread(_answer_all, daemon, Connection(client.detach()))
+        begun = runtime.event()
+        runtime.start_thread(_answer_all, daemon, Connection(client.detach()), earlier, begun)
+        earlier = begun
 
 
-def _answer_all(daemon: RunDaemon, connection: Connection) -> None:
-    """Answer the messages of a connection until it is closed."""
+def _answer_all(daemon: RunDaemon, connection: Connection, earlier: runtime.Event, begun: runtime.Event) -> None:
+    """Answer the messages of a connection until it is closed.
+
+    Ansible may have begun to send messages before this process has started, so several connections may wait for it. Without an order, a task
+    could ask for the view before the view is attached.
+
+    :param earlier: set when all connections before this one have sent their first messages, and perhaps attached the view.
+    :param begun: to be set when this one has too.
+    """
     with contextlib.suppress(OSError, EOFError):
-        while True:
+        try:
             message = connection.recv()
             if isinstance(message, AttachView):
                 # From now on, only the progress feed uses the connection.
                 daemon.attach(connection)
                 return
+            earlier.wait(_LONGEST_TURN)
+        finally:
+            begun.set()
+        while True:
             answer = daemon.answer(message)
             connection.send(answer)
             if isinstance(message, EndRun):
                 _exit()
+            message = connection.recv()
 
 
 def _exit() -> None:

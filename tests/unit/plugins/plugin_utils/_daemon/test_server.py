@@ -19,9 +19,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.server import RunDaemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask, connect
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun, ErrorAnswer
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import (
+    AttachView,
     FollowProgress,
     IsShown,
     WaitForEnd,
@@ -78,6 +79,19 @@ def test_without_a_view_nothing_is_followed_or_waited_for() -> None:
     assert ask(IsShown()) is False
     assert ask(WaitUntilShown(7, 60)) is None
     assert ask(WaitForEnd()) is None
+
+
+@pytest.mark.usefixtures("announced")
+def test_a_view_is_attached_before_any_later_connection_is_answered() -> None:
+    ensure_daemon()
+    # It has started.
+    assert ask(WaitForEnd()) is None
+    with connect() as view, connect() as task:
+        task.send(IsShown())
+        assert not task.poll(0.5)
+        view.send(AttachView())
+        assert task.poll(60)
+        assert task.recv() is False
 
 
 def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: Path) -> None:
