@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 # `make test` leaves out tests marked `thorough`.
 _QUICK = ("-m", "not thorough")
+_BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+_PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +33,25 @@ def _same(name: str, *commands: tuple[str, ...]) -> Check:
     return Check(name, commands, commands)
 
 
-def _tests(name: str, *commands: tuple[str, ...], lab: bool = False) -> Check:
-    """Return a check of pytest commands. `make test` leaves out its tests marked ``thorough``."""
-    return Check(
-        name,
-        tuple(("pytest", "-q", *one) for one in commands),
-        tuple(("pytest", "-q", *_QUICK, *one) for one in commands),
-        lab,
-    )
+def _tests(name: str, processes: int, *words: str, lab: bool = False) -> Check:
+    """Return a check of tests. `make test` leaves out those marked ``thorough``.
 
-
-def _by_file(processes: int, *files: str) -> tuple[str, ...]:
-    return ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder", *files)
+    :param processes: in `make test`. In `make test-all`, two have enough to do, and more of them would take the processor from tests that have
+        to see something within a time.
+    """
+    whole, quick = (("pytest", "-q", "-n", str(one), *words) for one in (_PROCESSES, processes))
+    return Check(name, (whole,), ((*quick, *_QUICK),), lab)
 
 
 _SEEN = ("--seen", "{work}")
 
 # Checks with the lab mostly wait for nodes, and those in the other list use the processor. One of each list runs at a time.
 LAB = (
-    _tests("nodes", _by_file(3, "tests/nodes"), lab=True),
-    _tests("services", _by_file(3, "tests/services"), lab=True),
+    _tests("nodes", 3, *_BY_FILE, "tests/nodes", lab=True),
+    _tests("services", 3, *_BY_FILE, "tests/services", lab=True),
     # Only some of push needs the lab; those tests skip themselves.
-    _tests("push", ("-n", "3", "tests/push")),
-    _tests("fire", ("-n", "2", "tests/fire"), lab=True),
+    _tests("push", 3, "tests/push"),
+    _tests("fire", 2, "tests/fire", lab=True),
     Check("molecule", (("tools/checks/molecule.sh",),), (), lab=True),
     Check(
         "matrix",
@@ -66,8 +64,8 @@ OTHERS = (
     _same("types", ("tools/checks/types.sh",)),
     _same("changelog", ("antsibull-changelog", "lint")),
     _same("docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=self", ".")),
-    _tests("unit", ("-n", "2", "tests/unit")),
-    _tests("simulation", ("-n", "2", "tests/simulation")),
+    _tests("unit", 2, "tests/unit"),
+    _tests("simulation", 2, "tests/simulation"),
     # The last file checks what all other files have used and seen.
     Check(
         "integration",
@@ -75,14 +73,17 @@ OTHERS = (
             (
                 "pytest",
                 "-q",
-                *_by_file(3, "tests/integration"),
+                "-n",
+                str(_PROCESSES),
+                *_BY_FILE,
+                "tests/integration",
                 "--ignore",
                 "tests/integration/playbooks/test_reference.py",
                 *_SEEN,
             ),
             ("pytest", "-q", "tests/integration/playbooks/test_reference.py", *_SEEN),
         ),
-        (("pytest", "-q", *_QUICK, "--in-process", *_by_file(3, "tests/integration")),),
+        (("pytest", "-q", "-n", "3", *_BY_FILE, *_QUICK, "--in-process", "tests/integration"),),
     ),
     # One process each: they come late, so that both lanes have something to do until the end.
     _same("lint", ("ansible-lint",)),

@@ -94,12 +94,13 @@ def test_puppet_has_a_clock_of_its_own(consul: RawKV, node: Node) -> None:
     consul.put(EVERYWHERE, "True")
     consul.put(RECORD, json.dumps({"version": "v2", "state": "upgraded"}))
     node.at("v2")
-    node.write(puppet_gate_puppet_interval=2, puppet_gate_puppet_splay=0)
+    # It does not wait until it reads its gate again, which would be in an hour.
+    node.write(puppet_gate_interval=3600, puppet_gate_puppet_interval=2, puppet_gate_puppet_splay=0)
     (node.folder / "what").write_text("silence")
     node.start()
-    wait_for(lambda: len(node.runs) == 3, "three runs", seconds=15)
+    wait_for(lambda: len(node.runs) == 3, "three runs")
     times = [run["at"] for run in node.runs]
-    assert all(1.9 < after - before < 4 for before, after in itertools.pairwise(times))
+    assert all(after - before > 1.9 for before, after in itertools.pairwise(times))
     # A new agent knows when Puppet ran.
     node.stop()
     node.write(puppet_gate_puppet_interval=3600, puppet_gate_puppet_splay=0)
