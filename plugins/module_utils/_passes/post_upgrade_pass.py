@@ -38,7 +38,8 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
 
     :param request: needs a version and a fleet.
     :param roles: the roles that have such tasks; hosts of other roles count as done.
-    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``overtaken``, ``busy``, ``too_slow``, ``went_back``, ``out_of_memory``.
+    :raises UpgradeError: ``not_complete`` before every host is upgraded, ``fleet_too_small``, ``overtaken``, ``busy``, ``too_slow``, ``went_back``,
+        ``out_of_memory``.
     """
     slow = SlowTries(store.settings.pass_limit, MOST_SLOW)
     repeated = RepeatedRead(request.epoch, request.commit)
@@ -87,6 +88,9 @@ def _try_once(
     admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
     plan = make_plan(view, members, rules, request.limit)
+    if plan.missing:
+        # Another controller knows more hosts, and may have admitted them.
+        raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
     writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()))
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, membership=membership, rules=rules)
     admissions = [one for one in plan.admissions if one.before == "pending"]
