@@ -226,9 +226,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a retry leaves hosts failed",
-        "_rollout/_commands/retry.py",
-        "            if view.state in state_names.BROKEN:\n",
-        "            if False:\n",
+        "_rollout/_commands/retry_choice.py",
+        "        elif view.state in state_names.BROKEN:\n",
+        "        elif False:\n",
     ),
     Mutation("a held host may start", "_host/gate_question.py", "    if hold is not None:\n", "    if False:\n"),
     Mutation(

@@ -15,7 +15,7 @@ from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._planner.blocker_codes import BUDGET
 from ...module_utils._planner.plan import HostView, Plan
 from ...module_utils._planner.reconcile import make_plan
-from ...module_utils._rollout._commands.retry import snapshot_after_retry
+from ...module_utils._rollout._commands.retry_records import snapshot_after_retry
 from .host_run import interrupted_at
 from .run import POST_UPGRADE_PHASE, PushRun
 

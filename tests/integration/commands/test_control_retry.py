@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
@@ -23,6 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import GATES, gates, history, long_ago, names, record, seed
+from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED, control, cut_short, fail
 from integration.support.runs.playbook import Runner
 
@@ -275,3 +278,27 @@ def test_a_host_that_died_in_its_soak_is_put_back_by_its_name_and_lost_in_time(s
     (need,) = operator_needs(view.snapshot, view.plan)
     assert (need.code, need.playbook, need.variables) == ("broken_hosts", "retry", {"host": "compute2"})
     assert operator.retry(store, operator.Command(fleet=many)).hosts == ["compute2"]
+
+
+@pytest.mark.parametrize("post", [None, "started"])
+def test_a_run_that_goes_on_with_a_host_in_that_moment_keeps_it(post: str | None, store: Store, consul: RawKV) -> None:
+    seed(consul, names(compute=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}, "health": {"progress_deadline": 60}}))
+    write_report(store, HostReport("compute1", "2", "started"))
+    long_ago(consul, "compute1")
+    if post is not None:
+        write_report(store, HostReport("compute1", "2", "upgraded"))
+        make_pass(store, PassRequest())
+        consul.put("upgrade/hosts/compute1", json.dumps({**record(consul, "compute1"), "post": post}))
+    before = record(consul, "compute1")
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "a run", "TTL": "60s"})
+    session = json.loads(body)["ID"]
+
+    def late(write: Write, operations: Sequence[Any]) -> Any:
+        assert consul.call("PUT", f"kv/upgrade/drivers/compute1?acquire={session}", b"{}")[2] == b"true"
+        return write(operations)
+
+    around_writes(store, late)
+    done = operator.retry(store, operator.Command("nothing runs there"), ["compute1"])
+    assert done.hosts == []
+    assert record(consul, "compute1") == before

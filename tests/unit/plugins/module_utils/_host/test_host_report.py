@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 
 BEFORE = HostRecord("2", STARTED, attempt=2, times={"started": 5}, done=("stop/nova",), post="started")
 

@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers i
     find_blockers,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import StageProgress
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 from fleets import NEW, OLD, Fleet, fleet
 
 COMMAND = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}

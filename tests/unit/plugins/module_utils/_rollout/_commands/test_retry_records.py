@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     HostRecord,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import put_back_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 
 DONE = ("stop/db", "upgrade/db@2.4")
 FRESH = HostRecord("2.10", RETRIED, attempt=0, times={RETRIED: 9})
