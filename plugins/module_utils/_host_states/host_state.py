@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._fleet.fleet import FAILED as RECORDED_FAILED
-from .._fleet.fleet import POST_FAILED, STARTED, HostRecord
+from .._fleet.fleet import POST_FAILED, POST_STARTED, STARTED, HostRecord
 from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import GateAnswer
 from .._fleet.health_marks import HealthMark
@@ -29,8 +29,8 @@ class HostState:
     :param current: the version that the rollout goes to.
     :param was_admitted: whether planners had admitted it before its gate was removed, and it has not reported since.
     :param is_busy: whether it has started other work than the rollout's and not ended it. ``record`` is that of this work then.
-    :param is_down: whether it is down, or may be, though it waits or is upgraded: it failed in an upgrade to another version, or its post-upgrade
-        tasks failed, and it was not retried, or a run works on these tasks. During a job, whether it failed in an upgrade, in any state.
+    :param is_down: whether it is down, or may be, though it waits or is upgraded: it failed in an upgrade to another version, or is in its
+        post-upgrade tasks, or failed or stopped in them, and was not retried. During a job, whether this was so of an upgrade, in any state.
     :param is_in_post_upgrade: whether a run works on its post-upgrade tasks, or may at any time, because planners have admitted it to them. A lease
         alone does not show that: a run has it while the host waits.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
@@ -80,11 +80,13 @@ class HostState:
         return self.state == UPGRADED and self._is_of_failed_tasks and self.is_down
 
     @property
-    def failed_in(self) -> str:
-        """What it failed in, for a sentence: the upgrade to a version, or the tasks after it. Only of a host that is down because of that."""
+    def down_because(self) -> str:
+        """What became of its upgrade, such as ``failed in the upgrade to 2.0``. Only of a host that is down because of that."""
         record = self.record
         version = record.version if record is not None else "another version"
-        return f"the post-upgrade tasks of {version}" if self._is_of_failed_tasks else f"the upgrade to {version}"
+        if record is None or not record.readable or record.post not in (POST_STARTED, POST_FAILED):
+            return f"failed in the upgrade to {version}"
+        return f"{'failed' if record.post == POST_FAILED else 'stopped'} in the post-upgrade tasks of {version}"
 
     @property
     def _is_of_failed_tasks(self) -> bool:

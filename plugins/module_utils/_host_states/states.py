@@ -289,8 +289,8 @@ def _state_of(
 def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a host is down, or may be, because of another version: until it is upgraded or retried, or until a run has ended.
 
-    It failed in the upgrade to that version or in its post-upgrade tasks, or a run works on these, and may be rebooting it. In a rollback, no host
-    waits for the failed ones that it brings back. A failed command of another job says nothing of a host.
+    It failed in the upgrade to that version, or failed or stopped in its post-upgrade tasks, or a run works on these, and may be rebooting it. In
+    a rollback, no host waits for the failed ones that it brings back. A failed command of another job says nothing of a host.
     """
     if _is_in_post_upgrade(snapshot, one):
         return True
@@ -298,15 +298,16 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
 
 
 def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
-    """Return whether a run works on the post-upgrade tasks of a host, or may at any time, because planners have admitted the host to them."""
+    """Return whether a run works on the post-upgrade tasks of a host, or may at any time, because planners have admitted the host to them.
+
+    A run that was interrupted may have left the host in the middle of them.
+    """
     record = one.record
     if record is None or not record.readable:
         return False
     if record.post == POST_STARTED and one.host in snapshot.leases:
         return True
-    # A pull host goes on with them by itself, also after a reboot, which ends its lease. An Ansible run that is gone does not.
-    begins = (POST_OPEN, POST_STARTED) if record.services is not None else (POST_OPEN,)
-    return record.version == snapshot.current_version and record.post in begins
+    return record.version == snapshot.current_version and record.post in (POST_OPEN, POST_STARTED)
 
 
 def _has_failed_after(snapshot: Snapshot, one: _HostFacts) -> bool:
@@ -318,17 +319,24 @@ def _has_failed_after(snapshot: Snapshot, one: _HostFacts) -> bool:
 
 
 def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host is down, or may be, during a job, because it failed in an upgrade. The job can't end that."""
-    return snapshot.is_job and snapshot.versions is not None and _has_failed(snapshot.versions, host)
+    """Return whether a host is down, or may be, during a job, because it failed in an upgrade, or may work on its post-upgrade tasks.
+
+    The job can't end that.
+    """
+    versions = snapshot.versions
+    if not snapshot.is_job or versions is None:
+        return False
+    record = versions.records.get(host)
+    return _has_failed(versions, host) or (record is not None and record.post == POST_OPEN)
 
 
 def _has_failed(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host has failed in an upgrade, or in the tasks after it, since it last reported a version."""
+    """Return whether a host has failed in an upgrade, or failed or stopped in the tasks after it, since it last reported a version."""
     record, report = snapshot.records.get(host), snapshot.reports.get(host)
     if record is None:
         return False
     is_newer = report is None or record.index > report.index
-    if record.post == POST_FAILED:
+    if record.post in (POST_STARTED, POST_FAILED):
         # Planners may have published the end of that upgrade later.
         return is_newer or (report is not None and report.version == record.version)
     return record.state == RECORDED_FAILED and is_newer

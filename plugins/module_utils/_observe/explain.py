@@ -326,13 +326,11 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
     if view.state in (state_names.FAILED, state_names.LOST):
         return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
-        is_at_work = host in plan.fleet.snapshot.leases
-        why = (
-            "until the run that works on it ends"
-            if is_at_work
-            else f"because it failed in {'an earlier upgrade' if job else plan.fleet.hosts[host].failed_in}, until it is {'upgraded' if job else 'retried'}"
-        )
-        return f"Until then it keeps its slot, {why}."
+        if host in plan.fleet.snapshot.leases:
+            return "Until then it keeps its slot, until the run that works on it ends."
+        if job:
+            return "Until then it keeps its slot, because it has not finished an earlier upgrade, until it is upgraded."
+        return f"Until then it keeps its slot, because it {plan.fleet.hosts[host].down_because}, until it is retried."
     if view.state == state_names.HELD:
         return "Until then it waits, and takes no slot."
     if refusals:

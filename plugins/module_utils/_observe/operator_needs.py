@@ -385,13 +385,13 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
         if snapshot.is_job:
             text = (
-                f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an upgrade and {keep}. Abort the job, and upgrade "
-                f"{'it' if len(down) == 1 else 'them'} first, or give the job higher caps."
+                f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} {'has' if len(down) == 1 else 'have'} not finished an upgrade and {keep}. "
+                f"Abort the job, and finish that first, or give the job higher caps."
             )
             return OperatorNeed(STUCK, text, "status", {"host": down[0]})
         text = (
-            f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed in an earlier upgrade and {keep}. Fix {'it' if len(down) == 1 else 'them'}, "
-            "then retry."
+            f"No host can be admitted. {listing(down, _MOST_IN_TEXT)} failed or stopped in an earlier upgrade and {keep}. Fix "
+            f"{'it' if len(down) == 1 else 'them'}, then retry."
         )
         if any(hosts[host].is_in_post_upgrade for host in down):
             text = (

@@ -87,11 +87,11 @@ def explain_hosts(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posi
         else:
             found = blocked_reason(one, fleet, blockers) or of_role(one.role)
         if one.is_down and fleet.snapshot.is_job:
-            found = replace(found, text=f"failed in an upgrade, and keeps its slot; {found.text}")
+            found = replace(found, text=f"has not finished an upgrade, and keeps its slot; {found.text}")
         elif one.is_down and one.record is not None:
             what = f"is in the post-upgrade tasks of {one.record.version}"
             if not one.is_in_post_upgrade:
-                what = f"failed in {one.failed_in}"
+                what = one.down_because
             found = replace(found, text=f"{what}, and keeps its slot; {found.text}")
         if one.gate.scope == "unreadable":
             found = replace(found, text=f"{one.gate.value} {found.text}")

@@ -41,7 +41,7 @@ class Slots:
     :param complete_sets: whether hosts get slots only while no host has one.
     :param taken: ``what`` of a cap -> number of its slots that are taken. It can exceed the cap, such as after the cap was lowered.
     :param busy: number of hosts at work, including hosts of roles without a cap.
-    :param resting: ``what`` of a cap -> how many of ``taken`` belong to hosts that failed in an earlier upgrade and are not at work. So many
+    :param resting: ``what`` of a cap -> how many of ``taken`` belong to hosts that failed or stopped in an earlier upgrade and are not at work. So many
         of them may begin as keep the hosts at work within the cap, and no other host takes their slots.
     """
 

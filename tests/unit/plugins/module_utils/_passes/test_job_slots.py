@@ -252,7 +252,9 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
     go_on(store)
     stuck = read_fleet(store, fleet=FLEET)
     (need,) = operator_needs(stuck.snapshot, stuck.plan)
-    assert need.text.startswith("No host can be admitted. web1 failed in an upgrade and keeps its slot. Abort the job")
+    assert need.text.startswith(
+        "No host can be admitted. web1 has not finished an upgrade and keeps its slot. Abort the job, and finish that first"
+    )
 
 
 @pytest.mark.parametrize("only", [(), ("web2",)])
@@ -266,6 +268,21 @@ def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_i
     assert admitted(consul) == ([] if only else ["db1", "web3"])
     reports(consul, "web3", "done")
     assert [one.host for one in go_on(store).admissions if one.host != "db1"] == []
+
+
+@pytest.mark.parametrize("post", ["open", "started", "failed"])
+def test_a_host_in_its_post_upgrade_tasks_takes_a_slot_of_a_job(post: str, store: Store, consul: FlaggedConsul) -> None:
+    consul.write("config_state/enable_puppet/global", "False")
+    begin(store, job(hosts=("web2", "web3")), rules={"rolling_rules": {"global": 1}})
+    assert admitted(consul) == ["web2"]
+    reports(consul, "web2", "done")
+    # Its agent may go on with the tasks at any time.
+    record = {"version": "1.0", "state": "upgraded", "post": post, "services": "abc"}
+    consul.write("upgrade/hosts/web1", record)
+    assert go_on(store).admissions == []
+    assert "taken by web1" in read_fleet(store, fleet=FLEET).plan.hosts["web3"].reason
+    consul.write("upgrade/hosts/web1", {**record, "post": "done"})
+    assert [one.host for one in go_on(store).admissions] == ["web3"]
 
 
 @pytest.mark.parametrize("complete_sets", [False, True])

@@ -392,7 +392,7 @@ def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_it
     rules = {"rolling_rules": {"global": 1, "fleet": 1}, "role_order": {"web": "db"}}
     site = fleet(web=2, db=1).held("host/web2")
     site.ledger = Ledger(1, NEW, OLD)
-    site.records["web2"] = HostRecord("1.5", UPGRADED, post="started")
+    site.records["web2"] = HostRecord("1.5", UPGRADED, post="started", index=50)
     site.leases.add("web2")
     plan = site.plan(rules)
     assert (plan.admissions, plan.can_move) == ((), True)
@@ -400,8 +400,17 @@ def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_it
     assert explain("web2", plan, site.snapshot())[-1] == (
         "Until then it keeps its slot, until the run that works on it ends."
     )
-    # The run has ended, or is gone.
+    # The run is gone, and may have left the host in the middle of them.
     site.leases.clear()
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move) == ((), False)
+    assert explain("web2", plan, site.snapshot())[-1] == (
+        "Until then it keeps its slot, because it stopped in the post-upgrade tasks of 1.5, until it is retried."
+    )
+    (need,) = operator_needs(site.snapshot(), plan)
+    assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web2"})
+    # It has ended them.
+    site.records["web2"] = HostRecord("1.5", UPGRADED, post="done", index=60)
     assert opened(site.plan(rules)) == ["db1"]
 
 
@@ -414,8 +423,12 @@ def test_a_host_in_its_post_upgrade_tasks_keeps_its_slot_in_a_rollout_to_the_sam
     site.leases.add("web1")
     plan = site.plan(rules)
     assert (plan.admissions, plan.can_move, plan.hosts["web1"].state) == ((), True, "upgraded")
+    # The run was interrupted, and does not go on by itself.
     site.leases.clear()
-    assert opened(site.plan(rules)) == ["web2"]
+    plan = site.plan(rules)
+    assert (plan.admissions, plan.can_move) == ((), False)
+    (need,) = operator_needs(site.snapshot(), plan)
+    assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web1"})
 
 
 def test_a_host_whose_post_upgrade_tasks_failed_keeps_its_slot_and_counts_in_the_budgets() -> None:
@@ -449,11 +462,7 @@ def test_a_host_that_may_begin_its_post_upgrade_tasks_at_any_time_keeps_its_slot
     site.ledger = Ledger(1, NEW, OLD, post_upgrade=("web",))
     site.records["web1"] = HostRecord(NEW, UPGRADED, post=post, services=services)
     plan = site.plan(rules)
-    if (post, services) == ("started", None):
-        # The Ansible run has ended, and does not begin again by itself.
-        assert opened(plan) == ["web2"]
-        return
-    # A pull host goes on by itself.
+    # A pull host goes on by itself, a push host does not.
     assert (plan.admissions, plan.blocker, plan.can_move) == ((), None, services is not None)
     assert opened(site.plan(caps(web=2))) == ["web2"]
     site.records["web1"] = HostRecord(NEW, UPGRADED, post="done", services=services)
@@ -471,7 +480,7 @@ def test_a_host_that_failed_in_the_rollout_before_keeps_its_slot_while_it_has_to
     assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web2"})
     assert (
         need.text
-        == "No host can be admitted. web2 failed in an earlier upgrade and keeps its slot. Fix it, then retry."
+        == "No host can be admitted. web2 failed or stopped in an earlier upgrade and keeps its slot. Fix it, then retry."
     )
     site.records["web2"] = HostRecord(NEW, RETRIED, index=60)
     assert opened(site.plan(rules)) == ["db1"]
