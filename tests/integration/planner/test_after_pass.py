@@ -78,6 +78,18 @@ def test_if_memory_runs_out_the_cause_is_named(done: Store, consul: RawKV, monke
     assert consul.tree() == before
 
 
+def test_a_run_that_does_not_know_a_host_that_has_joined_admits_none(done: Store, consul: RawKV) -> None:
+    joined = make_pass(done, PassRequest("2", fleet={**FLEET, "compute9": "compute"}))
+    assert [one.host for one in joined.admissions] == ["compute9"]
+    before = consul.tree()
+    with pytest.raises(
+        UpgradeError, match=r"No host is admitted: role compute: 4 of its 5 hosts have reported"
+    ) as caught:
+        go(done)
+    assert caught.value.code == "fleet_too_small"
+    assert consul.tree() == before
+
+
 def test_a_budget_exhausted_by_lost_health_admits_no_host(done: Store, consul: RawKV) -> None:
     check(consul, "compute3", "critical")
     before = consul.tree()
