@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Many simulated nights on all cores, or one of them again.
 
-    python tests/simulation [--nights N] [--job-nights N] [--first SEED]
+    python tests/simulation [--nights N] [--other-nights N] [--first SEED]
     python tests/simulation --seed SEED [--without PART,...]
     python tests/simulation --job-seed SEED
+    python tests/simulation --post-upgrade-seed SEED
 
 A night that fails is made smaller and printed as a log, with the command that repeats it. The exit code is 1 if a night failed.
 """
@@ -18,71 +19,84 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "agent")]
 
 from simulation import job_night
 from simulation.night import PARTS, Result, run
+from simulation.post_upgrade import night as post_upgrade_night
 from simulation.shrink import described, shrink
 
+# Nights besides those of a rollout, by the options with their seeds.
+_OTHERS: dict[str, ModuleType] = {"job_seed": job_night, "post_upgrade_seed": post_upgrade_night}
 _MOST_PRINTED = 5
-# One night of jobs for so many others.
-_FOR_EACH_OF_JOBS = 20
+# One of each of these for so many nights of a rollout.
+_FOR_EACH_OTHER = 20
 
 
 def main() -> int:
     """Simulate them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nights", type=int, default=1000)
-    parser.add_argument("--job-nights", type=int, metavar="N", help=f"one for {_FOR_EACH_OF_JOBS} others if not given")
+    parser.add_argument(
+        "--other-nights",
+        type=int,
+        metavar="N",
+        help=f"of jobs, and as many of post-upgrade tasks; one for {_FOR_EACH_OTHER} nights if not given",
+    )
     parser.add_argument("--first", type=int, default=int(time.time()), metavar="SEED")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--job-seed", type=int, metavar="SEED")
+    parser.add_argument("--post-upgrade-seed", type=int, metavar="SEED")
     parser.add_argument("--without", default="", metavar="PART,...", help=f"parts are {', '.join(PARTS)}")
     given = parser.parse_args()
     without = [part for part in given.without.split(",") if part]
     if unknown := set(without) - set(PARTS):
         parser.error(f"--without: there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
-    if given.job_seed is not None:
-        found = job_night.run(given.job_seed)
-        print(job_night.described(found) if found.violations else f"seed {found.seed} (jobs): nothing found")
-        return int(bool(found.violations))
+    for name, kind in _OTHERS.items():
+        if (seed := getattr(given, name)) is not None:
+            found = kind.run(seed)
+            print(kind.described(found) if found.violations else f"seed {seed}: nothing found")
+            return int(bool(found.violations))
     if given.seed is not None:
         result = run(given.seed, without)
         print(described(result, without) if result.violations else f"seed {given.seed} ({result.kind}): nothing found")
         print(result.stuck)
         return int(bool(result.violations))
-    of_jobs = given.job_nights if given.job_nights is not None else -(-given.nights // _FOR_EACH_OF_JOBS)
-    return many(given.first, given.nights, of_jobs)
+    others = given.other_nights if given.other_nights is not None else -(-given.nights // _FOR_EACH_OTHER)
+    return many(given.first, given.nights, others)
 
 
-def many(first: int, nights: int, of_jobs: int) -> int:
+def many(first: int, nights: int, others: int) -> int:
     """Simulate nights on all cores, and print each that fails."""
     began, failed, done, admissions = time.monotonic(), 0, 0, 0
-    # Those of jobs take longer, so none of them begins as the last one.
-    tasks = [(True, first + number) for number in range(of_jobs)] + [
-        (False, first + number) for number in range(nights)
-    ]
+    # The others take longer, so none of them begins as the last one.
+    tasks = [(name, first + number) for number in range(others) for name in _OTHERS]
+    tasks += [("", first + number) for number in range(nights)]
     with multiprocessing.Pool(os.cpu_count()) as pool:
-        for result in pool.imap_unordered(_run, tasks, chunksize=4):
+        for result, text in pool.imap_unordered(_run, tasks, chunksize=4):
             done += 1
             admissions += result.admissions if isinstance(result, Result) else 0
             failed += bool(result.violations)
             if result.violations and failed <= _MOST_PRINTED:
-                _print(result)
+                print("\r" + (described(*shrink(result)) if isinstance(result, Result) else text))
             _show(done, len(tasks), failed, began)
-    print(f"\n{nights} nights and {of_jobs} of jobs from seed {first}: {admissions} admissions, {failed} nights failed")
+    print(
+        f"\n{nights} nights from seed {first}, {others} of jobs and {others} of post-upgrade tasks: {admissions} admissions, {failed} nights failed"
+    )
     return int(bool(failed))
 
 
-def _run(task: tuple[bool, int]) -> Result | job_night.JobResult:
-    is_of_jobs, seed = task
-    return job_night.run(seed) if is_of_jobs else run(seed)
-
-
-def _print(result: Result | job_night.JobResult) -> None:
-    print("\r" + (described(*shrink(result)) if isinstance(result, Result) else job_night.described(result)))
+def _run(task: tuple[str, int]) -> tuple[Any, str]:
+    """Return the result of a night, and what is printed of one that is not of a rollout if it fails."""
+    name, seed = task
+    if not name:
+        return run(seed), ""
+    result = _OTHERS[name].run(seed)
+    return result, _OTHERS[name].described(result) if result.violations else ""
 
 
 def _show(done: int, count: int, failed: int, began: float) -> None:
