@@ -90,10 +90,12 @@ def test_without_its_server_a_node_warns_and_keeps_its_services(fleet: Fleet) ->
     assert fleet.agent_run("compute1").returncode != 0
     assert fleet.checks("compute1")["puppet"][0] == "warning"
     assert "puppet agent ended with 1" in fleet.checks("compute1")["puppet"][1]
-    assert fleet.record("compute1")["state"] == "upgraded"
+    # Its failure is reported as in an upgrade, so that no others go on while there is no server.
+    assert (fleet.record("compute1")["state"], fleet.record("compute1")["step"]) == ("failed", "puppet")
     node.write("/etc/fleet-release", "somebody was here")
     server.run("systemctl", "start", "puppetserver", seconds=_SECONDS)
     server.wait(8140, _SECONDS)
     assert fleet.agent_run("compute1").returncode == 0
     assert release_of(fleet, "compute1") == f"v3 from {SERVER}\n"
     assert fleet.checks("compute1")["puppet"][0] == "passing"
+    assert fleet.record("compute1")["state"] == "upgraded"
