@@ -9,7 +9,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
@@ -24,7 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     FinishTaskGroup,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun, RunTaskGroup
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
 
 from .actors import patience
 from .fleet import FLEET
@@ -82,7 +82,7 @@ class Pusher:
         service = PushService(run)
         try:
             while hosts:
-                _Play(service, run, hosts, self).finish()
+                Play(service, run, hosts, self).finish()
                 hosts = list(service.hosts_that_gave_way())
         finally:
             service.close()
@@ -90,23 +90,16 @@ class Pusher:
     def upgrade(self, service: PushService, run: PushRun, host: str) -> None:
         """Do what the playbook does with a host."""
         try:
-            if not service.admit(Admit(host)).admitted:
-                return
-            for one in run.task_groups_of(host):
-                if service.begin_task_group(BeginTaskGroup(host, one.name)).run:
-                    self.act(host)
-                    service.finish_task_group(FinishTaskGroup(host, one.name))
-            service.end_host(EndHost(host))
-        except (UpgradeError, _TaskFailed) as error:
-            # As in the playbook, whatever is wrong is recorded as the host's failure.
-            with contextlib.suppress(UpgradeError):
-                service.fail_host(FailHost(host, str(error)))
+            if service.admit(Admit(host)).admitted:
+                run_task_groups(service, run, host, self.act)
+        except UpgradeError as error:
+            record_failure(service, host, error)
 
     def act(self, host: str) -> None:
         """Run the tasks of a task group on a host."""
         time.sleep(self._chance.uniform(0.02, 0.3))
         if not self._shared.calm.value and self._chance.random() < self._failing / len(_STEPS):
-            raise _TaskFailed(f"{host}: no disk")
+            raise TaskFailed(f"{host}: no disk")
 
 
 def _is_done(snapshot: Snapshot, host: str, version: str) -> bool:
@@ -115,11 +108,32 @@ def _is_done(snapshot: Snapshot, host: str, version: str) -> bool:
     return report is not None and report.version == version and (record is None or record.state == UPGRADED)
 
 
-class _TaskFailed(Exception):
+class TaskFailed(Exception):
     """A task of a host failed."""
 
 
-class _Play:
+def run_task_groups(service: HostService, run: PushRun, host: str, act: Callable[[str], None]) -> None:
+    """Do what the playbook does with a host that has begun: run its task groups, and report how it ends.
+
+    :param act: runs the tasks of a task group on a host.
+    """
+    try:
+        for one in run.task_groups_of(host):
+            if service.begin_task_group(BeginTaskGroup(host, one.name)).run:
+                act(host)
+                service.finish_task_group(FinishTaskGroup(host, one.name))
+        service.end_host(EndHost(host))
+    except (UpgradeError, TaskFailed) as error:
+        record_failure(service, host, error)
+
+
+def record_failure(service: HostService, host: str, error: Exception) -> None:
+    """Record whatever is wrong as the host's failure, as the playbook does."""
+    with contextlib.suppress(UpgradeError):
+        service.fail_host(FailHost(host, str(error)))
+
+
+class Play:
     """A play: as many threads as Ansible has forks, each of which takes a host after the other."""
 
     def __init__(self, service: PushService, run: PushRun, hosts: Sequence[str], pusher: Pusher) -> None:

@@ -8,25 +8,20 @@ What is judged here is read from the keys alone, without the code of the collect
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from fire import jobs
-from fire.fleet import FLEET, OLD
+from fire.fleet import FLEET
 from fire.replay import State, Step
 
-from . import caches, stand_ins
 from .actor import Actor
-from .consul.keys import Entry
-from .consul.server import Server
 from .faults import Faults
-from .network import Adapter, HTTPClient, Network, networks
+from .start import network_with, simulated
 from .world import Process, World
 
 _FAULTS, _SECONDS = 20.0, 60.0
@@ -71,28 +66,14 @@ def described(result: JobResult) -> str:
 
 def run(seed: int) -> JobResult:
     """Simulate the night of a seed, and judge it."""
-    world = World(f"jobs {seed}")
-    stand_ins.enter(world)
-    transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
-    stand_ins.install()
-    try:
-        with caches.night(is_shared=True):
-            return _Night(world, seed).run()
-    finally:
-        world.end()
-        networks.pop(world, None)
-        stand_ins.leave()
+    with simulated(f"jobs {seed}") as world:
+        return _Night(world, seed).run()
 
 
 class _Night:
     def __init__(self, world: World, seed: int) -> None:
         self._world, self._result = world, JobResult(seed)
-        server = Server(new_id=lambda: f"{world.chance.getrandbits(128):032x}")
-        values = {f"running/versions/{OLD}/{host}": "1700000000" for host in FLEET}
-        for key, value in {**values, "current_version": OLD, "config_state/enable_puppet/global": "True"}.items():
-            server.index += 1
-            server.keys.put(key, Entry(base64.b64encode(value.encode()).decode(), server.index, 0))
-        self._network = networks[world] = Network(world, server)
+        self._network = network_with(world, FLEET)
         self._network.listeners.append(self._judge)
         self._actors: list[Actor] = []
         self._ran = jobs.Ran()

@@ -9,7 +9,6 @@ some milliseconds, and that a seed decides all of it.
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from collections import Counter
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_cache, partitions
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
@@ -31,14 +29,12 @@ from fire.replay import State, Step
 from fire.rules import Rules, Schedule, schedule
 from greenlet import getcurrent
 
-from . import caches, stand_ins
+from . import stand_ins
 from .actor import Actor
-from .consul.keys import Entry
-from .consul.server import Server
 from .faults import KINDS, Faults
-from .network import Adapter, HTTPClient, Network, networks
 from .night_log import night_log
 from .notified import Hook, be_notifier
+from .start import network_with, simulated
 from .status import StatusReader
 from .world import Process, Thread, World
 
@@ -112,22 +108,13 @@ def run(seed: int, without: Collection[str] = ()) -> Result:
         plan = replace(plan, restore=False)
     if "rollback" in without:
         plan = replace(plan, rollback=None)
-    world = World(f"night {seed}")
-    stand_ins.enter(world)
-    transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
     # In some nights, planners that keep the fleet in memory read a small fleet as they read a large one.
     is_divided = _is_divided(seed)
     partitions.LEAST_TO_DIVIDE = key_cache.LEAST_TO_DIVIDE = _LEAST_TO_DIVIDE if is_divided else _REAL_SIZES[0]
     partitions._LEAST = _LEAST_TO_DIVIDE // 3 if is_divided else _REAL_SIZES[1]
-    stand_ins.install()
     is_shared = random.Random(f"decoding {seed}").random() < _WITH_SHARED_DECODING
-    try:
-        with caches.night(is_shared=is_shared):
-            return Night(world, plan, without).run()
-    finally:
-        world.end()
-        networks.pop(world, None)
-        stand_ins.leave()
+    with simulated(f"night {seed}", is_shared=is_shared) as world:
+        return Night(world, plan, without).run()
 
 
 def _is_divided(seed: int) -> bool:
@@ -163,14 +150,9 @@ class Night:
         self._world = world
         self._without = without
         self._plan = plan
-        server = Server(new_id=lambda: f"{world.chance.getrandbits(128):032x}")
-        values = {f"{REPORTS}{OLD}/{host}": "1700000000" for host in FLEET}
-        for key, value in {**values, "current_version": OLD, f"{GATES}global": "True"}.items():
-            server.index += 1
-            server.keys.put(key, Entry(base64.b64encode(value.encode()).decode(), server.index, 0))
+        self._network = network_with(world, FLEET)
         for host in FLEET:
-            server.catalog.add(host)
-        self._network = networks[world] = Network(world, server)
+            self._network.server.catalog.add(host)
         self._rules_of = _known(plan.kind.rules)
         self._actors: list[Actor] = []
         self._findings = Findings()

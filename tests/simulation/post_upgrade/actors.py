@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
-from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -26,13 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     set_holds,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
-    BeginTaskGroup,
-    EndHost,
-    FailHost,
-    FinishTaskGroup,
-    Settle,
-)
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
     POST_UPGRADE_PHASE,
     PushRun,
@@ -42,12 +34,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service impor
 from fire.actors import patience
 from fire.fleet import FLEET, NEW
 from fire.processes import Shared
-from fire.push import Pusher, _Play, _TaskFailed
+from fire.push import Play, Pusher, TaskFailed, run_task_groups
 
 PUSHED, PULLED = ("controller", "web"), ("compute", "storage")
 # They join the fleet while others are in their post-upgrade tasks.
 JOINING = ("compute12", "storage5")
-# Whoever comes too late, or second.
+# The errors of those that come too late, or second.
 LATE = (
     "no_rollout",
     "not_running",
@@ -150,7 +142,7 @@ class PostUpgradeRuns(Pusher):
         try:
             waiting = [host for host in hosts if fleet[host] in PUSHED]
             while waiting:
-                _Play(service, run, waiting, self).finish()
+                Play(service, run, waiting, self).finish()
                 waiting = list(service.hosts_that_gave_way())
             until = runtime.monotonic() + _WAIT
             while runtime.monotonic() < until:
@@ -209,15 +201,7 @@ class Agents:
         service = HostService(run)
         try:
             service.begin_on_host()
-            for one in run.task_groups_of(host):
-                if service.begin_task_group(BeginTaskGroup(host, one.name)).run:
-                    self._run_task_group(host)
-                    service.finish_task_group(FinishTaskGroup(host, one.name))
-            service.end_host(EndHost(host))
-        except (UpgradeError, _TaskFailed) as error:
-            # As in the playbook, whatever is wrong is recorded as the host's failure.
-            with contextlib.suppress(UpgradeError):
-                service.fail_host(FailHost(host, str(error)))
+            run_task_groups(service, run, host, self._run_task_group)
         finally:
             service.close()
 
@@ -226,7 +210,7 @@ class Agents:
         try:
             runtime.sleep(self._chance.uniform(0.02, 0.3))
             if not self._shared.calm.value and self._chance.random() < 0.05:
-                raise _TaskFailed(f"{host}: no disk")
+                raise TaskFailed(f"{host}: no disk")
         finally:
             end()
 
@@ -286,7 +270,7 @@ def _retry(store: Store, site: Site, _chance: random.Random) -> None:
 
 
 def _retry_named(store: Store, site: Site, chance: random.Random) -> None:
-    """Retry hosts by name, which says that nothing runs there: hosts whose lease nobody has."""
+    """Retry by name a host on which no run has a lease, as an operator who has looked there."""
     snapshot = store.snapshot()
     idle = [host for host, one in snapshot.records.items() if one.post in _TO_RUN and host not in snapshot.leases]
     pushed = [host for host in idle if FLEET[host] in PUSHED]

@@ -8,29 +8,24 @@ What is judged here is read from the keys alone, without the code of the collect
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fire.facts import GATES, HISTORY, LEDGER, RECORDS, REPORTS, data_of, holds_over, is_open
 from fire.findings import Findings
-from fire.fleet import FLEET, NEW, OLD
+from fire.fleet import FLEET, NEW
 from fire.replay import State, Step
 from greenlet import getcurrent
 
-from .. import caches, stand_ins
 from ..actor import Actor
-from ..consul.keys import Entry
-from ..consul.server import Server
 from ..faults import Faults
-from ..network import Adapter, HTTPClient, Network, networks
 from ..night_log import night_log
+from ..start import network_with, simulated
 from ..world import Process, Thread, World
 from . import actors
 
@@ -77,36 +72,21 @@ def described(result: PostUpgradeResult) -> str:
 
 def run(seed: int) -> PostUpgradeResult:
     """Simulate the night of a seed, and judge it."""
-    world = World(f"post-upgrade {seed}")
-    stand_ins.enter(world)
-    transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
-    stand_ins.install()
-    try:
-        with caches.night(is_shared=True):
-            return _Night(world, seed).run()
-    finally:
-        world.end()
-        networks.pop(world, None)
-        stand_ins.leave()
+    with simulated(f"post-upgrade {seed}") as world:
+        return _Night(world, seed).run()
 
 
 class _Night:
     def __init__(self, world: World, seed: int) -> None:
         self._world, self._result = world, PostUpgradeResult(seed)
-        server = Server(new_id=lambda: f"{world.chance.getrandbits(128):032x}")
-        members = {host: role for host, role in FLEET.items() if host not in actors.JOINING}
-        values = {f"{REPORTS}{OLD}/{host}": "1700000000" for host in members}
-        for key, value in {**values, "current_version": OLD, f"{GATES}global": "True"}.items():
-            server.index += 1
-            server.keys.put(key, Entry(base64.b64encode(value.encode()).decode(), server.index, 0))
-        self._network = networks[world] = Network(world, server)
+        self._site = actors.Site(self._work_on)
+        self._network = network_with(world, self._site.members)
         self._actors: list[Actor] = []
         self._findings = Findings()
         self._rules, self._caps, self._budget = world.chance.choice(RULES)
-        self._site = actors.Site(self._work_on)
         # Host -> the thread that works on it, and since when.
         self._working: dict[str, tuple[Thread, float]] = {}
-        # Hosts that planners have admitted to their tasks, and nobody has put back since.
+        # Hosts that planners have admitted to their tasks, without those that were retried since.
         self._admitted: set[str] = set()
 
     def run(self) -> PostUpgradeResult:
