@@ -92,7 +92,7 @@ def test_without_its_server_a_node_warns_and_keeps_its_services(fleet: Fleet) ->
     assert "puppet agent ended with 1" in fleet.checks("compute1")["puppet"][1]
     # Its failure is reported as in an upgrade, so that no others go on while there is no server.
     assert (fleet.record("compute1")["state"], fleet.record("compute1")["step"]) == ("failed", "puppet")
-    node.write("/etc/fleet-release", "somebody was here")
+    node.write("/etc/fleet-release", "changed by hand")
     server.run("systemctl", "start", "puppetserver", seconds=_SECONDS)
     server.wait(8140, _SECONDS)
     assert fleet.agent_run("compute1").returncode == 0

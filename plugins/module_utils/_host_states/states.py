@@ -102,7 +102,7 @@ def read_states(
             is_target=is_target,
             # A host may be rebooting in its post-upgrade tasks while the rollout begins again, or goes on for hosts that have joined.
             is_down=found.is_down
-            or _failed_before_job(snapshot, host)
+            or _is_down_before_job(snapshot, host)
             or (found.state == UPGRADED and (_is_in_post_upgrade(snapshot, one) or _has_failed_after(snapshot, one))),
             is_in_post_upgrade=_is_in_post_upgrade(snapshot, one),
         )
@@ -294,7 +294,7 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     """
     if _is_in_post_upgrade(snapshot, one):
         return True
-    return not (snapshot.is_job or in_rollback(snapshot)) and _has_failed(snapshot, one.host)
+    return not (snapshot.is_job or in_rollback(snapshot)) and _has_failed_or_stopped(snapshot, one.host)
 
 
 def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
@@ -318,7 +318,7 @@ def _has_failed_after(snapshot: Snapshot, one: _HostFacts) -> bool:
     return (record.version, record.post) == (snapshot.current_version, POST_FAILED)
 
 
-def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
+def _is_down_before_job(snapshot: Snapshot, host: str) -> bool:
     """Return whether a host is down, or may be, during a job, because it failed in an upgrade, or may work on its post-upgrade tasks.
 
     The job can't end that.
@@ -327,10 +327,12 @@ def _failed_before_job(snapshot: Snapshot, host: str) -> bool:
     if not snapshot.is_job or versions is None:
         return False
     record = versions.records.get(host)
-    return _has_failed(versions, host) or (record is not None and record.post == POST_OPEN)
+    # An admission to the tasks of another version has ended with the rollout to it.
+    may_begin = record is not None and (record.version, record.post) == (versions.current_version, POST_OPEN)
+    return may_begin or _has_failed_or_stopped(versions, host)
 
 
-def _has_failed(snapshot: Snapshot, host: str) -> bool:
+def _has_failed_or_stopped(snapshot: Snapshot, host: str) -> bool:
     """Return whether a host has failed in an upgrade, or failed or stopped in the tasks after it, since it last reported a version."""
     record, report = snapshot.records.get(host), snapshot.reports.get(host)
     if record is None:

@@ -327,10 +327,10 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
         return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
         if host in plan.fleet.snapshot.leases:
-            return "Until then it keeps its slot, until the run that works on it ends."
+            return "It keeps its slot until the run that works on it ends."
         if job:
-            return "Until then it keeps its slot, because it has not finished an earlier upgrade, until it is upgraded."
-        return f"Until then it keeps its slot, because it {plan.fleet.hosts[host].down_because}, until it is retried."
+            return "It keeps its slot until it is upgraded, because it has not finished an earlier upgrade."
+        return f"It keeps its slot until it is retried, because it {plan.fleet.hosts[host].down_because}."
     if view.state == state_names.HELD:
         return "Until then it waits, and takes no slot."
     if refusals:

@@ -76,14 +76,14 @@ class _Retry:
         """Reset hosts, as many in each write as it has room for."""
         fields = command_fields(self._command.plain())
         why = f"{fields['reason']}; " if fields["reason"] else ""
-        in_tasks = {host for host in hosts if is_down_after_upgrade(snapshot, plan, host)}
+        only_tasks_of = {host for host in hosts if is_down_after_upgrade(snapshot, plan, host)}
         # Any other host that is reset has to be admitted again.
-        keep_admission = in_tasks.union(snapshot.busy)
+        keep_admission = only_tasks_of.union(snapshot.busy)
         # Each host needs a write of its record, its health mark and its gate, which may be in two layouts, and perhaps a look at its lease.
         most = MOST_GATES // (3 + writer.places)
 
         def make(piece: Sequence[str], changed: Collection[str]) -> dict[str, HostWrite]:
-            return reset_writes(writer.store, snapshot, piece, changed, ledger.version, in_tasks)
+            return reset_writes(writer.store, snapshot, piece, changed, ledger.version, only_tasks_of)
 
         def write(piece: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
             reasons = {host: f"{why}it was: {plan.hosts[host].reason}" for host in piece}

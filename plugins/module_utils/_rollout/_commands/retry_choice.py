@@ -48,7 +48,7 @@ def choose_hosts(snapshot: Snapshot, plan: Plan, asked: Sequence[str] | None, do
     silent: list[str] = []
     for host in _hosts_to_retry(snapshot, plan, candidates, named):
         if host not in snapshot.busy and _is_final(snapshot, host):
-            # The host refuses it.
+            # The host would refuse to run the command again.
             final.append(host)
         elif host not in named and started_record(snapshot, host) is not None:
             # Only an operator who names a host that has started says that nothing runs there.
@@ -119,7 +119,7 @@ def _ends_job(snapshot: Snapshot, host: str) -> bool:
 
 
 def _is_midway(snapshot: Snapshot, plan: Plan, host: str) -> bool:
-    """Return whether no run has a lease on a host, and it started an upgrade to another version, without an admission, or behind what is a closed gate now."""
+    """Return whether a host that no run has a lease on started an upgrade to another version or without an admission, or its gate was closed since."""
     record, view = snapshot.records.get(host), plan.hosts[host]
     if record is None or host in snapshot.leases:
         return False

@@ -109,13 +109,13 @@ def reset_writes(
     hosts: Sequence[str],
     changed: Collection[str],
     version: str,
-    in_tasks: Collection[str],
+    only_tasks_of: Collection[str],
 ) -> dict[str, HostWrite]:
     """Return host -> the write that resets it, without hosts whose state or version has changed since the snapshot.
 
     :param changed: hosts that have written their records since the snapshot.
     :param version: the target version of the rollout.
-    :param in_tasks: upgraded hosts, of which only the post-upgrade tasks are reset.
+    :param only_tasks_of: upgraded hosts, of which only the post-upgrade tasks are reset.
     """
     keys = store.keys
     key_of = {host: f"{keys.job_records}{host}" if host in snapshot.busy else keys.record(host) for host in hosts}
@@ -128,7 +128,7 @@ def reset_writes(
             write = _end_of_job(entry, snapshot.busy[host], idle) if entry is not None else None
         else:
             write = _reset_write(
-                store, snapshot, host, entry, version, has_changed=host in changed, is_in_tasks=host in in_tasks
+                store, snapshot, host, entry, version, has_changed=host in changed, only_tasks=host in only_tasks_of
             )
         if write is not None:
             found[host] = write
@@ -143,7 +143,7 @@ def _reset_write(
     version: str,
     *,
     has_changed: bool,
-    is_in_tasks: bool,
+    only_tasks: bool,
 ) -> HostWrite | None:
     """Return the write that resets a host, or its post-upgrade tasks; None if its state or version has changed since the snapshot.
 
@@ -163,7 +163,7 @@ def _reset_write(
     has_begun = before is not None and (before.state == STARTED or before.post == POST_STARTED)
     # A run that goes on with a host does not write its record at once. So the write fails if one has acquired the lease since the snapshot.
     idle = [compare(keys.lease(host), 0)] if has_begun and host not in snapshot.leases else []
-    if is_in_tasks and entry is not None and before is not None:
+    if only_tasks and entry is not None and before is not None:
         text = encode_record(replace(before, post=None, service=None, step=None, error=None))
         # Its gate and its health stay as they are.
         return HostWrite([*idle, compare_and_put(key, text, index)], [Change(key, text_of(entry.value), text)])

@@ -277,11 +277,12 @@ def test_a_host_in_its_post_upgrade_tasks_takes_a_slot_of_a_job(post: str, store
     assert admitted(consul) == ["web2"]
     reports(consul, "web2", "done")
     # Its agent may go on with the tasks at any time.
-    record = {"version": "1.0", "state": "upgraded", "post": post, "services": "abc"}
+    record = {"version": "2.0", "state": "upgraded", "post": post, "services": "abc"}
     consul.write("upgrade/hosts/web1", record)
     assert go_on(store).admissions == []
     assert "taken by web1" in read_fleet(store, fleet=FLEET).plan.hosts["web3"].reason
-    consul.write("upgrade/hosts/web1", {**record, "post": "done"})
+    # It can't begin those of another version any more.
+    consul.write("upgrade/hosts/web1", {**record, "version": "1.0", "post": "open"})
     assert [one.host for one in go_on(store).admissions] == ["web3"]
 
 

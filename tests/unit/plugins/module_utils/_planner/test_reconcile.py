@@ -397,15 +397,13 @@ def test_a_run_on_the_post_upgrade_tasks_of_another_version_frees_its_slot_by_it
     plan = site.plan(rules)
     assert (plan.admissions, plan.can_move) == ((), True)
     assert operator_needs(site.snapshot(), plan) == ()
-    assert explain("web2", plan, site.snapshot())[-1] == (
-        "Until then it keeps its slot, until the run that works on it ends."
-    )
+    assert explain("web2", plan, site.snapshot())[-1] == ("It keeps its slot until the run that works on it ends.")
     # The run is gone, and may have left the host in the middle of them.
     site.leases.clear()
     plan = site.plan(rules)
     assert (plan.admissions, plan.can_move) == ((), False)
     assert explain("web2", plan, site.snapshot())[-1] == (
-        "Until then it keeps its slot, because it stopped in the post-upgrade tasks of 1.5, until it is retried."
+        "It keeps its slot until it is retried, because it stopped in the post-upgrade tasks of 1.5."
     )
     (need,) = operator_needs(site.snapshot(), plan)
     assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web2"})
