@@ -28,8 +28,8 @@ short_description: Refuse ineffective options, record unreachable hosts as faile
 description:
   - If a run stops, prints C(Next:) and a command at its end.
   - Ends a run like Ctrl-C if its output is closed, for example because C(head) or a pager ended. ansible-core would wait forever.
-  - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, and a C(--limit) that
-    leaves out hosts on which a playbook must run. Ansible itself ignores all of these.
+  - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, a C(--limit) that
+    leaves out hosts on which a playbook must run, and hosts to enroll that do not exist. Ansible itself ignores all of these.
   - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
     to the push daemon, which records the host as failed.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
@@ -54,8 +54,8 @@ class CallbackModule(CallbackBase):
         self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Check that ``--limit`` leaves out no host of the play."""
-        self._run.check_limit(play)
+        """Check that the play has the hosts that it needs."""
+        self._run.check_hosts(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep what the ``Next:`` line depends on."""

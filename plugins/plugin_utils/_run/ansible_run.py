@@ -23,7 +23,7 @@ from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import refuse_bad_booleans, refuse_bad_job, refuse_empty_names, refuse_unknown_variables
-from .limit import honours_limit, refuse_limit
+from .limit import honours_limit, refuse_limit, refuse_no_nodes
 from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_to_admit
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
@@ -213,13 +213,19 @@ class PlaybookRun:
             )
             self._refuse(error, self._command.other(details["next"]) if details.get("next") else again)
 
-    def check_limit(self, play: Any) -> None:
-        """Exit if ``--limit`` leaves out hosts that a play of the collection needs."""
+    def check_hosts(self, play: Any) -> None:
+        """Exit if ``--limit`` leaves out hosts that a play of the collection needs, or if no node is left for one that runs on nodes."""
         limit = context.CLIARGS.get("subset")
         file = file_of_play(play)
-        if not limit or not is_of_collection(file) or honours_limit(file):
+        if not is_of_collection(file):
             return
         inventory = play.get_variable_manager()._inventory
+        if honours_limit(file):
+            if not inventory.get_hosts(play.hosts):
+                self._exit_without_limit(refuse_no_nodes, self._command.playbook, ",".join(play.hosts), limit or "")
+            return
+        if not limit:
+            return
         needed = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)
         reached = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
         named = [host.name for host in inventory.get_hosts("all", ignore_restrictions=True)]
@@ -229,9 +235,13 @@ class PlaybookRun:
             everybody = [host.name for host in inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)]
             kept = reached.union(named)
             left_out = list(dict.fromkeys([*left_out, *(name for name in everybody if name not in kept)]))
+        chosen = [name for name in named if name not in reached]
+        self._exit_without_limit(refuse_limit, self._command.playbook, self._name, limit, left_out, chosen)
+
+    def _exit_without_limit(self, check: Callable[..., None], *given: Any) -> None:
+        """Exit if a check raises an error, with the command to run instead, which has no ``--limit``."""
         try:
-            chosen = [name for name in named if name not in reached]
-            refuse_limit(self._command.playbook, self._name, limit, left_out, chosen)
+            check(*given)
         except UpgradeError as error:
             self._refuse(error, self._command.again(error.details["variables"], without=("--limit",)))
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse ``--limit`` if it leaves out hosts that a playbook needs: Ansible would skip the play and exit with 0."""
+"""Refuse hosts that leave a play with nothing to do, as Ansible would skip it and exit with 0."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ _HOST_VARIABLES = {
 def honours_limit(playbook: str) -> bool:
     """Return whether a playbook runs on the nodes themselves, so that ``--limit`` selects nodes."""
     return Path(playbook).name in _ON_NODES
+
+
+def refuse_no_nodes(playbook: str, pattern: str, limit: str) -> None:
+    """Raise an error for a playbook that runs on nodes, and has none.
+
+    :param playbook: the file that the command names.
+    :param pattern: the hosts that it asks for.
+    :param limit: the limit, empty for none.
+    :raises UpgradeError: ``no_hosts``. ``variables`` in its details has the variable to set instead.
+    """
+    asked = f"'{sanitize(pattern)}'" + (f" and --limit {sanitize(limit)}" if limit else "")
+    raise UpgradeError(
+        "no_hosts",
+        f"No host of the inventory matches {asked}, so {Path(playbook).name} would do nothing. "
+        "Name hosts or groups of the inventory, or give another inventory with -i.",
+        variables={"upgrade_nodes": "NAME"},
+    )
 
 
 def refuse_limit(playbook: str, name: str, limit: str, left_out: Sequence[str], named: Sequence[str]) -> None:

@@ -154,6 +154,26 @@ def test_a_limit_of_a_playbook_that_imports_a_rollout_is_refused_with_what_to_gi
     assert done.stdout.splitlines()[-1].endswith("-e upgrade_limit=web1")
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    quick(
+        1,
+        [
+            (["-e", "upgrade_nodes=wbe"], "'wbe'"),
+            (["--limit", "web1", "-e", "upgrade_nodes=web2"], "'web2' and --limit web1"),
+        ],
+    ),
+)
+def test_hosts_to_enroll_that_do_not_exist_are_refused(play: Shipped, options: list[str], asked: str) -> None:
+    done = play("enroll", *options, inventory=inventory(names(web=2)))
+    assert done.returncode == 5, done.stdout
+    assert f"[no_hosts] No host of the inventory matches {asked}, so enroll.yml would do nothing." in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith("-e upgrade_nodes=NAME")
+    assert "--limit" not in last
+
+
 @pytest.mark.thorough
 def test_a_limit_that_keeps_the_planner_is_fine_where_nothing_else_is_needed(play: Shipped, consul: RawKV) -> None:
     hosts = names(web=2)
