@@ -80,7 +80,8 @@ class Checks:
         folder.mkdir()
         ok = True
         for number, command in enumerate(check.quick if self._quick else check.commands):
-            ok = ok and self._call(check, folder, number, command)
+            # All of them, or a failure would hide those of the next command.
+            ok = self._call(check, folder, number, command) and ok
         outcome = read(check.name, ok, time.monotonic() - began, sorted(folder.glob("*.xml")))
         if not ok and not self._alone:
             self._say((folder / "log").read_text(errors="replace"))

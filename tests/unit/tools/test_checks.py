@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from checks.__main__ import summary
-from checks.catalog import LAB, OTHERS, named
+from checks.__main__ import Checks, summary
+from checks.catalog import LAB, OTHERS, Check, named
 from checks.outcome import Outcome, read
 from devkit.agent import ROOT
 
@@ -56,6 +56,14 @@ def test_an_unknown_check_is_refused() -> None:
         2,
         "tools/test.sh: there is no check 'nodse'. Next: tools/test.sh --list\n",
     )
+
+
+def test_a_command_that_fails_does_not_hide_the_next_one(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    commands = ((sys.executable, "-c", "raise SystemExit(1)"), (sys.executable, "-c", f"open({str(made)!r}, 'w')"))
+    checks = Checks(tmp_path, [[Check("both", commands, ())]], quick=False)
+    checks.run()
+    assert (checks.outcomes[0].ok, made.exists()) == (False, True)
 
 
 def test_counts_and_reasons_are_read_from_the_reports(tmp_path: Path) -> None:
