@@ -91,6 +91,11 @@ class ActionModule(ControllerAction):
             return failed.result
 
     def _begin(self, options: Mapping[str, Any], tasks: Mapping[str, str]) -> dict[str, Any]:
+        if options["job"] is None and not options["version"]:
+            raise UpgradeError(
+                "missing_option",
+                "Neither job nor version is given. Give job to begin a job, or version to continue one.",
+            )
         asked = {**options["job"], "by_ansible": True} if options["job"] is not None else None
         if asked is not None and asked.get("run"):
             raise UpgradeError(

@@ -105,8 +105,8 @@ def run(agent: Agent, consul: RawKV, tmp_path: Path, seen: Coverage, pytestconfi
 
 
 @pytest.fixture
-def play(agent: Agent, consul: RawKV, tmp_path: Path) -> Shipped:  # noqa: ARG001  it wipes
-    return Shipped(tmp_path, agent)
+def play(agent: Agent, consul: RawKV, tmp_path: Path, seen: Coverage) -> Shipped:  # noqa: ARG001  it wipes
+    return Shipped(tmp_path, agent, seen)
 
 
 @pytest.fixture

@@ -282,7 +282,9 @@ PLAYBOOKS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent, kv: RawKV, name: str) -> None:
+def test_the_playbooks_of_operators_show_no_token(
+    tmp_path: Path, guarded: Agent, kv: RawKV, name: str, seen: Coverage
+) -> None:
     """Not even where it stands in a variable of the inventory."""
     hosts = names(controller=1, compute=2)
     seed(kv, hosts)
@@ -295,7 +297,7 @@ def test_the_playbooks_of_operators_show_no_token(tmp_path: Path, guarded: Agent
         for host in ("controller1", "compute1"):
             report_to(planner, HostReport(host, "2", "upgraded"))
         make_pass(planner, PassRequest(fleet=hosts))
-    play = Shipped(tmp_path, guarded)
+    play = Shipped(tmp_path, guarded, seen)
     (tmp_path / "group_vars").mkdir()
     # What is refused comes from one of two modules.
     for token, code in ([(UNKNOWN, 2)] if name in ("hold", "pause") else []) + [(MASTER, 0)]:

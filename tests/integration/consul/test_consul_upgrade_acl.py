@@ -97,7 +97,9 @@ def test_each_part_can_do_what_it_is_for(guarded: Agent, kv: RawKV) -> None:
 
 
 @pytest.mark.thorough
-def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path, guarded: Agent, kv: RawKV) -> None:
+def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(
+    tmp_path: Path, guarded: Agent, kv: RawKV, seen: Coverage
+) -> None:
     fleet = names(compute=2)
     controller = part(guarded, "controller")
     rules = {
@@ -112,7 +114,7 @@ def test_a_controllers_token_is_enough_for_playbooks_with_a_hook(tmp_path: Path,
     (tmp_path / "group_vars").mkdir()
     consul = {"upgrade_consul_token": token, "upgrade_consul_kv_prefix": PREFIX}
     (tmp_path / "group_vars/all.yml").write_text(json.dumps(consul))
-    play = Shipped(tmp_path, guarded)
+    play = Shipped(tmp_path, guarded, seen)
     with listening() as chat:
         given = {"inventory": inventory(fleet), "upgrade_roles": {"compute": {"plane": "dataplane"}}, "by": "ann"}
         given |= {"upgrade_notify": str(example(tmp_path)), "chat_webhook": chat.url}

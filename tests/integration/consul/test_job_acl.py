@@ -38,6 +38,7 @@ from integration.support.fleets.fleet import ledger, names, seed
 from integration.support.processes.guarded import MASTER
 from integration.support.processes.job_nodes import command_folder, install, running_nodes
 from integration.support.processes.planner_service import Service, until
+from integration.support.runs.coverage import Coverage
 from integration.support.runs.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release
@@ -97,9 +98,9 @@ def record(kv: RawKV, host: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def playbooks(guarded: Agent, tmp_path: Path) -> Callable[..., Any]:
+def playbooks(guarded: Agent, tmp_path: Path, seen: Coverage) -> Callable[..., Any]:
     """Run playbooks with the token of a kind."""
-    play = Shipped(tmp_path, guarded)
+    play = Shipped(tmp_path, guarded, seen)
     (tmp_path / "group_vars").mkdir()
 
     def run(kind: str, name: str, **variables: Any) -> Any:

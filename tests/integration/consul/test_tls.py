@@ -26,7 +26,7 @@ from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.coverage import Coverage
 from integration.support.runs.hook import example
 from integration.support.runs.playbook import Runner, ask, gate, health, info, plan, report
-from integration.support.runs.push import WATCHED, push_run, stopped, without_services
+from integration.support.runs.push import WATCHED, in_groups, push_run, stopped, without_services
 from no_signals import NoSignals
 from written_services import Roles
 
@@ -131,6 +131,18 @@ def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
     done = run(tasks, environ=WATCHED)
     assert [result["failed"] for result in done] == [False] * 5, done.stdout
     assert done[3]["done"]
+    (tmp_path / "restart.yml").write_text("- ansible.builtin.debug:\n")
+    job = {
+        "upgrade_roles": {"web": {"plane": "dataplane"}},
+        "tasks": str(tmp_path / "restart.yml"),
+        "job": {},
+        "instructions": UNLIMITED,
+        **options,
+        # No rollout is under way there.
+        "kv_prefix": "elsewhere",
+    }
+    done = run([in_groups({"localhost": "web"}), {"convoy.upgrade.push_job": job}, stopped()], environ=WATCHED)
+    assert [result["failed"] for result in done] == [False] * 3, done.stdout
     by_environment = run([info(), ask("compute1")], environ=environ)
     unverified = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": "", "CONSUL_HTTP_SSL_VERIFY": "0"})
     refused = run([info(), ask("compute1")], environ={**environ, "CONSUL_CACERT": secure.other_ca})

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rule_input
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files import rule_input
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_plan as module
 from devkit.kv import RawKV
@@ -55,6 +55,21 @@ def test_check_reports_what_a_call_would_do_and_writes_nothing(run: Runner, cons
         "current_version",
         "upgrade/ledger",
     ]
+
+
+@pytest.mark.thorough
+def test_a_call_that_continues_a_rollout_fails_after_another_one_began(run: Runner, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    (begun,) = run([plan(version="2", instructions=ONE_BY_ONE, fleet=FLEET)])
+    continues = plan(version="2", began=begun["began"], fleet=FLEET)
+    (continued,) = run([continues])
+    assert (continued["failed"], continued["began"]) == (False, begun["began"])
+    ledger = json.loads(consul.get("upgrade/ledger") or b"")
+    consul.put("upgrade/ledger", json.dumps({**ledger, "since": ledger["since"] + 1}))
+    before = consul.tree()
+    (refused,) = run([continues])
+    assert refused["failure"]["code"] == "overtaken"
+    assert consul.tree() == before
 
 
 def test_a_call_writes_these_keys_and_no_others(run: Runner, consul: RawKV) -> None:

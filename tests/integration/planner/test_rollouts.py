@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
     make_pass,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import given_rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_input import given_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.gate_reading import GateReading
 from convoy_node.node.connection import Connection

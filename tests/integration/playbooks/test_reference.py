@@ -15,8 +15,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code
 from integration.support.runs.coverage import INVENTORY, LOOKUP, MODULES, Coverage, documentation, documented_paths
 
-# Results whose keys below are names of hosts, and not of the documentation.
-_BY_HOST = ("hosts",)
+# Results whose keys below are names of hosts or roles, and not of the documentation.
+_BY_NAME = ("hosts", "roles")
 
 
 @pytest.mark.thorough
@@ -53,10 +53,10 @@ def _down_to(contents: dict[str, Any], paths: Iterable[str]) -> Iterable[str]:
         first, _dot, rest = path.partition(".")
         yield first
         below = contents.get(first, {}).get("contains") or {}
-        if first in _BY_HOST:
+        if first in _BY_NAME:
             # Names of hosts may have dots too, so what is no field is a part of one.
             last = rest.rpartition(".")[2]
             if last in below:
                 yield f"{first}.{last}"
         elif below and rest:
-            yield f"{first}.{rest.partition('.')[0]}"
+            yield from (f"{first}.{one}" for one in _down_to(below, [rest]))

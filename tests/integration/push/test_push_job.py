@@ -95,6 +95,7 @@ def test_what_can_t_be_combined_is_refused(folder: Runner, consul: RawKV) -> Non
     refused = play(folder, tasks="restart.yml", job={"run": "other"}, instructions=RULES)[1]
     assert refused["failure"]["code"] == "bad_options"
     assert play(folder, tasks="x", job={}, instructions=RULES)[1]["failure"]["code"] == "bad_tasks"
+    assert play(folder, tasks="restart.yml", instructions=RULES)[1]["failure"]["code"] == "missing_option"
     assert consul.tree("upgrade/") == {}
 
 

@@ -107,6 +107,65 @@ def test_the_hosts_of_a_wave_begin_together(run: Runner, roles: Roles, consul: R
 
 
 @pytest.mark.thorough
+def test_a_host_of_a_wave_that_can_not_be_reached_is_not_admitted(run: Runner, roles: Roles, consul: RawKV) -> None:
+    wave = host_task("begun", hosts=list(FLEET), unreachable=["web2"])
+    played = play(run, started(roles, FLEET, part="role", role="web"), wave)
+    assert {host: answer["go"] for host, answer in played[1]["hosts"].items()} == {HOST: True, "web2": False}
+    assert "it could not be reached when its wave began" in played[1]["hosts"]["web2"]["reason"]
+    assert "host/web2" not in gates(consul)
+
+
+@pytest.mark.thorough
+def test_a_host_that_fails_before_anything_on_it_stops_lists_the_services_that_were_drained(
+    run: Runner, roles: Roles
+) -> None:
+    roles.simple("nginx", "drain", *STEPS)
+    failing = host_task("failing", error="no disk")
+    played = play(
+        run,
+        started(roles, FLEET, [HOST]),
+        host_task("begun"),
+        step("drain/nginx"),
+        failing,
+        step("stop/nginx"),
+        failing,
+    )
+    assert [result["failed"] for result in played] == [False] * 6, played.stdout
+    assert (played[3]["error"], played[3]["drained"]) == ("no disk", ["nginx"])
+    assert played[5]["drained"] == []
+
+
+@pytest.mark.thorough
+def test_a_run_keeps_the_file_with_the_rules_and_the_rollout_to_replace(run: Runner, roles: Roles) -> None:
+    file = run.folder / "rules.yml"
+    file.write_text(json.dumps({"rolling_rules": {"global": 2}}))
+    begun = plan(version="v2", fleet=FLEET, instructions={"rolling_rules": {"global": 1}}, limit=[])
+    given = {"instructions_file": str(file), "replace": "v2", "by": "ann", "restart": True}
+    composing = prepared(roles, FLEET, version="v3", **given)
+    # What was composed before, as by convoy.upgrade.compose.
+    composed = prepared(roles, FLEET, version="v3", composed=str(run.folder / "composed"), **given)
+    played = run([begun, *composing, *composed], environ=WATCHED)
+    first, second = played[2], played[4]
+    rollout = first["rollout"]
+    assert {name: rollout[name] for name in ("version", *given)} == {"version": "v3", **given}, played.stdout
+    assert (second["failed"], second["rollout"]) == (False, rollout)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("given", "waits", "hands_over"),
+    [({}, True, False), ({"once": True}, False, False), ({"wait": False}, False, True)],
+)
+def test_a_run_of_hosts_that_upgrade_themselves_waits_unless_it_makes_one_pass_or_is_handed_over(
+    run: Runner, roles: Roles, given: dict[str, Any], waits: bool, hands_over: bool
+) -> None:
+    of_pull = {"upgrade_roles": {"web": {"plane": "dataplane"}}, "instructions": {"rolling_rules": {"global": 2}}}
+    played = run(prepared(roles, FLEET, **of_pull, **given, rollback=False), environ=WATCHED)
+    rollout = played[-1]["rollout"]
+    assert (rollout["wait"], rollout["hand_over"]) == (waits, hands_over), played.stdout
+
+
+@pytest.mark.thorough
 def test_a_step_without_its_push_service_or_out_of_order_is_refused(run: Runner, roles: Roles) -> None:
     played = play(
         run,

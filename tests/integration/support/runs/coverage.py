@@ -9,9 +9,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 COLLECTION = "convoy.upgrade"
 CONNECTED = (
@@ -44,19 +46,27 @@ MODULES = (
 LOOKUP = "enable_puppet"
 INVENTORY = "consul_fleet"
 
+# Keywords that name another file with plays or tasks.
+_IMPORTS = {"import_playbook", "import_tasks", "include_tasks"}
+# A value that depends on whether these variables are set.
+_DEFAULTS = re.compile(r"(\w+) \| default\(|(\w+) is defined")
+
 # What Ansible itself puts into results, and what the recorder adds.
 _ANSIBLES = {
+    "_ansible_delegated_vars",
     "action",
     "changed",
     "deprecations",
     "diff",
     "exception",
     "failed",
+    "false_condition",
     "invocation",
     "module_stderr",
     "module_stdout",
     "msg",
     "rc",
+    "skip_reason",
     "warnings",
 }
 
@@ -112,6 +122,20 @@ class Coverage:
             for value in found:
                 self.see_tasks(value)
 
+    def see_playbook(self, file: Path, given: Collection[str]) -> None:
+        """Note the options in a playbook that an operator runs, and in what it imports.
+
+        :param given: the variables that the operator gives. An option with the default of a variable is not used.
+        """
+        found = yaml.safe_load(file.read_text())
+        variables = {*given, *_names_set(found)}
+        for name, value in _pairs(found):
+            module = name.rpartition(".")[2]
+            if module in MODULES and isinstance(value, Mapping):
+                self.options[module].update(option for option, text in value.items() if _is_used(text, variables))
+            if module in _IMPORTS and isinstance(value, str) and (imported := file.parent / value).is_file():
+                self.see_playbook(imported, variables)
+
     def see_results(self, results: Iterable[Mapping[str, Any]]) -> None:
         """Note the keys of results, with those below them as ``status.pending``, and how they failed."""
         for result in results:
@@ -121,6 +145,30 @@ class Coverage:
             module = result["action"].rpartition(".")[2]
             if module in MODULES:
                 self.returned[module].update(_paths({k: v for k, v in result.items() if k not in _ANSIBLES}))
+
+
+def _pairs(found: Any) -> Iterable[tuple[str, Any]]:
+    """Return all keys with their values, at any depth."""
+    if isinstance(found, Mapping):
+        for name, value in found.items():
+            yield str(name), value
+            yield from _pairs(value)
+    elif isinstance(found, list):
+        for one in found:
+            yield from _pairs(one)
+
+
+def _names_set(found: Any) -> Iterable[str]:
+    """Return the names of the variables that plays or tasks set."""
+    for name, value in _pairs(found):
+        if name.rpartition(".")[2] in ("vars", "set_fact") and isinstance(value, Mapping):
+            yield from value
+
+
+def _is_used(value: Any, given: Collection[str]) -> bool:
+    """Return whether the value of an option is more than the default of variables that are not set."""
+    names = [one or other for one, other in _DEFAULTS.findall(value)] if isinstance(value, str) else []
+    return not names or any(name in given for name in names)
 
 
 def _paths(value: Any, prefix: str = "") -> Iterable[str]:

@@ -15,15 +15,17 @@ from typing import Any
 
 from devkit.agent import ROOT, Agent
 from devkit.child import start
+from integration.support.runs.coverage import Coverage
 from terminal import Terminal
 
 
 class Shipped:
     """Runs shipped playbooks on inventories."""
 
-    def __init__(self, folder: Path, agent: Agent) -> None:
+    def __init__(self, folder: Path, agent: Agent, seen: Coverage) -> None:
         self.folder = folder
         self.agent = agent
+        self._seen = seen
 
     def __call__(
         self,
@@ -84,6 +86,8 @@ class Shipped:
         (self.folder / "inventory.yml").write_text(json.dumps({"all": {"children": groups}}))
         given = json.dumps({"ansible_python_interpreter": sys.executable, **variables})
         playbook = ROOT / "playbooks" / f"{name}.yml"
+        in_words = [word.partition("=")[0] for word in arguments if "=" in word]
+        self._seen.see_playbook(playbook, {*variables, *in_words})
         ansible = Path(sys.executable).parent / "ansible-playbook"
         return [ansible, playbook, "-i", self.folder / "inventory.yml", "-e", given, *arguments]
 
