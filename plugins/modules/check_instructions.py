@@ -118,7 +118,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import plural
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_check import check_rules
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_check import check_rules
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -754,8 +754,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover i
     wait_for_planner,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.sources import RuleSource, of_call, origins
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_input import merged, sources_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import with_order
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 

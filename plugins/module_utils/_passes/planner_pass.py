@@ -25,12 +25,8 @@ from .._host_states.state_names import BROKEN, UPGRADED, UPGRADING
 from .._host_states.states import read_states
 from .._planner.plan import Admission, HostView, Plan
 from .._planner.reconcile import make_plan
-from .._rollout.desired_ledger import (
-    DesiredLedger,
-    desired_ledger,
-    other_rollout,
-    other_under_way,
-)
+from .._rollout.conflicts import other_rollout, other_under_way
+from .._rollout.desired_ledger import DesiredLedger, desired_ledger
 from .._rollout.host_health_notes import ledger_to_write, noted_at, with_checks, write_health
 from .._rollout.job_request import beginning, needs_tasks
 from .._rollout.legacy_closures import with_holds_for_closed_gates

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .._common.errors import UpgradeError
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
-from .._rollout.desired_ledger import other_rollout
+from .._rollout.conflicts import other_rollout
 from .._state.keys import Keys
 from .._state.store import Store
 

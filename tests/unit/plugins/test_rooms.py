@@ -34,6 +34,7 @@ ROOMS = (
     "module_utils/_cache",
     "module_utils",
     "module_utils/_host",
+    "module_utils/_rule_files",
     "module_utils/_rollout",
     "module_utils/_passes",
     "module_utils/_rollout/_commands",

@@ -23,7 +23,7 @@ from ..._state.keys import Keys
 from ..._state.layout import refuse_to_plan
 from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store, current_user
-from ..desired_ledger import is_same_rollout
+from ..conflicts import is_same_rollout
 from ..host_health_notes import with_checks
 
 

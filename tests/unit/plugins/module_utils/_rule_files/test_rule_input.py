@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import rule_input
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.rule_input import (
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files import rule_input
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_input import (
     effective_rules,
     given_rules,
     read_file,
