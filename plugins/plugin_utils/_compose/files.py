@@ -316,8 +316,10 @@ def _list_checks(specs: Any) -> str:
         "ansible.builtin.assert": {
             "that": "upgrade_texts | length == 0",
             "fail_msg": (
+                # Ansible also resolves this message if the check passes.
                 "{{ inventory_hostname }}: {{ upgrade_texts | join(' and ') }} must be a list, and is one value. Write "
-                "{{ upgrade_texts | first }}=[...] in an INI inventory, and -e '{\"{{ upgrade_texts | first }}\": [...]}' on a command line."
+                "{{ upgrade_texts | first | default }}=[...] in an INI inventory, and "
+                "-e '{\"{{ upgrade_texts | first | default }}\": [...]}' on a command line."
             ),
             "quiet": True,
         },

@@ -81,6 +81,29 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_text_in_place_of_a_list_is_refused_and_a_list_is_not(run: Runner, tmp_path: Path) -> None:
+    roles = Roles(tmp_path / "own")
+    specs = "argument_specs: {upgrade_tasks: {options: {web_ports: {type: list, elements: int}}}}\n"
+    roles.add("web", {TASKS: "- ansible.builtin.debug:\n  tags: stop\n", SPECS: specs})
+    of_role = {"node": {"plane": "dataplane", "services": ["web"]}}
+    checking = {
+        "ansible.builtin.include_role": {
+            "name": str(tmp_path / "one/node/services/web"),
+            "tasks_from": "step0_validate",
+        }
+    }
+    given: list[dict[str, Any]] = [{}, {"web_ports": [443]}, {"web_ports": "443"}]
+    played = run(
+        [compose(tmp_path / "one", roles, upgrade_roles=of_role), *({**checking, "vars": one} for one in given)]
+    )
+    checks = [result for result in played if result["action"].endswith("assert")]
+    assert [result["failed"] for result in checks] == [False, False, True], played.stdout
+    assert checks[-1]["msg"] == (
+        "localhost: web_ports must be a list, and is one value. Write web_ports=[...] in an INI inventory, and "
+        "-e '{\"web_ports\": [...]}' on a command line."
+    )
+
+
 @pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes_and_a_second_time_changes_nothing(
     run: Runner, roles: Roles, tmp_path: Path
