@@ -222,7 +222,7 @@ class PlaybookRun:
         inventory = play.get_variable_manager()._inventory
         if honours_limit(file):
             if not inventory.get_hosts(play.hosts):
-                self._exit_without_limit(refuse_no_nodes, self._command.playbook, ",".join(play.hosts), limit or "")
+                self._exit_without_limit(refuse_no_nodes, file, ",".join(play.hosts), limit or "")
             return
         if not limit:
             return

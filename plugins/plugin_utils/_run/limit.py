@@ -31,7 +31,7 @@ def honours_limit(playbook: str) -> bool:
 def refuse_no_nodes(playbook: str, pattern: str, limit: str) -> None:
     """Raise an error for a playbook that runs on nodes, and has none.
 
-    :param playbook: the file that the command names.
+    :param playbook: its file.
     :param pattern: the hosts that it asks for.
     :param limit: the limit, empty for none.
     :raises UpgradeError: ``no_hosts``. ``variables`` in its details has the variable to set instead.

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ class Coverage:
 
         :param given: the variables that the operator gives. An option with the default of a variable is not used.
         """
-        found = yaml.safe_load(file.read_text())
+        found = _playbook(file)
         variables = {*given, *_names_set(found)}
         for name, value in _pairs(found):
             module = name.rpartition(".")[2]
@@ -145,6 +146,11 @@ class Coverage:
             module = result["action"].rpartition(".")[2]
             if module in MODULES:
                 self.returned[module].update(_paths({k: v for k, v in result.items() if k not in _ANSIBLES}))
+
+
+@cache
+def _playbook(file: Path) -> Any:
+    return yaml.safe_load(file.read_text())
 
 
 def _pairs(found: Any) -> Iterable[tuple[str, Any]]:
