@@ -11,6 +11,8 @@ cd "$node"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
 cd root
 hostname "$(cat etc/hostname)"
+# Debian's own switch. Otherwise each installed package makes the database of manual pages anew.
+rm -f var/lib/man-db/auto-update
 mkdir -p proc sys dev run tmp srv/lab
 mount -t proc proc proc
 # Every boot has a number of its own, which distinguishes a reboot from a moment without an answer.

@@ -202,7 +202,7 @@ class Night:
             actor.shared.calm.value = 1
         network.listeners.append(lambda _step: self._note_end(others[0]))
         self._note_end(others[0])
-        world.run(world.now + _SECONDS, lambda: self._is_complete or self._has_failed())
+        self._wait_for_the_end(to_kill)
         self._wait_for_hook(faults)
         say = self._findings.at(None)
         for actor in self._actors:
@@ -273,6 +273,16 @@ class Night:
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
+
+    def _wait_for_the_end(self, planners: Sequence[Actor]) -> None:
+        """Let time pass until the rollout ends. A planner that notices a restore only now is started again, once, as an operator does."""
+        world, again = self._world, [*planners]
+        until = world.now + _SECONDS
+        while world.now < until and not (self._is_complete or self._has_failed()):
+            world.run(min(until, world.now + 1), lambda: self._is_complete or self._has_failed())
+            for actor in [one for one in again if one.code in _EXPECTED]:
+                again.remove(actor)
+                actor.start()
 
     def _wait_for_hook(self, faults: Faults) -> None:
         """Let time pass until the hook has got every event, or should have."""

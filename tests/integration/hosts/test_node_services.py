@@ -164,6 +164,7 @@ def test_a_host_that_failed_names_the_step_and_continues_there(node: Node) -> No
     assert node.lines() == ["start"]
 
 
+@pytest.mark.thorough
 def test_what_failed_on_another_host_for_all_is_not_tried_here(node: Node) -> None:
     node.consul.put(ONCE, json.dumps({"state": "failed", "host": "db1", "error": "no space"}))
     played = node.upgrade()
@@ -219,6 +220,7 @@ def test_what_can_not_run_is_refused_before_anything_begins(node: Node, tmp_path
     assert node.consul.get(RECORD) is None
 
 
+@pytest.mark.thorough
 def test_a_rollout_begins_only_if_pull_hosts_have_their_tasks(
     node: Node, play: Shipped, store: Store, consul: RawKV
 ) -> None:

@@ -306,6 +306,7 @@ def by_playbook(tmp_path: Path, roles: Roles, *arguments: str, **variables: Any)
     return ansible(tmp_path, ROOT / "playbooks/compose.yml", *arguments, **given)
 
 
+@pytest.mark.thorough
 def test_the_playbook_composes_and_says_what_is_in_it(roles: Roles, tmp_path: Path) -> None:
     done = by_playbook(tmp_path, roles, "--diff")
     assert done.returncode == 0, done.stdout

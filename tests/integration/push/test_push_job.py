@@ -52,6 +52,7 @@ def play(run: Runner, **options: Any) -> Played:
     )
 
 
+@pytest.mark.thorough
 def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul: RawKV) -> None:
     job = {"args": {"grace": 30}, "only": ["web"], "expires": "2h", "by": "ann", "reason": "new key"}
     begun = play(folder, tasks="restart.yml", job=job, instructions_file=str(folder.folder / "rules.yml"), wait=True)[1]

@@ -223,6 +223,7 @@ def test_post_upgrade_tasks_run_only_on_hosts_in_the_limit(run: Runner, roles: R
     )
 
 
+@pytest.mark.thorough
 def test_post_upgrade_tasks_wait_for_hosts_outside_the_limit_and_name_a_host_that_left_the_inventory(
     run: Runner, roles: Roles, consul: RawKV
 ) -> None:
