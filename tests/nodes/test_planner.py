@@ -105,6 +105,18 @@ def test_a_rollout_that_was_handed_over_ends_although_the_service_that_acts_is_k
 
 
 @pytest.mark.thorough
+def test_a_service_that_hangs_is_started_again(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["controller2"]
+    node.write(f"/etc/systemd/system/{UNIT}.d/watchdog.conf", "[Service]\nWatchdogSec=10\n")
+    node.run("systemctl", "daemon-reload")
+    node.run("systemctl", "restart", UNIT)
+    node.run("systemctl", "kill", "--kill-who=main", "--signal=STOP", UNIT)
+    wait_for(lambda: (shown(node, "NRestarts"), shown(node, "ActiveState")) == ("1", "active"), "it is started again")
+    assert "Watchdog timeout" in node.run("journalctl", "-o", "cat", "-u", UNIT).stdout
+    wait_for(lambda: services(fleet) == set(PLANNERS), "both services run")
+
+
+@pytest.mark.thorough
 def test_a_service_that_is_stopped_is_gone_at_once(fleet: Fleet) -> None:
     node = fleet.lab.nodes["controller1"]
     node.run("systemctl", "stop", UNIT)

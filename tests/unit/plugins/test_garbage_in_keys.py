@@ -44,7 +44,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page im
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_files import report_files
 from memory_consul import MemoryConsul
 from rich.console import Console
-from thorough import quick
 
 CASES = int(os.environ.get("CONVOY_TEST_GARBAGE", "2000"))
 CHUNKS = 20
@@ -532,7 +531,8 @@ def test_a_fleet_without_garbage_is_read_by_all(*, has_job: bool) -> None:
             reader(Store(Settings()))
 
 
-@pytest.mark.parametrize("chunk", quick(2, range(CHUNKS)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_garbage_is_read_or_named(chunk: int) -> None:
     for number in range(chunk, CASES, CHUNKS):
         try_one(number)
