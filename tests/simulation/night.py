@@ -206,7 +206,7 @@ class Night:
         self._wait_for_hook(faults)
         say = self._findings.at(None)
         for actor in self._actors:
-            if actor.process.error is not None and actor.code not in _EXPECTED:
+            if actor.process.error is not None and not self._may_end(actor):
                 say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
         if not self._is_complete and not self._has_failed():
             say(f"the rollout did not come to an end in {_SECONDS:.0f} s")
@@ -280,7 +280,7 @@ class Night:
         until = world.now + _SECONDS
         while world.now < until and not (self._is_complete or self._has_failed()):
             world.run(min(until, world.now + 1), lambda: self._is_complete or self._has_failed())
-            for actor in [one for one in again if one.code in _EXPECTED]:
+            for actor in [one for one in again if self._may_end(one)]:
                 again.remove(actor)
                 actor.start()
 
@@ -312,7 +312,11 @@ class Night:
     def _has_failed(self) -> bool:
         if not self._world.failed:
             return False
-        return any(one.process.error is not None and one.code not in _EXPECTED for one in self._actors)
+        return any(one.process.error is not None and not self._may_end(one) for one in self._actors)
+
+    def _may_end(self, actor: Actor) -> bool:
+        """Return whether the error that ended an actor is no finding. Without a restore, nobody may have noticed one."""
+        return self._plan.restore and actor.code in _EXPECTED
 
     def _note_end(self, operator: Actor) -> None:
         """Notice the end of the rollout."""

@@ -227,8 +227,7 @@ def test_a_wake_during_an_agent_run_is_not_lost(end: str, next_run: str, consul:
     assert [line for line in node.lines if "agent run: " in line][-1].endswith(f"(agent run: {next_run})\n")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("what", ["agent run", "cron", "wait"])
+@pytest.mark.parametrize("what", quick(1, ["agent run", "cron", "wait"]))
 def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, node: Node, agent_of_node: Agent) -> None:
     # The checks are those of the Consul agent of the node, which need not be the one that it asks for its gate.
     checks = agent_of_node.kv
