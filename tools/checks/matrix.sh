@@ -54,7 +54,7 @@ run() {
     fi
     venv=.cache/matrix/$release
     locked=requirements/locked/matrix-$release.txt
-    if ! cmp -s "$locked" "$venv/.requirements"; then
+    if ! { "$venv/bin/python" -c pass 2>/dev/null && cmp -s "$locked" "$venv/.requirements"; }; then
         rm -rf "$venv"
         "$python" -m venv "$venv"
         "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r "$locked"

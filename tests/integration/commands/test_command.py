@@ -104,7 +104,7 @@ def test_a_failure_names_host_status_and_last_lines_and_the_job_goes_on_after_a_
 ) -> None:
     seed(consul, FLEET)
     rules = {**RULES, "failure_rules": {"fleet": 1}}
-    install(folder, f"test -e {folder}/fixed || {{ echo no disk; (exit 3); }}")
+    install(folder, f"test -e '{folder}/fixed' || {{ echo no disk; (exit 3); }}")
     with job_nodes():
         failed = play("command", run="work", args={"grace": 3}, only="compute", **{**MORE, "instructions": rules})
         assert failed.returncode, failed.stdout

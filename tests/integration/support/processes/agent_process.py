@@ -28,7 +28,9 @@ RECORD = f"upgrade/hosts/{HOST}"
 
 # What stands for Ansible: it notes its call, and reports as an agent run does, unless it is instructed otherwise.
 PROGRAM = """\
-#!{python}
+#!/bin/sh
+'''exec' "{python}" "$0" "$@" # a path with a space fits no first line
+'''
 import json, os, sys, time, urllib.request
 from pathlib import Path
 folder = Path({folder!r})
@@ -106,7 +108,7 @@ class Node:
         (folder / "release.json").write_text(json.dumps({"name": name, "python": "ansible"}))
         (folder / "bin").mkdir()
         starter = folder / "bin/convoy-node"
-        starter.write_text(f'#!/bin/sh\nexec {python or sys.executable} -I {self.home}/releases/{name}/agent "$@"\n')
+        starter.write_text(f'#!/bin/sh\nexec "{python or sys.executable}" -I {self.home}/releases/{name}/agent "$@"\n')
         starter.chmod(0o755)
         return folder
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import tempfile
 import threading
@@ -28,7 +29,7 @@ SCHEMA = {"timeout": 30, "repeatable": True, "properties": {"grace": {"type": "i
 def command_folder() -> Iterator[Path]:
     """Make a folder that no other user can change, nor those above it, with the schema of the command."""
     (ROOT / ".cache").mkdir(mode=0o755, exist_ok=True)
-    found = Path(tempfile.mkdtemp(prefix="jobs-", dir=ROOT / ".cache"))
+    found = Path(tempfile.mkdtemp(prefix="some jobs ", dir=ROOT / ".cache"))
     (found / "commands.d").mkdir(mode=0o755)
     (found / "commands.d/work.json").write_text(json.dumps(SCHEMA))
     try:
@@ -40,7 +41,7 @@ def command_folder() -> Iterator[Path]:
 def install(folder: Path, script: str) -> None:
     """Write the command: it notes its begin and its end, so that two at once are seen."""
     program = folder / "commands.d/work"
-    note = f"{folder}/log"
+    note = shlex.quote(f"{folder}/log")
     program.write_text(
         f"#!/bin/sh\necho begin $CONVOY_HOST >>{note}\n{script}\ncode=$?\necho end $CONVOY_HOST >>{note}\nexit $code\n"
     )

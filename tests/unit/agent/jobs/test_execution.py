@@ -78,7 +78,7 @@ def test_exit_status_and_both_outputs_are_kept(install: Install) -> None:
 
 def test_a_command_is_killed_at_its_time_limit_with_all_that_it_started(install: Install, trusted: Path) -> None:
     pids = trusted / "pids"
-    program = install("a", f"echo begun; sleep 300 & echo $! >{pids}; setsid sleep 300 & echo $! >>{pids}; wait")
+    program = install("a", f"echo begun; sleep 300 & echo $! >'{pids}'; setsid sleep 300 & echo $! >>'{pids}'; wait")
     begun = time.monotonic()
     found = execute(program, {}, 1.5, {})
     assert found.is_timeout and found.output == "begun\n"
@@ -88,7 +88,7 @@ def test_a_command_is_killed_at_its_time_limit_with_all_that_it_started(install:
 
 def test_what_a_command_leaves_in_its_group_ends_with_it(install: Install, trusted: Path) -> None:
     pid = trusted / "pid"
-    found = execute(install("a", f"sleep 300 & echo $! >{pid}; echo done"), {}, 60, {})
+    found = execute(install("a", f"sleep 300 & echo $! >'{pid}'; echo done"), {}, 60, {})
     assert (found.exit_status, found.output) == (0, "done\n")
     assert is_gone(int(pid.read_text()))
 

@@ -37,7 +37,7 @@ from missing import missing
 def test_a_start_fails_if_the_admission_ends_in_the_same_moment(
     key: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
 
     def end() -> None:
@@ -53,7 +53,7 @@ def test_a_start_fails_if_the_admission_ends_in_the_same_moment(
 
 
 def test_a_start_whose_answer_was_lost_runs_once(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"echo x >>{trusted}/ran")
+    install("a", f"echo x >>'{trusted}/ran'")
     node.admit("j1")
     node.consul.is_lossy = True
     assert node.run() == 75
@@ -66,7 +66,7 @@ def test_a_start_whose_answer_was_lost_runs_once(node: Node, install: Install, t
 def test_a_start_whose_answer_was_lost_takes_no_slot_once_the_job_is_over(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran")
+    install("a", f"echo x >>'{trusted}/ran'")
     node.admit("j1")
     node.consul.is_lossy = True
     assert node.run() == 75
@@ -88,7 +88,7 @@ def test_a_start_whose_answer_was_lost_takes_no_slot_once_the_job_is_over(
 
 
 def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/away")
+    install("a", f"touch '{trusted}/away'")
     node.admit("j1")
     consul = node.consul
     real = consul.get
@@ -115,7 +115,7 @@ def test_a_report_that_consul_does_not_take_is_made_later(node: Node, install: I
 def test_an_end_that_consul_does_not_take_is_never_replaced_by_a_refusal(
     is_failed: bool, is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran; echo worked; exit {3 * is_failed}", repeatable=is_repeatable)
+    install("a", f"touch '{trusted}/ran'; echo worked; exit {3 * is_failed}", repeatable=is_repeatable)
     node.admit("j1")
 
     def take_only_starts() -> None:
@@ -143,7 +143,7 @@ def test_an_end_that_consul_does_not_take_is_never_replaced_by_a_refusal(
 
 @pytest.mark.parametrize("is_failed", [False, True])
 def test_an_end_that_comes_after_a_retry_counts(is_failed: bool, node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"echo x >>{trusted}/ran; exit {3 * is_failed}")
+    install("a", f"echo x >>'{trusted}/ran'; exit {3 * is_failed}")
     node.admit("j1")
 
     def retry_after_the_start() -> None:
@@ -191,7 +191,7 @@ def test_a_disk_that_stays_full_is_reported_for_the_next_job(
 def test_a_job_that_a_full_disk_stopped_before_its_command_may_begin_after_a_retry(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran", repeatable=False)
+    install("a", f"echo x >>'{trusted}/ran'", repeatable=False)
     node.admit("j1")
     with monkeypatch.context() as during:
         fill_disk(node, during, lambda one: one.state == STARTED)
@@ -209,7 +209,7 @@ def refuse() -> None:
 def test_an_end_in_consul_that_a_full_disk_did_not_take_is_not_replaced_by_lost(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran", repeatable=True)
+    install("a", f"touch '{trusted}/ran'", repeatable=True)
     node.admit("j1")
     with monkeypatch.context() as during:
         fill_disk(node, during, lambda _one: (trusted / "ran").exists())
@@ -259,8 +259,8 @@ sys.exit(job_run.JobRun(settings, folder / "node.lock", "test", Spool(str(folder
 def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
     is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    orphan = f"(sleep 300 & echo $! >{trusted}/orphan)"
-    script = f"echo $$ >>{trusted}/ran; test -e {trusted}/again && exit; {orphan}; exec sleep 300"
+    orphan = f"(sleep 300 & echo $! >'{trusted}/orphan')"
+    script = f"echo $$ >>'{trusted}/ran'; test -e '{trusted}/again' && exit; {orphan}; exec sleep 300"
     install("a", script, repeatable=is_repeatable)
     node.admit("j1")
     keys = {key: (one.value.decode(), one.index, one.flags) for key, one in node.consul.keys.items()}
@@ -299,7 +299,7 @@ def test_a_run_that_is_killed_is_lost_and_its_command_is_killed(
 def test_a_kill_at_any_step_neither_repeats_a_command_nor_invents_its_end(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran")
+    install("a", f"echo x >>'{trusted}/ran'")
     ran = trusted / "ran"
     states = []
     code = -signal.SIGKILL
@@ -353,7 +353,7 @@ def kill_at(fatal: int, node: Node) -> None:
 
 
 def test_a_node_that_rebooted_in_the_middle_reports_lost(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.spool.prepare()
     node.spool.add(JobEntry("j1", "a", int(time.time()) + 600, STARTED, "r1", boot="another", pid=os.getpid(), at=1))
@@ -369,7 +369,7 @@ def test_a_start_that_this_node_does_not_remember_is_lost_even_if_it_would_refus
     written: str, problem: str, node: Node, install: Install, trusted: Path
 ) -> None:
     if problem != "no command":
-        install("a", f"touch {trusted}/ran", repeatable=problem != "not repeatable")
+        install("a", f"touch '{trusted}/ran'", repeatable=problem != "not repeatable")
     node.admit("j1", **({"expires": int(time.time()) - 1} if problem == "expired" else {}))
     if problem == "unreadable":
         node.spool.prepare()
@@ -404,7 +404,7 @@ def test_a_start_that_this_node_does_not_remember_is_lost_even_if_it_would_refus
 def test_an_end_that_consul_has_forgotten_is_reported_again_and_nothing_runs_again(
     run: str, state: str, is_repeatable: bool, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran", repeatable=is_repeatable)
+    install("a", f"touch '{trusted}/ran'", repeatable=is_repeatable)
     node.admit("j1")
     node.spool.prepare()
     # As after an older snapshot of Consul was restored, which has only this start or an earlier one, or as a stolen token would write it.
@@ -467,7 +467,7 @@ def test_after_a_clock_error_a_node_says_how_long_the_next_job_has_to_be_valid(
 def test_a_start_that_never_ran_gives_its_slot_back_also_after_the_job_has_expired(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.consul.is_lossy = True
     assert node.run() == 75
@@ -499,7 +499,7 @@ def test_the_first_entry_of_a_job_is_there_whole_or_not_at_all(trusted: Path, mo
 def test_an_entry_that_can_t_be_read_counts_as_one_that_ran(
     text: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.spool.prepare()
     (trusted / "spool/j1.json").write_text(text)
@@ -509,7 +509,7 @@ def test_an_entry_that_can_t_be_read_counts_as_one_that_ran(
 
 
 def test_a_spool_that_others_can_change_refuses_every_job(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     (trusted / "spool").mkdir()
     (trusted / "spool").chmod(0o777)
@@ -521,7 +521,7 @@ def test_a_spool_that_others_can_change_refuses_every_job(node: Node, install: I
 def test_a_spool_that_can_t_be_used_does_not_replace_the_start_of_a_run_whose_end_it_may_have(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.spool.prepare()
     node.spool.add(entry("j1", int(time.time()) + 600, DONE))

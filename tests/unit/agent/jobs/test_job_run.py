@@ -26,7 +26,7 @@ from job_node import KEYS, OUTPUT, RECORD, Install, Node, needs_run_of
 
 def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, trusted: Path) -> None:
     install(
-        "a", f'echo "$CONVOY_JOB $CONVOY_ARG_GRACE" | tee -a {trusted}/ran', properties={"grace": {"type": "integer"}}
+        "a", f'echo "$CONVOY_JOB $CONVOY_ARG_GRACE" | tee -a "{trusted}/ran"', properties={"grace": {"type": "integer"}}
     )
     node.admit("j1", args={"grace": 30})
     assert node.run() == 0
@@ -47,7 +47,7 @@ def test_an_admitted_node_runs_the_job_once(node: Node, install: Install, truste
 
 
 def test_a_job_that_ansible_runs_is_no_job_of_the_node(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1", by_ansible=True)
     assert needs_run_of(node, "j1") == ""
     assert node.run() == 0
@@ -80,7 +80,7 @@ def test_a_failed_command_reports_exit_status_and_its_last_lines(node: Node, ins
 def test_a_start_without_an_entry_is_lost_and_says_whether_a_retry_would_run_it(
     node: Node, install: Install, trusted: Path, repeatable: bool
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran; exit 3", repeatable=repeatable)
+    install("a", f"echo x >>'{trusted}/ran'; exit 3", repeatable=repeatable)
     node.admit("j1")
     assert node.run() == 1
     # The disk of the node was restored, and Consul has the start only.
@@ -101,7 +101,7 @@ def test_a_start_without_an_entry_is_lost_and_says_whether_a_retry_would_run_it(
 def test_a_repeatable_command_that_failed_waits_for_a_retry_also_if_consul_has_lost_its_record(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran; exit 3", repeatable=True)
+    install("a", f"echo x >>'{trusted}/ran'; exit 3", repeatable=True)
     node.admit("j1")
     assert node.run() == 1
     assert "repeatable" not in node.record
@@ -121,7 +121,7 @@ def test_what_fails_after_the_start_of_a_command_does_not_count_as_if_it_never_r
     def fail(*_arguments: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    install("a", f"echo x >>{trusted}/ran; exec sleep 60", timeout=0.5)
+    install("a", f"echo x >>'{trusted}/ran'; exec sleep 60", timeout=0.5)
     node.admit("j1")
     with monkeypatch.context() as changed:
         changed.setattr("convoy_node.jobs.execution.kill_tree", fail)
@@ -156,7 +156,7 @@ def test_an_end_is_reported_while_puppet_is_disabled_and_no_other_job_is_refused
 def test_a_repeatable_command_runs_again_after_a_failure_and_not_after_a_success(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"echo x >>{trusted}/ran; test $(wc -l <{trusted}/ran) -gt 1", repeatable=True)
+    install("a", f"echo x >>'{trusted}/ran'; test $(wc -l <'{trusted}/ran') -gt 1", repeatable=True)
     node.admit("j1")
     assert (node.run(), node.record["state"]) == (1, "failed")
     assert node.run() == 0
@@ -194,7 +194,7 @@ def test_a_command_that_can_t_be_started_or_takes_too_long_fails(node: Node, ins
 def test_what_a_node_refuses_is_reported_and_nothing_runs(
     facts: dict[str, Any], message: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     job = {"id": "j1", "command": "a", "expires": int(time.time()) + 600, **facts}
     node.consul.put("upgrade/jobs/j1", json.dumps(job))
@@ -229,7 +229,7 @@ def test_a_missing_job_and_a_node_in_noop_are_refusals(node: Node, install: Inst
 def test_a_node_whose_puppet_is_disabled_refuses(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     monkeypatch.setattr(job_run.puppet, "disabled_by_operator", lambda: "its disk")
     assert node.run() == 1
@@ -241,7 +241,7 @@ def test_a_node_whose_puppet_is_disabled_refuses(
 
 
 def test_a_node_that_demands_signatures_refuses_jobs_without_one(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.settings = replace(node.settings, require_signed_jobs=True, allowed_signers=str(trusted / "signers"))
     node.admit("j1")
     assert node.run() == 1
@@ -258,7 +258,7 @@ def test_a_node_that_demands_signatures_refuses_jobs_without_one(node: Node, ins
 def test_a_signed_job_is_refused_where_there_are_no_temporary_files(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     (trusted / "signers").write_text("")
     node.settings = replace(node.settings, require_signed_jobs=True, allowed_signers=str(trusted / "signers"))
     monkeypatch.setattr(tempfile, "tempdir", str(trusted / "missing"))
@@ -284,7 +284,7 @@ def fail_in(place: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
     place: str, node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     fail_in(place, node, monkeypatch)
     assert node.record["state"] == "failed"
@@ -298,7 +298,7 @@ def test_an_unexpected_error_before_the_command_starts_is_a_refusal(
 def test_an_unexpected_error_after_the_command_has_started_is_no_refusal(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     fail_in("next_outputs", node, monkeypatch)
     assert (trusted / "ran").exists()
@@ -335,7 +335,7 @@ def test_a_job_that_ansible_runs_is_not_refused_by_a_node_that_can_t_run_jobs(no
 def test_a_node_that_is_not_admitted_does_nothing(
     key: str, value: str, flags: int, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     is_other = key.endswith("/x")
     node.consul.put(key, value, flags)
@@ -364,7 +364,7 @@ def test_a_gate_of_the_old_layout_that_has_the_version_is_no_pause(text: str, is
 def test_a_node_whose_token_may_not_read_holds_any_more_starts_no_job(
     node: Node, install: Install, trusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     # Consul leaves out of a read what the token may not read.
     node.consul.keys.pop("upgrade/hold/", None)
@@ -387,7 +387,7 @@ def test_a_command_that_could_not_be_started_runs_after_its_repair(node: Node, i
     node.admit("j1")
     assert node.run() == 1
     assert "can't be started" in node.record["error"]
-    program.write_text(f"#!/bin/sh\necho x >>{trusted}/ran\n")
+    program.write_text(f"#!/bin/sh\necho x >>'{trusted}/ran'\n")
     node.retry()
     assert node.run() == 0
     assert (node.record["state"], node.record["attempt"]) == ("done", 2)
@@ -403,7 +403,7 @@ def test_the_last_outputs_are_kept(node: Node, install: Install) -> None:
 
 
 def test_a_job_waits_while_an_agent_run_has_the_lock(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     holder = "import fcntl,sys,time; f=open(sys.argv[1],'w'); fcntl.flock(f,fcntl.LOCK_EX); print(1,flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", holder, str(trusted / "node.lock")], stdout=subprocess.PIPE) as other:
@@ -419,7 +419,7 @@ def test_a_job_waits_while_an_agent_run_has_the_lock(node: Node, install: Instal
 def test_a_lock_that_others_could_hold_refuses_every_job(
     fault: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.lock_file, other = trusted / "run/node.lock", trusted / "other"
     other.write_text("its content")
@@ -435,7 +435,7 @@ def test_a_lock_that_others_could_hold_refuses_every_job(
 
 
 def test_nothing_runs_while_the_clock_is_behind_that_of_consul(node: Node, install: Install, trusted: Path) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     # By the clock of Consul, the job has expired.
     node.consul.time = time.time() + 700
@@ -457,7 +457,7 @@ def test_nothing_runs_while_the_clock_is_behind_that_of_consul(node: Node, insta
 def test_nothing_runs_while_the_clock_is_behind_what_this_node_has_done(
     kept: str, node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.spool.prepare()
     later = int(time.time()) + 300
@@ -472,7 +472,7 @@ def test_nothing_runs_while_the_clock_is_behind_what_this_node_has_done(
 def test_a_job_that_expires_before_what_this_node_has_forgotten_is_refused(
     node: Node, install: Install, trusted: Path
 ) -> None:
-    install("a", f"touch {trusted}/ran")
+    install("a", f"touch '{trusted}/ran'")
     node.admit("j1")
     node.spool.prepare()
     # The clock is behind, or was ahead when the node forgot a job. A later job can still begin.

@@ -155,7 +155,10 @@ class Clock(Runtime):
         self.seconds += seconds
 
 
-def test_sessions_have_their_full_time_however_long_the_others_took() -> None:
+def test_sessions_have_their_full_time_however_long_the_others_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy, "LOCK", str(tmp_path / "lock"))
     clock = Clock()
 
     class Returning(FixedServers):

@@ -59,7 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     mounted = f'mount -t overlay none -o lowerdir={share}:/usr/share /usr/share && exec "$@"'
     command = ["unshare", "--mount", "bash", "-c", mounted, "bash"] if share.joinpath("prometheus").is_dir() else []
     if command and subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        missing("Alertmanager is not installed here, and only root can run the unpacked one.")
+        missing("Alertmanager is not installed here, and the unpacked one needs CAP_SYS_ADMIN.")
     process = start([*command, program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
