@@ -333,8 +333,8 @@ def test_a_job_has_its_command_and_the_output_of_each_host(
             folder,
             f"""case $CONVOY_HOST in
 compute1) echo "waited $CONVOY_ARG_GRACE s" ;;
-compute2) cat {folder}/hostile; echo no disk; (exit 3) ;;
-*) while ! test -e {folder}/over; do sleep 0.1; done; echo at last ;;
+compute2) cat '{folder}/hostile'; echo no disk; (exit 3) ;;
+*) while ! test -e '{folder}/over'; do sleep 0.1; done; echo at last ;;
 esac""",
         )
         with running_nodes(Connection(port=agent.http_port), hosts, folder):

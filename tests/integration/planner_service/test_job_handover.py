@@ -43,7 +43,7 @@ JobNodes = Callable[..., Any]
 def folder() -> Iterator[Path]:
     """Each host runs the command until the test lets it go on."""
     with command_folder() as found:
-        install(found, f"while ! test -e {found}/go-$CONVOY_HOST; do sleep 0.05; done")
+        install(found, f'while ! test -e "{found}/go-$CONVOY_HOST"; do sleep 0.05; done')
         yield found
 
 
