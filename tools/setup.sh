@@ -6,7 +6,7 @@
 # Creates .venv with Ansible and the Consul client, links this checkout into it as the collection convoy.upgrade, and gets Consul.
 # With the argument "test", it also installs the requirements of the checks, with "docs" those of the site, with "demo" those of the live view.
 # pip installs only the versions in requirements/locked, which tools/lock.sh writes.
-# A repeated call is fast: pip runs only if the locked versions or the Python changed.
+# A repeated call is fast: pip runs only if the locked versions or the Python changed. PYTHON=python3.12 chooses the Python of a new .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,37 +14,61 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+# Debian has in a package of its own what venv installs pip with.
+has_venv() { fits "$1" && "$1" -c 'import ensurepip' 2>/dev/null; }
+version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
 install_packages() {
-    [ "$(id -u)" = 0 ] || die "needs the packages $*: ask an administrator for 'apt-get install $*', then try again."
-    command -v apt-get >/dev/null || die "needs Python 3.11 or later with its venv module: install $* and try again."
     say "installing $*"
     apt-get -q update >/dev/null || true
     DEBIAN_FRONTEND=noninteractive apt-get -q -y install "$@" >/dev/null
 }
 
+no_python() {
+    die "needs Python 3.11 or later with its venv module: install it (on Debian and Ubuntu, python3.13-venv, python3.12-venv or" \
+        "python3.11-venv), or set PYTHON to one, and try again."
+}
+
 find_python() {
-    local name
-    # Distributions build an optimized Python, which runs modules in two thirds of the processor time that one built by pyenv takes.
-    if [ -z "${PYTHON:-}" ] && fits /usr/bin/python3 && /usr/bin/python3 -c 'import ensurepip' 2>/dev/null; then echo /usr/bin/python3; return; fi
-    for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do
-        if command -v "$name" >/dev/null && fits "$name"; then command -v "$name"; return; fi
+    local check name system
+    for check in has_venv fits; do
+        for name in python3 python3.13 python3.12 python3.11 python3.14; do
+            "$check" "$name" || continue
+            # Distributions build an optimized Python. With one of pyenv, modules take half as much processor time again.
+            system=/usr/bin/python$(version "$name")
+            if has_venv "$system"; then echo "$system"; else command -v "$name"; fi
+            return
+        done
     done
     return 1
 }
 
 make_venv() {
-    local python
-    python=$(find_python) || { install_packages python3 python3-venv; python=$(find_python); } ||
-        { install_packages python3.12 python3.12-venv || install_packages python3.11 python3.11-venv; python=$(find_python); } ||
-        die "needs Python 3.11 or later; set PYTHON to one, and try again."
-    say "making .venv with $("$python" --version)"
-    rm -rf .venv
-    if ! "$python" -m venv .venv >/dev/null 2>&1; then
-        install_packages "python3-venv" "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
-        "$python" -m venv .venv
+    local python package
+    if [ -n "${PYTHON:-}" ]; then
+        fits "$PYTHON" || die "PYTHON is $PYTHON, and no Python 3.11 or later: set it to one, or unset it, and try again."
+        python=$PYTHON
+    elif ! python=$(find_python); then
+        can_install || no_python
+        # Which of them there are depends on the release of the distribution.
+        for package in python3-venv python3.12-venv python3.11-venv; do
+            if install_packages "$package" && python=$(find_python); then break; fi
+        done
+        [ -n "$python" ] || no_python
     fi
+    if ! has_venv "$python"; then
+        can_install || no_python
+        install_packages python3-venv "python$(version "$python")-venv"
+    fi
+    say "making .venv with $("$python" --version) ($python)"
+    rm -rf .venv
+    "$python" -m venv .venv || die "$python could not make .venv, as it says above: set PYTHON to another one, and try again."
+    describe_venv >.venv/.made
 }
+
+# Scripts in .venv have its path in them, and its packages are for one version of Python.
+describe_venv() { echo "$(pwd -P)" "$(version .venv/bin/python)"; }
 
 install_requirements() {
     local locked=requirements/locked/$1.txt stamp=.venv/.$1-requirements compile=--compile
@@ -58,7 +82,8 @@ install_requirements() {
     fi
 }
 
-if ! { [ -x .venv/bin/python ] && fits .venv/bin/python; }; then make_venv; fi
+# One that was made in part, or elsewhere, or for a Python that is gone, is made again.
+if ! describe_venv 2>/dev/null | cmp -s - .venv/.made; then make_venv; fi
 install_requirements runtime
 # The demonstration shows the live view.
 if [ "${1:-}" = demo ]; then install_requirements live; fi
@@ -72,7 +97,7 @@ if [ "${1:-}" = test ]; then
     # axe-core checks that pages are accessible, also skipped without it.
     tools/axe.sh >/dev/null || true
     # Commands for the lab of the tests. The lab needs root, so they are installed only for root.
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    if can_install; then
         command -v ip >/dev/null || install_packages iproute2
         command -v ssh >/dev/null || install_packages openssh-client
     fi

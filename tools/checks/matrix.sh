@@ -61,7 +61,7 @@ run() {
         cp "$locked" "$venv/.requirements"
     fi
     tools/link-collection.sh "$venv/bin/python"
-    say "ansible-core $release on $("$python" --version)"
+    say "ansible-core $release on $("$venv/bin/python" --version)"
     if [ "$quick" ]; then
         try "$release" 1 tests/integration/playbooks/test_every_plugin.py tests/push/test_upgrade.py \
             -k "every_plugin_is_imported or small_fleet_is_upgraded"

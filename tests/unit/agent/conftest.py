@@ -21,7 +21,7 @@ from job_node import Node
 
 @pytest.fixture
 def trusted() -> Iterator[Path]:
-    """A folder below folders that no other user can change; /tmp is not such a one. Its name has spaces, as that of a checkout may have."""
+    """A folder below folders that no other user can change; /tmp is not such a one. Its name has spaces, as a checkout's may."""
     (ROOT / ".cache").mkdir(mode=0o755, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="some jobs ", dir=ROOT / ".cache"))
     yield folder

@@ -26,10 +26,11 @@ EVERYWHERE = "config_state/enable_puppet/global"
 WAKE = f"upgrade/wake/{HOST}"
 RECORD = f"upgrade/hosts/{HOST}"
 
-# What stands for Ansible: it notes its call, and reports as an agent run does, unless it is instructed otherwise.
+# What stands for Ansible: it notes its call, and reports as an agent run does, unless it is instructed otherwise. "#!" takes no path
+# with spaces, so the shell starts Python with this file. For Python, the second line is a string.
 PROGRAM = """\
 #!/bin/sh
-'''exec' "{python}" "$0" "$@" # a path with a space fits no first line
+'''exec' "{python}" "$0" "$@"
 '''
 import json, os, sys, time, urllib.request
 from pathlib import Path
@@ -108,7 +109,9 @@ class Node:
         (folder / "release.json").write_text(json.dumps({"name": name, "python": "ansible"}))
         (folder / "bin").mkdir()
         starter = folder / "bin/convoy-node"
-        starter.write_text(f'#!/bin/sh\nexec "{python or sys.executable}" -I {self.home}/releases/{name}/agent "$@"\n')
+        starter.write_text(
+            f'#!/bin/sh\nexec "{python or sys.executable}" -I "{self.home}/releases/{name}/agent" "$@"\n'
+        )
         starter.chmod(0o755)
         return folder
 

@@ -27,7 +27,7 @@ SCHEMA = {"timeout": 30, "repeatable": True, "properties": {"grace": {"type": "i
 
 @contextmanager
 def command_folder() -> Iterator[Path]:
-    """Make a folder that no other user can change, nor those above it, with the schema of the command."""
+    """Make a folder that no other user can change, nor those above it, with the schema of the command. Its name has spaces, as a checkout's may."""
     (ROOT / ".cache").mkdir(mode=0o755, exist_ok=True)
     found = Path(tempfile.mkdtemp(prefix="some jobs ", dir=ROOT / ".cache"))
     (found / "commands.d").mkdir(mode=0o755)
