@@ -64,6 +64,12 @@ _IS_CHECK = with_texts("Node", "CheckID", "Name", "Status")
 _IS_TOKEN = with_texts("AccessorID", "SecretID", "Description")
 # Consul sends this header with every answer on keys, also on a missing key.
 _INDEX = "X-Consul-Index"
+# What Consul says with 401 and 403, source: acl/errors.go and agent/http.go. Other servers have other words.
+_UNKNOWN_TO_ACL = "ACL not found"
+_DENIALS = (_UNKNOWN_TO_ACL, "Permission denied")
+_SETTINGS = ("ACL support disabled", "Endpoint is blocked by agent configuration")
+# The other codes below 500 with which Consul refuses a request.
+_REFUSALS = (400, 405, 413)
 
 
 def _is_page(reply: Reply) -> bool:
@@ -262,7 +268,7 @@ class ConsulClient:
 
         def ask() -> dict[str, Any] | None:
             reply = self._send("get", f"/v1/acl/policy/name/{name}", _CONSISTENT)
-            if (reply.code == 404 and not _is_page(reply)) or "ACL not found" in reply.body:
+            if (reply.code == 404 and not _is_page(reply)) or _UNKNOWN_TO_ACL in reply.body:
                 return None
             found: dict[str, Any] | None = self._json(self._checked(reply), with_texts("ID", "Rules", "Description"))
             return found
@@ -308,7 +314,8 @@ class ConsulClient:
     def renew_session(self, session: str) -> bool:
         """Renew a session; return False if it has already ended."""
         reply = self._send("put", f"/v1/session/renew/{session}")
-        if reply.code == 404 and not _is_page(reply):
+        # Consul's reason names the session, unlike the 404 of another server.
+        if reply.code == 404 and session in reply.body and not _is_page(reply):
             return False
         self._checked(reply)
         return True
@@ -452,7 +459,7 @@ class ConsulClient:
         # Consul's own errors are plain text.
         if text[:1] in ("{", "["):
             raise self._not_consul(f"it answered {reply.code} with JSON, {text}")
-        if reply.code == 403 or "Permission denied" in text or "ACL not found" in text:
+        if any(sign in text for sign in _DENIALS):
             raise self._denied("answer", text)
         if reply.code == 429 or reply.code >= 500:
             raise self._transport.unreachable(f"it answered {reply.code}, {text or 'without a reason'}")
@@ -460,6 +467,8 @@ class ConsulClient:
             raise UpgradeError(
                 "tls", f"Consul at {self.settings.url} speaks HTTPS: set scheme to https (or CONSUL_HTTP_SSL=true)."
             )
+        if reply.code not in _REFUSALS and not any(sign in text for sign in _SETTINGS):
+            raise self._not_consul(f"it answered {reply.code}, {text or 'without a reason'}")
         raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
 
     def _json(self, reply: Reply, shape: Shape) -> Any:
@@ -476,7 +485,7 @@ class ConsulClient:
         return self._transport.unreachable(f"what answers there is not Consul's API ({why})")
 
     def _denied(self, what: str, text: str) -> UpgradeError:
-        if "ACL not found" in text:
+        if _UNKNOWN_TO_ACL in text:
             message = (
                 f"Consul at {self.settings.url} does not know the token that it was given (ACL not found). "
                 "Set token (or CONSUL_HTTP_TOKEN) to one that exists."

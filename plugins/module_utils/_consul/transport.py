@@ -119,7 +119,9 @@ class Transport:
         except _Redirected as error:
             raise self._redirected(str(error)) from None
         except requests.exceptions.SSLError as error:
-            raise self._tls(error) from error
+            reason = _reason(error)
+            # A balancer without a server behind it, or an agent that starts, ends the connection before there is TLS.
+            raise (self.unreachable(reason) if _is_cut(reason) else self._tls(reason)) from error
         except (requests.exceptions.RequestException, OSError) as error:
             raise self.unreachable(_reason(error)) from error
         token = self.settings.token
@@ -150,8 +152,7 @@ class Transport:
             "too. If Consul is there, set host, port and scheme (or CONSUL_HTTP_ADDR) to that address.",
         )
 
-    def _tls(self, error: Exception) -> UpgradeError:
-        reason = _reason(error)
+    def _tls(self, reason: str) -> UpgradeError:
         if "WRONG_VERSION_NUMBER" in reason.upper().replace(" ", "_"):
             advice = "The port speaks plain HTTP; set scheme to http, or use the HTTPS port."
         elif "certificate verify failed" in reason.lower().replace("_", " ") or "match" in reason:
@@ -170,6 +171,11 @@ def _trusted(settings: Settings) -> bool | str:
         return settings.verify
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath or True
+
+
+def _is_cut(reason: str) -> bool:
+    """Return whether the other end closed the connection during the handshake, in the words of any OpenSSL."""
+    return "eof" in reason.lower()
 
 
 def _is_loopback(host: str) -> bool:

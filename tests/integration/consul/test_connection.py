@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -106,6 +107,20 @@ def test_a_port_that_never_answers() -> None:
     assert "it gave no answer in time" in error.message
 
 
+def test_a_connection_that_ends_before_there_is_tls() -> None:
+    """As a balancer without a server behind it, or an agent that starts, ends it: that passes."""
+
+    class Closing(answering(200, b"")):
+        def handle(self) -> None:
+            # All of it is read, so that the connection is closed and not reset.
+            self.connection.recv(65536)
+
+    with speaking(Closing) as port:
+        error = failure({"port": port, "scheme": "https"})
+    assert isinstance(error, Unreachable)
+    assert "EOF" in error.message
+
+
 def test_a_port_with_another_protocol() -> None:
     class Greeter(answering(200, b"")):
         def handle(self) -> None:
@@ -126,7 +141,17 @@ def test_a_port_with_another_protocol() -> None:
             "unreachable",
             "what answers there is not Consul's API (it answered with a web page, code 200)",
         ),
-        (404, b"no such page", "consul_error", "answered 404: no such page."),
+        (404, b"404 page not found", "unreachable", "not Consul's API (it answered 404, 404 page not found)"),
+        (403, b"", "unreachable", "not Consul's API (it answered 403, without a reason)"),
+        (403, b"Permission denied", "denied", "permission denied; no token was given."),
+        (
+            403,
+            b"Endpoint is blocked by agent configuration",
+            "consul_error",
+            "Endpoint is blocked by agent configuration.",
+        ),
+        (401, b"ACL support disabled", "consul_error", "answered 401: ACL support disabled."),
+        (400, b"Bad request: missing value", "consul_error", "answered 400: Bad request: missing value."),
         (503, b"", "unreachable", "it answered 503, without a reason"),
         (500, b"No cluster leader", "unreachable", "it answered 500, No cluster leader"),
         (501, b"<html>" + b"x" * 5000, "unreachable", "it answered with a web page, code 501"),

@@ -177,6 +177,7 @@ def test_one_wrong_answer_at_any_moment(act: Callable[[Store, MemoryConsul], Non
     [
         *(Answer(code, _PAGE, {}) for code in (200, 400, 403, 404, 409)),
         *(Answer(code, '{"message": "Forbidden"}', {}) for code in (400, 401, 403)),
+        *(Answer(code, body, {}) for code, body in ((404, "404 page not found"), (403, "Forbidden"), (408, ""))),
     ],
 )
 def test_what_a_proxy_answers_counts_as_a_temporary_outage(
