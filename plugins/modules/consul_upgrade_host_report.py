@@ -194,7 +194,8 @@ record:
     failures:
       description:
         - Failures of this upgrade, including those from which the host recovered. Each is a list of the time in Unix seconds, attempt, service,
-          step and the last 200 characters of the error. Only the last entries are kept, in up to 1,500 characters.
+          step, the last 200 characters of the error, and 1. They are kept in up to 1,500 characters. If there are more, the first errors are
+          left out, then the first entries, and the last element counts the failures up to this one.
       type: list
       elements: list
     former:

@@ -18,6 +18,8 @@ RETRIED = "retried"
 _MOST_OUTPUTS = 3
 _MOST_ERROR = 600
 _LINES = 5
+# As JSON; planners write less.
+_MOST_FAILURES = 2000
 
 
 def parse_record(value: Optional[bytes]) -> dict[str, Any]:
@@ -56,6 +58,10 @@ def next_record(before: Mapping[str, Any], entry: JobEntry, facts: Mapping[str, 
         "times": times,
         **{name: value for name, value in facts.items() if value},
     }
+    # Those that an operator has retried.
+    failures = before.get("failures")
+    if same and isinstance(failures, list) and len(json.dumps(failures)) <= _MOST_FAILURES:
+        record["failures"] = failures
     if entry.exit_status is not None:
         record["exit_status"] = entry.exit_status
     if entry.is_final:

@@ -13,8 +13,9 @@ from typing import Any
 from .._common.clock import is_time
 from .._common.names import JOB, is_command_name, is_job, job_id
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
+from .._fleet.failures import MOST_ERROR, Failure, with_failure
 from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
-from .record import unreadable_record
+from .record import decode_failures, unreadable_record
 from .values import MOST, decode_data, decode_time, sanitize_all
 
 # A signature for another purpose is none for a job.
@@ -142,6 +143,7 @@ def decode_job_record(key: str, value: bytes) -> HostRecord:
             attempt=attempt,
             error=_text(data.get("error"), _LONGEST_ERROR),
             times={_STATES[name]: decode_time(at) for name, at in times.items() if name in _STATES},
+            failures=decode_failures(data.get("failures")),
             machine=_text(data.get("machine"), _LONGEST),
             release=_text(data.get("release"), _LONGEST),
             role=_text(data.get("role"), _LONGEST),
@@ -159,6 +161,7 @@ def encode_job_record(record: HostRecord) -> str:
         "attempt": record.attempt,
         "times": {_NAMES_OF_STATES[state]: at for state, at in record.times.items() if state in _NAMES_OF_STATES},
         "error": record.error,
+        "failures": [list(one) for one in record.failures] or None,
         "machine": record.machine,
         "release": record.release,
         "role": record.role,
@@ -202,7 +205,13 @@ def retried_job_record(value: bytes | None, target: str, now: int) -> str:
     record = decode_job_record(target, value) if value is not None else None
     kept: dict[str, Any] = {"attempt": 0, "times": {}}
     if value is not None and record is not None and record.readable and record.version == target:
-        kept = json.loads(encode_job_record(replace(record, error=None)))
+        failed_at = record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED)
+        failures = record.failures
+        if failed_at is not None:
+            failures = with_failure(
+                failures, Failure(failed_at, record.attempt, error=(record.error or "")[-MOST_ERROR:])
+            )
+        kept = json.loads(encode_job_record(replace(record, error=None, failures=failures)))
         # A node knows its own record by this.
         if run := _text(decode_data(value).get("run"), _LONGEST):
             kept["run"] = run

@@ -74,13 +74,7 @@ def unreadable_record(key: str, error: Exception, index: int = 0) -> HostRecord:
 def _record(data: Any, index: int = 0) -> HostRecord:
     texts = {name: _optional_text(data.get(name)) for name in _TEXTS}
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-    if (
-        not _is_version(version)
-        or state not in RECORD_STATES
-        or not isinstance(attempt, int)
-        or isinstance(attempt, bool)
-        or not 0 <= attempt < MOST
-    ):
+    if not _is_version(version) or state not in RECORD_STATES or not _is_count(attempt):
         raise ValueError(
             f"version {truncated_repr(version)}, state {truncated_repr(state)}, attempt {truncated_repr(attempt)}"
         )
@@ -99,7 +93,7 @@ def _record(data: Any, index: int = 0) -> HostRecord:
         _trail(data.get("trail")),
         _former(data.get("former")),
         _truncated(texts["held"], LONGEST_NAME),
-        _failures(data.get("failures")),
+        decode_failures(data.get("failures")),
         _truncated(texts["machine"], LONGEST_NAME),
         _truncated(texts["other_machine"], LONGEST_NAME),
         _truncated(texts["release"], LONGEST_NAME),
@@ -168,22 +162,26 @@ def _trail(value: object) -> tuple[StepStart, ...]:
     return newest_steps(found)
 
 
-def _failures(value: object) -> tuple[Failure, ...]:
+def decode_failures(value: object) -> tuple[Failure, ...]:
     """Return a host's failures. Entries that can't be read are left out: the record's state and its time say whether the host failed."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
-            at, attempt, service, step, error = one
-            if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 <= attempt < MOST:
+            at, attempt, service, step, error, total = one
+            if not (_is_count(attempt) and _is_count(total)):
                 continue
             service, step = (
                 truncate_middle(sanitize(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step)
             )
             text = sanitize(_optional_text(error) or "")[-MOST_ERROR:]
-            found.append(Failure(decode_time(at), attempt, service, step, text))
+            found.append(Failure(decode_time(at), attempt, service, step, text, max(1, total)))
         except (ValueError, TypeError, OverflowError):
             continue
     return newest_failures(found)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 
 def _former(value: object) -> tuple[HostRecord, ...]:

@@ -16,18 +16,52 @@ MOST_ERROR = 200
 
 
 class Failure(NamedTuple):
-    """A failure: its time (unix seconds, by the host's clock), attempt, service, step, and the end of its error."""
+    """A failure: its time (unix seconds, by the host's clock), attempt, service, step, and the end of its error.
+
+    :param total: 1, or for how many failures it stands: itself and those before it.
+    """
 
     at: int
     attempt: int = 1
     service: str = ""
     step: str = ""
     error: str = ""
+    total: int = 1
 
 
 def newest_failures(failures: Sequence[Failure], most: int = MOST_FAILURES) -> tuple[Failure, ...]:
-    """Return as many of the last failures as fit into ``most`` characters."""
-    kept, size = len(failures), 0
-    while kept and (size := size + len(json.dumps(failures[kept - 1])) + 2) <= most:
-        kept -= 1
-    return tuple(failures[kept:])
+    """Return the failures in ``most`` characters.
+
+    The first errors are left out for that, then the first failures: the next one counts them.
+    """
+    kept = [*failures]
+    size, first = sum(map(_size, kept)), 0
+    for number, one in enumerate(kept[:-1]):
+        if size > most and one.error:
+            kept[number] = one._replace(error="")
+            size += _size(kept[number]) - _size(one)
+    while size > most and first < len(kept) - 1:
+        left_out, one = kept[first], kept[first + 1]
+        first += 1
+        kept[first] = one._replace(total=one.total + left_out.total)
+        size += _size(kept[first]) - _size(one) - _size(left_out)
+    if size > most and kept:
+        kept[-1] = _shortened(kept[-1], most)
+    return tuple(kept[first:])
+
+
+def with_failure(failures: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
+    """Return the failures with one more, unless there is one of its time."""
+    return (*failures,) if any(one.at == failure.at for one in failures) else newest_failures((*failures, failure))
+
+
+def _shortened(failure: Failure, most: int) -> Failure:
+    """Return a failure in ``most`` characters: with the end of its error, else without texts."""
+    while failure.error and _size(failure) > most:
+        failure = failure._replace(error=failure.error[(len(failure.error) + 1) // 2 :])
+    return failure if _size(failure) <= most else failure._replace(service="", step="")
+
+
+def _size(failure: Failure) -> int:
+    """Return how many characters a failure takes in a list of them."""
+    return len(json.dumps(failure)) + 2

@@ -129,13 +129,17 @@ def incidents(one: Mapping[str, Any]) -> list[tuple[int, str, str, str]]:
     :param one: what :func:`host_report` returns.
     """
     failed = [
-        (each["at"], "failed", " ".join(filter(None, (each["service"], each["step"]))), each["error"])
+        (each["at"], _failed(each["total"]), " ".join(filter(None, (each["service"], each["step"]))), each["error"])
         for each in one["failures"]
     ]
     retried = [
         (each["at"], "retried", f"by {each['by']}" if each["by"] else "", each["reason"]) for each in one["retries"]
     ]
     return sorted([*failed, *retried])
+
+
+def _failed(count: int) -> str:
+    return "failed" if count == 1 else f"failed, and {count - 1} times before"
 
 
 def _changes(record: HostRecord) -> Iterator[_Change]:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
 from .._common.names import in_order, is_job, listing
+from .._common.sanitize import truncate_middle
 from .._fleet.fleet import STARTED, HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
 from .._fleet.ledger import BEGINNINGS, Ledger
@@ -26,6 +28,7 @@ _OVER = (*ENDS, "abort")
 UNKNOWN_ROLE = "n/a"
 # How many hosts an entry of the history names.
 _MOST_NAMED = 8
+_LONGEST_COMMAND = 300
 
 
 def entries_of(events: Iterable[dict[str, Any]], ledger: Ledger) -> Iterator[dict[str, Any]]:
@@ -200,7 +203,7 @@ def _entry(event: Mapping[str, Any]) -> dict[str, Any]:
     # Hosts that are admitted together usually have the same reason.
     same = {str(reason) for reason in hosts.values()} if event.get("what") == "open" else set()
     reason = same.pop() if len(same) == 1 else str(event.get("reason") or "")
-    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [reason]
+    text = [str(stage)] * bool(stage) + [", ".join(parts)] * bool(parts) + [_what_runs(event), reason]
     return {
         "at": at_of(event),
         "epoch": event.get("epoch", 0),
@@ -208,6 +211,17 @@ def _entry(event: Mapping[str, Any]) -> dict[str, Any]:
         "what": str(event.get("what", "")),
         "text": ": ".join(filter(None, text)),
     }
+
+
+def _what_runs(event: Mapping[str, Any]) -> str:
+    """Return what a job that begins runs, and where; empty for other entries."""
+    if event.get("what") != "begin" or not event.get("command"):
+        return ""
+    args, only = event.get("args"), event.get("only")
+    command = f"{event['command']} {json.dumps(args, ensure_ascii=False)}" if args else str(event["command"])
+    parts = [truncate_middle(command, _LONGEST_COMMAND)]
+    parts += [f"only {listing(list(map(str, only)), _MOST_NAMED)}"] if isinstance(only, list) and only else []
+    return ", ".join([*parts, *(["signed"] if event.get("signed") else [])])
 
 
 def _caps(rules: Mapping[str, Any], counts: Mapping[str, int]) -> Mapping[str, Sequence[AppliedCap]]:

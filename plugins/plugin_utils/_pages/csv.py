@@ -57,6 +57,6 @@ def _row(one: Mapping[str, Any]) -> tuple[str | int, ...]:
         " ".join(filter(None, (time_text(at) if at else "", what, where, why)))
         for at, what, where, why in incidents(one)
     )
-    counts = (one["attempt"], len(one["failures"]), len(one["retries"]))
+    counts = (one["attempt"], sum(each["total"] for each in one["failures"]), len(one["retries"]))
     where = (one["service"], one["step"], one["error"])
     return one["host"], one["role"], one["phase"], *times, *counts, *where, " / ".join(texts)

@@ -33,7 +33,7 @@ def html_page(report: Mapping[str, Any]) -> str:
         job=job_id(report["version"]) if is_job(report["version"]) else "",
         upgraded=sum(one["phase"] == DONE for one in hosts),
         failed=sum(one["phase"] == BROKE for one in hosts),
-        failures=sum(len(one["failures"]) for one in hosts),
+        failures=sum(each["total"] for one in hosts for each in one["failures"]),
         retries=sum(len(one["retries"]) for one in hosts),
         median=median(typical) if typical else None,
         incidents=sorted([at, one["host"], one["role"], *more] for one in hosts for at, *more in incidents(one)),

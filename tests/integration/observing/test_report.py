@@ -116,7 +116,7 @@ def test_a_host_that_failed_and_recovered_is_reported_in_all_three_files(
     page, data, table = (Path(path).read_text() for path in done["files"])
     one = next(one for one in json.loads(data)["hosts"] if one["host"] == "compute1")
     kept = record(consul, "compute1")["failures"]
-    assert [each[1:] for each in kept] == [[1, "nova", "stop", "no space"], [2, "", "", "no port"]]
+    assert [each[1:] for each in kept] == [[1, "nova", "stop", "no space", 1], [2, "", "", "no port", 1]]
     assert [list(each.values()) for each in one["failures"]] == kept
     assert [each["reason"].startswith("disk; it was: ") for each in one["retries"]] == [True]
     row = next(csv.DictReader(table.splitlines()))

@@ -185,7 +185,7 @@ class Scene:
                 now += self._random.randrange(3, 70 if step == "upgrade" else 25)
                 if host in self.broken and step == "start":
                     error = self.broken[host]
-                    failed = [now, 1, service, step, error[-200:]]
+                    failed = [now, 1, service, step, error[-200:], 1]
                     record |= {
                         "state": "failed",
                         "error": error,

@@ -38,7 +38,9 @@ TEXTS = st.none() | PRINTABLE
 
 # A longer error is truncated; see below.
 ERRORS = PRINTABLE.filter(lambda text: len(text) <= 200)
-FAILURES = st.builds(Failure, st.integers(0, 2**37), st.integers(0, 99), PRINTABLE, PRINTABLE, ERRORS)
+FAILURES = st.builds(
+    Failure, st.integers(0, 2**37), st.integers(0, 99), PRINTABLE, PRINTABLE, ERRORS, st.integers(1, 99)
+)
 FORMER = st.builds(
     HostRecord,
     st.text(min_size=1).filter(is_version),
@@ -120,9 +122,11 @@ def test_unreadable_former_rollouts_are_left_out_and_the_last_ones_are_kept(
 @pytest.mark.parametrize(
     ("failures", "found"),
     [
-        ([[5, 1, "nova", "stop", "no\nspace\x1b"], [9, 2, None, "", None]], (Failure(5, 1, "nova", "stop", "no space?"), Failure(9, 2))),
-        ([[5, 1, "nova"], [5, "1", "", "", ""], [5, 2**70, "", "", ""], ["x", 1, "", "", ""], [5, 1, 7, "", ""], "x", None], ()),
-        ([[5, 1, "", "", "x" * 900 + "y"]], (Failure(5, 1, error="x" * 199 + "y"),)),
+        ([[5, 1, "nova", "stop", "no\nspace\x1b", 1], [9, 4, None, "", None, 3]],
+         (Failure(5, 1, "nova", "stop", "no space?"), Failure(9, 4, total=3))),
+        ([[5, 1, "nova"], [5, "1", "", "", "", 1], [5, 2**70, "", "", "", 1], ["x", 1, "", "", "", 1], [5, 1, 7, "", "", 1],
+          [5, 1, "", "", "", True], [5, 1, "", "", "", -1], "x", None], ()),
+        ([[5, 1, "", "", "x" * 900 + "y", 0]], (Failure(5, 1, error="x" * 199 + "y"),)),
         ("x", ()),
     ],
 )  # fmt: skip
@@ -133,10 +137,12 @@ def test_unreadable_failures_are_left_out(failures: object, found: tuple[Failure
 
 
 def test_of_very_many_failures_the_last_ones_are_kept() -> None:
-    failures = [[at, at, "", "", "x" * 200] for at in range(1000)]
+    failures = [[at, at, "", "", "x" * 200, 1] for at in range(1000)]
     record = decode_record("k", json.dumps({"version": "2.0", "state": "started", "failures": failures}).encode())
 
-    assert [one.at for one in record.failures] == [994, 995, 996, 997, 998, 999]
+    assert [one.at for one in record.failures] == [*range(1000 - len(record.failures), 1000)]
+    assert sum(one.total for one in record.failures) == 1000
+    assert record.failures[-1].error == "x" * 200
 
 
 def test_a_record_needs_a_version_and_a_state_only() -> None:

@@ -126,7 +126,7 @@ def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
         "trail": [[3, "nova", "stop"]],
         "former": [{"version": "1.0", "state": "upgraded", "attempt": 1, "times": {"upgraded": 2}}],
         "held": None,
-        "failures": [[7, 1, "nova", "stop", "no space"]],
+        "failures": [[7, 1, "nova", "stop", "no space", 1]],
         "machine": None,
         "other_machine": None,
         "release": None,

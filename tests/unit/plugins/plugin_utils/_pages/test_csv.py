@@ -58,7 +58,7 @@ def test_no_text_of_a_host_makes_another_cell_line_or_formula_whatever_separates
 
 
 def test_a_host_that_was_quick_failed_and_recovered_has_all_of_it_in_its_line() -> None:
-    failure = {"at": 60, "attempt": 1, "service": "nova", "step": "stop", "error": "no space, on /"}
+    failure = {"at": 60, "attempt": 1, "service": "nova", "step": "stop", "error": "no space, on /", "total": 1}
     retry = {"at": 70, "by": "bob", "reason": "disk; it was: failed"}
     one = host("web1", admitted=[60, 80], began=80, ended=80, failures=[failure], retries=[retry])
 
