@@ -47,7 +47,7 @@ def test_bars_services_and_steps_and_failures_in_full_as_they_happen(site: Site)
     assert re.search(r"web1 failed at 'upgrade of app' \([^ ]*/tasks/step3_upgrade.yml:\d+\):", unbroken), text
     assert "  stderr:\n    app-upgrade is broken here\n" in text
     assert "controller1 upgraded" in text
-    assert "web1 failed, service app, step upgrade: non-zero return code" in unbroken
+    assert "web1 failed, service app, step upgrade: exit status 3" in unbroken
     for none in ("TASK [", "PLAY [", "ok: [", "fatal:"):
         assert none not in text
     assert site.reported("v1") == {"controller1", "web2", "web3"}

@@ -220,7 +220,7 @@ def test_a_primary_is_switched_over_only_to_a_standby_that_streams(steps: Steps,
     failing = {**switch, "postgresql_switchover_command": ["false"]}
     # What an earlier use on the host has left.
     shown = run(steps, ["db1"], "drain", code=2, postgresql_role={"stdout": "f"}, **failing)
-    assert "db1: this primary could not be switched over, and still runs: non-zero return code." in shown
+    assert "db1: this primary could not be switched over, and still runs: exit status 1." in shown
     wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
 
     standby.run("systemctl", "stop", UNIT)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _MOST_LINES = 10
+# What Ansible says of commands, without the status.
+_OF_COMMANDS = "non-zero return code"
 _HIDDEN = "it failed, and no_log hides why; see the service's own log, or try that task without no_log"
 
 
@@ -25,6 +27,8 @@ def failure_text(result: Mapping[str, Any], hidden: bool = False) -> str:
     if isinstance(items, list):
         result = next((one for one in items if isinstance(one, Mapping) and one.get("failed")), result)
     text = str(result.get("msg") or "it failed without a message").strip()
+    if text == _OF_COMMANDS and isinstance(result.get("rc"), int):
+        text = f"exit status {result['rc']}"
     for name in ("stderr", "stdout", "module_stderr", "module_stdout"):
         lines = [line.rstrip() for line in str(result.get(name) or "").splitlines() if line.strip()]
         further = [line for line in lines[-_MOST_LINES:] if line not in text]
