@@ -172,6 +172,22 @@ def test_units_run_while_another_program_has_the_lock_of_apt(steps: Steps) -> No
 
 
 @pytest.mark.thorough
+def test_the_lock_of_another_program_is_waited_for(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    lock = (
+        "import fcntl, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); time.sleep(12)"
+    )
+    with subprocess.Popen(node.command("python3", "-c", lock), stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        shown = run(steps, "stop", "upgrade", "start", package_service_lock_timeout=60)
+        assert other.poll() == 0
+    assert "web1" in shown
+    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -35,6 +35,8 @@ _TRIES_OF_UPDATE = 3
 # What apt-get and dpkg say if another process has one of their locks.
 _LOCKED = re.compile(
     r"[Cc]ould not get lock|(?:is|was) locked by another process|Unable to acquire the dpkg frontend lock"
+    # dnf5. dnf waits by itself.
+    r"|Failed to obtain rpm transaction lock|can't create transaction lock"
 )
 # apt-get update treats a source that can't be reached as a warning.
 _NOT_FETCHED = re.compile(r"(?m)^(?:W: (?:Failed to fetch|Some index files failed)|E: )")
@@ -54,7 +56,7 @@ class PackageOptions:
     :param manager: apt, dnf or dnf5.
     :param packages: names that have to be installed.
     :param seconds: how long all of it may take.
-    :param lock_seconds: how long to wait for the locks of apt and dpkg; dnf waits for its own until the end of ``seconds``.
+    :param lock_seconds: how long to wait for the locks of apt, dpkg and dnf5; dnf waits for its own until the end of ``seconds``.
     :param dry: check mode: change nothing.
     """
 
@@ -141,7 +143,7 @@ class _Work:
 
     def _dnf(self, words: list[str]) -> None:
         command = [self._options.manager, *words]
-        ended = self._start(command)
+        ended = self._locked(command, may_fail=True)
         would_change = self._options.dry and _WOULD_CHANGE in ended.output
         if ended.code != 0 and not would_change:
             raise self._failure(command, ended)

@@ -103,6 +103,23 @@ def test_a_lock_is_waited_for_but_not_for_ever(
     assert caught.value.code == "packages_failed"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Transaction failed: Failed to obtain rpm transaction lock. Another transaction is in progress.\n",
+        "error: can't create transaction lock on /usr/lib/sysimage/rpm/.rpm.lock (Resource temporarily unavailable)\n",
+    ],
+)
+def test_dnf5_is_started_again_as_it_does_not_wait(
+    message: str, monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    commands = Commands(distro_sync=[(1, message), (0, "Upgraded:\n shop-2\nComplete!\n")])
+    assert upgrade(monkeypatch, commands, "dnf5").changed
+    assert slept == [5.0]
+    with pytest.raises(UpgradeError, match="because another process had a lock for more than 12 s"):
+        upgrade(monkeypatch, Commands(distro_sync=[(1, message)]), "dnf5")
+
+
 def test_a_source_that_can_t_be_read_is_tried_again_and_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, slept: list[float]
 ) -> None:
