@@ -109,6 +109,11 @@ def desired_ledger(
             f"No host is known: none has reported under {keys.reports}, and fleet is empty. Check kv_prefix."
         )
     _refuse_bad_rules(request, snapshot, members, plain, rules, same)
+    gate = snapshot.gates.everywhere
+    if begins and not keys.is_job and gate and gate.was_closed_by_hand(snapshot.current_version):
+        warnings.append(
+            f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. The end of this rollout opens it."
+        )
     ledger = replace(
         _begun(request, snapshot, version, members, now)
         if same is None

@@ -13,7 +13,7 @@ from .._codecs.job import Job, encode_job
 from .._codecs.migration import release_number
 from .._codecs.values import encode_approval
 from .._consul.client import Operation
-from .._consul.operations import Change, compare_and_put, put, remove, remove_tree
+from .._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
@@ -44,6 +44,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
     :param job: the job that begins; None for a rollout to a version. It takes the place of the jobs before it.
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
+    gate = snapshot.gates.everywhere
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
     # A fleet without any keys gets the newest layout with its first rollout.
     layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
@@ -62,6 +63,8 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
         (
             # Fails if a hold was set since the read, because each hold writes the folder's own key.
             compare_and_put(keys.holds, "", snapshot.hold_index),
+            # Fails if an operator closed all gates since the read. The next try says so.
+            *(() if keys.is_job else (compare(keys.gate("global"), gate.index if gate is not None else 0),)),
             put(keys.current_version, ledger.version),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.

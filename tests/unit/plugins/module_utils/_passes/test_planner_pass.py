@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
-from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates, planner_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from fleets import UNLIMITED
-from job_fleet import FlaggedConsul
+from job_fleet import FLEET, RULES, FlaggedConsul, complete_fleet
 
 
 @pytest.mark.parametrize("how", ["rules", "pause"])
@@ -76,3 +76,31 @@ def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkey
         gates = {key.rpartition("/")[2]: text for key, text in consul.keys.items() if key.startswith("config_state/")}
     assert not is_first
     assert gates == {"global": b"False"}
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "never"])
+def test_a_rollout_that_begins_names_an_operator_s_closing_of_all_gates(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two comes second says so: ``global_disable`` names the rollout."""
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        original, left = planner_pass.begin_rollout, 1 if when == "meanwhile" else 0
+
+        def late(*given: Any) -> Any:
+            nonlocal left
+            found = original(*given)
+            if left:
+                left -= 1
+                reset_gates(store)
+            return found
+
+        monkeypatch.setattr(planner_pass, "begin_rollout", late)
+        if when == "before":
+            reset_gates(store)
+        begun = make_pass(store, PassRequest("3.0", RULES, fleet=FLEET))
+        assert begun.begun
+        assert consul.data("upgrade/ledger")["version"] == "3.0"
+        said = [one for one in begun.warnings if "was closed by hand" in one]
+        assert len(said) == (when != "never"), begun.warnings
+        assert not any("by hand" in one for one in make_pass(store, PassRequest(fleet=FLEET)).warnings)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
     Change,
+    compare,
     compare_and_put,
     put,
     remove_tree,
@@ -33,6 +34,7 @@ WIPED = remove_tree(GATES)
 # Once-per-rollout tasks, health marks and approvals of an earlier rollout are removed with its gates.
 BEGUN = (
     compare_and_put("cloud/upgrade/hold/", "", 0),
+    compare(f"{GATES}global", 0),
     put("cloud/current_version", "2.0"),
     WIPED,
     # The time of the snapshot, at least 1, shows nodes that a rollout closed it.
