@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible import context
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -22,9 +23,15 @@ from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
-from .known_variables import refuse_bad_booleans, refuse_bad_job, refuse_empty_names, refuse_unknown_variables
+from .known_variables import (
+    VARIABLES,
+    refuse_bad_booleans,
+    refuse_bad_job,
+    refuse_empty_names,
+    refuse_unknown_variables,
+)
 from .limit import honours_limit, refuse_limit, refuse_no_nodes
-from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_to_admit
+from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_pass, next_to_admit
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
 from .task_options import TAG_OPTIONS, refuse_task_options
@@ -56,6 +63,7 @@ class PlaybookRun:
         self._command = AnsibleCommand(tuple(sys.argv), playbook, imports=imports)
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
+        self._is_single_pass = False
         self._has_lost_host = False
         self._pushed: set[str] = set()
         self._code = self._job = ""
@@ -75,6 +83,7 @@ class PlaybookRun:
         if any(name in (*UPGRADES, COMMAND) for name in self._names):
             keep_connections_alive()
         call_when_closed(self._end_without_output)
+        _end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
         # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())
 
@@ -133,6 +142,8 @@ class PlaybookRun:
                 self._say("Hosts can be admitted now. If no run is in progress, start one.")
             elif not context.CLIARGS.get("check"):
                 step = next_part(name, self._info, is_limited=self._is_limited)
+                if step is None and self._is_single_pass:
+                    step = next_pass(name, self._info)
             if step is not None:
                 self._say(f"Next: {self._line(step)}")
             return
@@ -191,9 +202,11 @@ class PlaybookRun:
         :param extra_vars: the extra variables as Ansible reads them.
         """
         self._is_limited = "upgrade_limit" in extra_vars
+        waits = boolean(extra_vars.get("wait", True), strict=False)
+        self._is_single_pass = boolean(extra_vars.get("once", False), strict=False) or not waits
         self._begins_no_job = bool(context.CLIARGS.get("check")) and self._name == COMMAND and "job" not in extra_vars
         try:
-            refuse_leftovers(context.CLIARGS.get("extra_vars") or ())
+            refuse_leftovers(context.CLIARGS.get("extra_vars") or (), VARIABLES)
             for name in self._names:
                 refuse_task_options(name, context.CLIARGS)
             if self._name not in _UNATTENDED:
@@ -251,3 +264,21 @@ class PlaybookRun:
         atexit.unregister(self._say_next)
         # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)
+
+
+def _end_as_by_ctrl_c(*numbers: signal.Signals) -> None:
+    """Let these signals end this process as an interrupt does: tasks are ended, and what is registered for its exit is called."""
+    process = os.getpid()
+
+    def end(number: int, _frame: object) -> None:
+        if os.getpid() == process:
+            os.kill(process, signal.SIGINT)
+            return
+        # A worker, which Ansible ends by the first of them.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in numbers:
+        # nohup ignores one of them.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)

@@ -167,15 +167,29 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
 
     :param is_limited: whether the run had ``upgrade_limit``. Then the same command without it is next.
     """
-    counts: Mapping[str, int] = info.get("counts") or {}
     if playbook not in UPGRADES or not _is_part(playbook, is_limited=is_limited) or not info.get("version"):
         return None
-    is_upgraded = not any(count for state, count in counts.items() if state not in (UPGRADED, HELD))
-    if is_upgraded and not (is_limited and info.get("post_upgrade")):
+    if not _has_hosts_left(info) and not (is_limited and info.get("post_upgrade")):
         return None
     return (
         NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})
     )
+
+
+def next_pass(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
+    """Return the command that follows a single pass of a rollout; None if no host is left.
+
+    :param info: its last result of ``consul_upgrade_info``.
+    """
+    if playbook not in UPGRADES or not info.get("version") or not _has_hosts_left(info):
+        return None
+    # As after a wait that ends here.
+    return after_failure(playbook, "timeout" if info.get("can_move") else "stuck", info)
+
+
+def _has_hosts_left(info: Mapping[str, Any]) -> bool:
+    counts: Mapping[str, int] = info.get("counts") or {}
+    return any(count for state, count in counts.items() if state not in (UPGRADED, HELD))
 
 
 def _is_part(playbook: str, *, is_limited: bool) -> bool:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,8 @@ def test_global_disable_names_what_goes_on(play: Shipped, store: Store, consul: 
     assert "[WARNING]: The rollout to 2 was begun by ann@desk and is running. Its planners admit hosts again." in shown
     assert "convoy.upgrade.pause or ansible-playbook convoy.upgrade.abort" in shown
     control.abort(store, control.Command(reason="enough", fleet=fleet))
+    assert any("was closed by hand" in one for one in make_pass(store, PassRequest("3", rules, fleet=fleet)).warnings)
+    control.abort(store, control.Command(reason="enough", fleet=fleet))
     job = requested_job(store, {"run": "restart", "id": "restart-1", "by": "bob"}, fleet, None, rules)
     make_pass(store, PassRequest("job/restart-1", rules, fleet=fleet, job=job))
     admitted = consul.tree("upgrade/job_gates/")
@@ -261,6 +265,25 @@ def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shi
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_run_that_a_signal_ends_says_what_comes_next(number: signal.Signals, play: Shipped, consul: RawKV) -> None:
+    hosts = names(compute=2)
+    seed(consul, hosts)
+    given: dict[str, Any] = {"inventory": inventory(hosts), "version": "2", "instructions": RULES}
+    process = play.start("upgrade", **given)
+    until = time.monotonic() + 60
+    while "True" not in gates(consul).values():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    # It waits for the hosts now.
+    time.sleep(2)
+    process.send_signal(number)
+    shown, _nothing = process.communicate(timeout=60)
+    assert process.returncode == 99, shown
+    assert "/upgrade.yml" in shown.rpartition("Next: ")[2], shown
+
+
+@pytest.mark.thorough
 def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, store: Store, consul: RawKV) -> None:
     hosts = names(controller=1, compute=1)
     seed(consul, hosts)
@@ -272,6 +295,8 @@ def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, stor
         "One pass was made, and the rules were obeyed: 1 admitted, 0 of 2 upgraded. Run the same command again"
         in first.stdout
     )
+    again = first.stdout.rpartition("Next: ")[2]
+    assert ("/upgrade.yml" in again, '"once": true' in again) == (True, True)
     assert gates(consul) == {"global": "False", "host/compute1": "True"}
 
     write_report(store, HostReport("compute1", "2", "started"))
@@ -280,6 +305,7 @@ def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, stor
     second = play("upgrade", **given)
     assert second.returncode == 0, second.stdout
     assert "the rules were obeyed: 0 admitted, 1 of 2 upgraded." in second.stdout
+    assert "host=controller1" in second.stdout.rpartition("Next: ")[2]
     assert ledger(consul)["state"] == "running"
 
     before = consul.tree()

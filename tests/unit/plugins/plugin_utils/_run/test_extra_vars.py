@@ -13,6 +13,7 @@ from ansible.parsing.splitter import parse_kv
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import as_option
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars import refuse_leftovers
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.known_variables import VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,9 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars imp
     [
         "version=2.0",
         "reason='two words' by=ann",
+        "reason=words by=ann ansible_user=ann",
+        "reason='two words' mine=1",
+        "mine=1 reason=words",
         'reason="ann\'s disk"',
         "reason=",
         '{"reason": "two words"}',
@@ -29,7 +33,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.extra_vars imp
     ],
 )
 def test_complete_values_are_accepted(given: str) -> None:
-    refuse_leftovers([given])
+    refuse_leftovers([given], VARIABLES)
 
 
 @pytest.mark.parametrize(
@@ -37,25 +41,27 @@ def test_complete_values_are_accepted(given: str) -> None:
     [
         ("reason=two words", "-e \"reason='two words'\""),
         ("reason=two words by=ann", "-e \"reason='two words' by=ann\""),
+        ("reason=disk ticket=OPS-12", "-e \"reason='disk ticket=OPS-12'\""),
         ("host=web1 reason=a disk is changed", "-e \"host=web1 reason='a disk is changed'\""),
         ('reason=costs $5 "for" all', """-e '{"reason": "costs $5 \\"for\\" all"}'"""),
     ],
 )
 def test_leftovers_are_refused_with_the_quoting_that_ansible_reads(given: str, write: str) -> None:
     with pytest.raises(UpgradeError) as refused:
-        refuse_leftovers(["version=2.0", given])
+        refuse_leftovers(["version=2.0", given], VARIABLES)
     assert refused.value.code == "leftover_arguments"
-    assert refused.value.message.endswith(f"Nothing was done: write {write}")
+    own = "give each variable a -e of its own, or " if "ticket=" in given else ""
+    assert refused.value.message.endswith(f"Nothing was done: {own}write {write}")
 
 
 def test_words_before_any_variable_are_refused_too() -> None:
     with pytest.raises(UpgradeError, match="'words' belongs to no variable"):
-        refuse_leftovers(["words"])
+        refuse_leftovers(["words"], VARIABLES)
 
 
 def test_control_characters_of_leftovers_are_not_printed() -> None:
     with pytest.raises(UpgradeError) as refused:
-        refuse_leftovers(["reason=two \x1b[2Jwords"])
+        refuse_leftovers(["reason=two \x1b[2Jwords"], VARIABLES)
     assert refused.value.message.isprintable()
 
 

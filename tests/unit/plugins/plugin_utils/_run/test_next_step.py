@@ -12,6 +12,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step impo
     NextStep,
     after_failure,
     next_part,
+    next_pass,
     next_to_admit,
 )
 
@@ -165,6 +166,26 @@ def test_after_a_limit_come_the_post_upgrade_tasks_that_it_left_out() -> None:
     for playbook in ("upgrade", "post_upgrade"):
         assert next_part(playbook, info, is_limited=True) == NextStep(without=("upgrade_limit",))
         assert next_part(playbook, info, is_limited=False) is None
+
+
+@pytest.mark.parametrize(
+    ("info", "step"),
+    [
+        ({"can_move": True, "counts": {"upgrading": 1, "upgraded": 1}}, AGAIN),
+        ({"can_move": True, "counts": {"pending": 1}, "needs_approval": True, "stage": "canary"},
+         NextStep("approve", {"stage": "canary"}, then_again=True)),
+        ({"can_move": True, "counts": {"pending": 1}, "blocker": {"code": "paused"}}, NextStep("resume", then_again=True)),
+        ({"can_move": False, "counts": {"pending": 1}, "reasons": reasons(web2=("pending", "cap"))},
+         NextStep("status", {"host": "web2"}, then_again=True)),
+        ({"can_move": False, "counts": {"upgraded": 2, "held": 1}}, None),
+        ({"counts": {}}, None),
+    ],
+)  # fmt: skip
+def test_after_a_single_pass_comes_the_next_one_unless_an_operator_is_needed(
+    info: dict[str, Any], step: NextStep | None
+) -> None:
+    assert next_pass("upgrade", {"version": "v2", **info}) == step
+    assert next_pass("status", {"version": "v2", **info}) is None
 
 
 @pytest.mark.parametrize("blocker", [{}, {"code": "failure_budget"}])
