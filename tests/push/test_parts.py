@@ -85,13 +85,18 @@ def test_a_canary_goes_through_both_planes_and_a_rollback_in_the_opposite_order(
     site.service("app", ["upgrade"], meta=allow)
     roles = {name: ROLES[name] for name in ("controller", "web")}
     site.inventory(roles, {"controller": ["controller1", "controller2"], "web": ["web1", "web2"]})
-    canary = {"name": "canary", "hosts": 1}
+    canary = {"name": "canary", "hosts": 1, "approve": True}
     rules = {"rolling_rules": {"global": 1}, "stages": [canary]}
-    site.play("upgrade", version="v1", instructions=rules)
+    shown = site.play("upgrade", version="v1", instructions=rules, upgrade_wait_timeout=1, code=2)
+    assert site.reported("v1") == {"controller1", "web1"}
+    assert "/approve.yml" in shown.rpartition("Next: ")[2].partition("Then: ")[0]
+    site.play("approve", stage="canary")
+    site.play("upgrade", version="v1")
     order = [one.host for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
     assert order == ["controller1", "web1", "controller2", "web2"]
 
     # By parts: each goes as far as it does not wait for the other.
+    rules["stages"] = [canary | {"approve": False}]
     site.play("controlplane", version="v2", instructions=rules)
     assert site.reported("v2") == {"controller1"}
     site.play("dataplane", version="v2", instructions=rules)
@@ -285,6 +290,16 @@ def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
         # Nothing was stopped yet, so it is prepared again.
         "store/prepare", "store/prepare", "app/may_stop", "app/stop", "app/upgrade", "store/stop", "store/upgrade", "store/start",
     ]  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_a_check_that_hangs_does_not_hang_the_run(site: Site) -> None:
+    site.service("app", ["may_stop", "upgrade"])
+    site.inventory({"web": ROLES["web"]}, {"web": ["web1"]})
+    site.sleep(500, "web1")
+    shown = site.play("upgrade", version="v1", upgrade_may_stop_timeout=2, code=2)
+    assert "web1: app could not be stopped within 2 s, and was not: " in shown
+    assert not site.done("web1")
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...module_utils._common.names import did_you_mean, in_order, listing
 from ...module_utils._fleet.checkpoints import MOST_DONE
+from .._services.planes import DATA_PLANE
 from .._services.refusal import refusal
 from .._services.service import Finder, Service, ServiceEntry, load_service, read_entry, version_rules_of
 from .._services.service_paths import by_version, in_order_of
@@ -175,17 +176,23 @@ def _listed(
 
 
 def _refuse_two_planes(role: str, plane: str | None, services: Sequence[tuple[ServiceEntry, Service]]) -> None:
-    """Refuse a role with services of both planes: a host is upgraded as a whole, so some of them would go too early or too late."""
+    """Refuse services of another plane than their role: a host is upgraded as a whole, so they would go too early or too late."""
     for number, (entry, service) in enumerate(services):
         own = entry.plane or service.meta.plane
-        plane = plane or own
-        if own and own != plane:
-            raise refusal(
-                f"upgrade_roles.{role}.services[{number}]",
-                f"{entry.name} belongs to the plane {own}, and the role to {plane}. A host is upgraded as a whole, in one of the planes. "
-                f"Move {entry.name} to a role of its plane, or accept that it goes with {plane}: "
-                f"{{service: {entry.role}, plane: {plane}}}.",
+        if not own or own == (plane or DATA_PLANE):
+            continue
+        accept = f"accept that {entry.name} goes with {{}}: {{{{service: {entry.role}, plane: {{}}}}}}"
+        if plane is None:
+            why = (
+                f"and the role {role} has none, so it goes with {DATA_PLANE}. Set upgrade_roles.{role}.plane to {own}, or "
+                f"{accept.format(DATA_PLANE, DATA_PLANE)}."
             )
+        else:
+            why = (
+                f"and the role {role} to {plane}. A host is upgraded as a whole, in one of the planes. So {accept.format(plane, plane)}, "
+                f"or have it on other hosts, in a role of {own}."
+            )
+        raise refusal(f"upgrade_roles.{role}.services[{number}]", f"{entry.name} belongs to the plane {own}, {why}")
 
 
 def _is_pull(what: Mapping[str, Any] | None) -> bool:

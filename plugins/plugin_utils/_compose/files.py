@@ -28,6 +28,8 @@ _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; t
 # The file with the tasks of the step undrain for a host that failed before any of its services stopped.
 _AFTER_FAILURE = "undrain_after_failure.yml"
 _PATIENCE = "{{ upgrade_may_stop_timeout | default(omit) }}"
+# In whole seconds, at least 1: with 0 there would be no limit.
+_LONGEST_CHECK = "{{ [[upgrade_may_stop_timeout | default(1800) | int, 1] | max, upgrade_prepared.task_timeout | default(0) | int or 14400] | min }}"
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
 
@@ -238,6 +240,8 @@ def _retries(role: ComposedRole, service: Service, group: TaskGroup) -> str:
                         "name": f"{{{{ upgrade_composed }}}}/{role.name}/services/{group.service}",
                         "tasks_from": _tasks_file(group),
                     },
+                    # A check that hangs is a check that fails.
+                    "timeout": _LONGEST_CHECK,
                 }
             ],
             "rescue": [

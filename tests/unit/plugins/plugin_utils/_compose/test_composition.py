@@ -408,17 +408,29 @@ def test_meta_that_says_little(roles: Roles, meta: str) -> None:
     )
 
 
-@pytest.mark.parametrize("plane", ["controlplane", None])
-def test_a_role_with_services_of_both_planes_is_refused(roles: Roles, plane: str | None) -> None:
+def test_a_role_with_services_of_both_planes_is_refused(roles: Roles) -> None:
     roles.add("api", {TASKS: "- command: x\n  tags: start\n", META: "plane: controlplane\n"})
     roles.add("agent", {TASKS: "- command: x\n  tags: start\n", META: "plane: dataplane\n"})
-    assert refused(roles, {"x": {"plane": plane, "services": ["api", "agent"]}}) == (
-        "upgrade_roles.x.services[1]: agent belongs to the plane dataplane, and the role to controlplane. A host is upgraded as a whole, "
-        "in one of the planes. Move agent to a role of its plane, or accept that it goes with controlplane: "
-        "{service: agent, plane: controlplane}."
+    assert refused(roles, {"x": {"plane": "controlplane", "services": ["api", "agent"]}}) == (
+        "upgrade_roles.x.services[1]: agent belongs to the plane dataplane, and the role x to controlplane. A host is upgraded as a whole, "
+        "in one of the planes. So accept that agent goes with controlplane: {service: agent, plane: controlplane}, or have it on other "
+        "hosts, in a role of dataplane."
     )
     accepted = ["api", {"service": "agent", "plane": "controlplane"}]
-    assert roles.compose({"x": {"plane": plane, "services": accepted}}).roles["x"].services
+    assert roles.compose({"x": {"plane": "controlplane", "services": accepted}}).roles["x"].services
+
+
+@pytest.mark.parametrize("services", [["api"], ["agent", "api"], [{"service": "agent", "plane": "controlplane"}]])
+def test_a_role_without_a_plane_has_no_services_of_the_control_plane(roles: Roles, services: list[Any]) -> None:
+    """Its hosts go with the data plane."""
+    roles.add("api", {TASKS: "- command: x\n  tags: start\n", META: "plane: controlplane\n"})
+    roles.add("agent", {TASKS: "- command: x\n  tags: start\n", META: "plane: dataplane\n"})
+    said = refused(roles, {"x": {"services": services}})
+    assert "belongs to the plane controlplane, and the role x has none, so it goes with dataplane." in said
+    assert "Set upgrade_roles.x.plane to controlplane, or accept that" in said
+    assert roles.compose({"x": {"plane": "controlplane", "services": ["api"]}}).roles["x"].services
+    accepted = ["agent", {"service": "api", "plane": "dataplane"}]
+    assert roles.compose({"x": {"services": accepted}}).roles["x"].services
 
 
 def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> None:

@@ -123,6 +123,7 @@ def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
     assert check["ansible.builtin.include_tasks"] == again
     (block,) = yaml.safe_load(found["node/step2_may_stop_web.yml"])
     assert block["block"][0]["ansible.builtin.import_role"]["tasks_from"] == "step2_may_stop"
+    assert "upgrade_may_stop_timeout" in block["block"][0]["timeout"]
     wait, include = block["rescue"]
     assert (wait["convoy.upgrade.push_step"]["state"], include["ansible.builtin.include_tasks"]) == ("refused", again)
     assert block["tags"] == check["tags"] == ["step2", "stop", "may_stop", "web"]
