@@ -65,6 +65,8 @@ class RunDaemon:
         """Keep the folder."""
         self._folder = folder
         self._lock = runtime.lock()
+        # If the run ends while its last task waits for the notifier, what is left is still sent.
+        self._end_lock = runtime.lock()
         self._queries: dict[Settings, BlockingQueries] = {}
         self._feed = ProgressFeed(self._queries_of)
         self._run: PreparedRun | None = None
@@ -119,15 +121,16 @@ class RunDaemon:
 
     def end(self) -> tuple[str, ...]:
         """End all parts, remove the folder and return the notifier's warnings."""
-        with self._lock:
-            push, self._push = self._push, None
-            notifier, self._notifier = self._notifier, None
-        with contextlib.suppress(UpgradeError):
-            if push is not None:
-                push.close()
-        warnings = notifier.finish() if notifier is not None else ()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return warnings
+        with self._end_lock:
+            with self._lock:
+                push, self._push = self._push, None
+                notifier, self._notifier = self._notifier, None
+            with contextlib.suppress(UpgradeError):
+                if push is not None:
+                    push.close()
+            warnings = notifier.finish() if notifier is not None else ()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return warnings
 
     def _queries_of(self, settings: Settings) -> BlockingQueries:
         return self._queries.setdefault(settings, BlockingQueries(settings))

@@ -70,7 +70,12 @@ class LivePage:
         self._job_details = JobDetails(store)
         self._read: ProgressUpdate | None = None
         self._state: dict[str, Any] = {}
-        self._before = self._state_before()
+        try:
+            self._before = self._state_before()
+        except UpgradeError:
+            # Its lock would keep the next page of this process out.
+            self._folder.close()
+            raise
         self._roles: dict[str, str] = {}
         self._parts: list[Part] = []
         self._links: dict[str, str] = {}

@@ -349,6 +349,16 @@ def test_a_file_that_another_user_has_written_is_named(
         LivePage(site.store, str(tmp_path / "other"))
 
 
+def test_a_page_that_could_not_be_read_keeps_no_other_one_out(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    (folder / live_page.DATA).mkdir(parents=True)
+    with pytest.raises(UpgradeError, match=live_page.DATA):
+        LivePage(site.store, str(folder))
+    (folder / live_page.DATA).rmdir()
+    with LivePage(site.store, str(folder)):
+        pass
+
+
 def test_its_files_can_be_read_by_a_web_server_and_have_no_inline_code_but_their_own(site: Site) -> None:
     site.update()
     assert (site.folder / "hosts").stat().st_mode & 0o777 == 0o755
