@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -52,6 +51,7 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/r
 mount -t proc proc "$1/root/proc"
 mount -t sysfs sys "$1/root/sys"
 mount -t cgroup2 cgroup "$1/root/sys/fs/cgroup"
+ip link add convoy-trial type bridge
 """
 
 
@@ -63,24 +63,25 @@ def blocker() -> str | None:
     """Return why there can be no lab here, None where there can: what it does with this machine is tried."""
     if any(ROOT.resolve().is_relative_to(folder) for folder in _PRIVATE):
         return f"the lab of nodes needs a checkout outside of {' and '.join(_PRIVATE)}, which services on nodes have for themselves, and not {ROOT}"
-    lacking = [name for name in ("ip", "ssh", "ssh-keygen", "nsenter", "unshare", "tar") if shutil.which(name) is None]
+    lacking = [
+        name
+        for name in ("ip", "ssh", "ssh-keygen", "nsenter", "unshare", "tar", "apt-get")
+        if shutil.which(name) is None
+    ]
     if lacking:
         return f"the lab of nodes needs {', '.join(lacking)}: run 'tools/setup.sh test'"
     try:
-        group = Group(f"convoy-trial-{os.getpid()}")
+        # One name for all, so that one which was killed here leaves nothing that the next one does not remove.
+        group = Group("convoy-trial")
         group.make()
         group.remove()
     except (OSError, RuntimeError) as error:
         return f"the lab of nodes needs control groups of version 2 that it may write to: {error}"
-    trial = f"cvt{os.getpid()}"
-    bridge = _try("ip", "link", "add", trial, "type", "bridge")
-    if bridge:
-        return f"the lab of nodes needs CAP_NET_ADMIN, and may make no bridge here: {bridge}"
-    _try("ip", "link", "delete", trial)
     with tempfile.TemporaryDirectory(prefix="convoy-trial-") as folder:
         spaces = ("--cgroup", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation=private")
-        mounts = _try("unshare", *spaces, "sh", "-c", _TRIAL, "trial", folder)
-    return f"the lab of nodes needs CAP_SYS_ADMIN, and may not mount here: {mounts}" if mounts else None
+        refused = _try("unshare", *spaces, "sh", "-c", _TRIAL, "trial", folder)
+    needs = "CAP_SYS_ADMIN and CAP_NET_ADMIN, and may not mount or make a bridge here"
+    return f"the lab of nodes needs {needs}: {refused}" if refused else None
 
 
 def _try(*command: str) -> str | None:

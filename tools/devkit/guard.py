@@ -27,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 # A guard does not kill other guards, because they must kill their own descendants.
 NAME = "convoy-guard"
+# The process whose end ends a guarded run, where it is not the parent at the beginning.
+PARENT = "CONVOY_TEST_PARENT"
 _SECONDS = 60
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,6 +40,8 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
     :param folders: folders to remove at the end.
     :returns: the exit code; 128 plus the signal number if a signal ended the process.
     """
+    # Processes that are started here have other parents.
+    parent = int(os.environ.pop(PARENT, os.getppid()))
     reading, writing = os.pipe()
     front = os.getpgrp()
     sys.stdout.flush()
@@ -61,6 +65,9 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
         signal.signal(number, end)
     # If make is killed, it does not stop its children.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        # It was killed before this, and no signal comes.
+        os.kill(os.getpid(), signal.SIGTERM)
     _pid, status = os.waitpid(guard, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from devkit.agent import ROOT
+from devkit.guard import PARENT
 
 # A worker that starts a process without an environment in a session of its own, one whose parent has ended, and one that
 # ignores signals; then it writes their numbers, and ends or waits.
@@ -39,15 +40,27 @@ sys.exit(run_guarded(act, Path(sys.argv[1]) / "removed"))
 """
 
 
-def _start(folder: Path, how: str) -> subprocess.Popen[bytes]:
+def _start(folder: Path, how: str, **environ: str) -> subprocess.Popen[bytes]:
     (folder / "removed").mkdir()
     return subprocess.Popen(
         [sys.executable, "-c", _CODE, folder, how],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), **environ},
         start_new_session=True,
         # What runs the tests in the background may let them ignore what Ctrl-C sends.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
     )
+
+
+def test_a_run_whose_parent_was_gone_before_it_leaves_nothing(tmp_path: Path) -> None:
+    """As when make is killed while setup.sh runs."""
+    with subprocess.Popen(["true"]) as parent:
+        pass
+    process = _start(tmp_path, "wait", **{PARENT: str(parent.pid)})
+    assert process.wait(30) == 128 + signal.SIGTERM
+    for name in ("session", "orphan", "stubborn"):
+        file = tmp_path / name
+        number = file.read_text().strip() if file.exists() else ""
+        assert not number or _soon(lambda number=number: not Path(f"/proc/{number}").exists())
 
 
 def _soon(condition: Callable[[], bool], seconds: float = 20) -> bool:
