@@ -7,30 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab.guard import guarded
 from lab.lab import Lab
+from lab.node import ROOT
 from missing import needs_lab
 
 from .site import Site
 
-# As roles/postgresql/README.md has it.
-META = 'provider: true\nupgrade_path: {"2.4": schema.yml, "2.6": schema.yml, "2.8": schema.yml}\n'
-SCHEMA = """\
-- name: Bring the schema to the version
-  ansible.builtin.include_role:
-    name: convoy.upgrade.postgresql
-    tasks_from: migrate
-    apply:
-      delegate_to: "{{ groups.database | first }}"
-  vars:
-    upgrade_version: "{{ upgrade_checkpoint }}"
-    postgresql_migration_file: "{{ inventory_dir }}/migrations/{{ upgrade_checkpoint }}.sql"
-    postgresql_migration_database: shop
-"""
+README = (ROOT / "roles/postgresql/README.md").read_text()
+# Path in the operator's folder -> the file, as the page has it.
+FILES = dict(re.findall(r"```yaml\n# (roles/\S+)\n(.*?)```", README, re.DOTALL))
 
 
 @pytest.fixture
@@ -53,10 +44,10 @@ def site(lab: Lab, tmp_path: Path) -> Site:
     sql(lab, "CREATE TABLE accounts (id integer); INSERT INTO accounts VALUES (7)")
     site = Site(tmp_path, lab)
     site.service("app", ["upgrade"])
-    role = tmp_path / "roles/shop_schema"
-    for path, text in (("meta/upgrade.yml", META), ("tasks/schema.yml", SCHEMA)):
-        (role / path).parent.mkdir(parents=True)
-        (role / path).write_text(f"---\n{text}")
+    assert FILES.keys() == {"roles/shop_schema/meta/upgrade.yml", "roles/shop_schema/tasks/schema.yml"}
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
     (tmp_path / "migrations").mkdir()
     roles = {"web": {"plane": "dataplane", "services": ["shop_schema", "app"]}}
     site.inventory(roles, {"database": ["db1"], "web": ["web1", "web2"]})

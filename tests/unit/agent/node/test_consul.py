@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from convoy_node.machine.errors import ConsulError, Denied
@@ -30,6 +31,7 @@ class Server:
         self.status, self.body = 200, b""
         self.headers = INDEX
         self.date: str | None = None
+        self.paths: list[str] = []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +39,7 @@ class Server:
 
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server.paths.append(self.path)
                 self.send_response(server.status)
                 for name, value in {**server.headers, "Content-Length": str(len(server.body))}.items():
                     self.send_header(name, value)
@@ -174,6 +177,18 @@ WRITE = [
     {"Verb": "check-index", "Key": "b", "Index": 7},
     {"Verb": "get-tree", "Key": "c"},
 ]
+
+
+def test_gates_are_read_consistently(server: Server) -> None:
+    """A server that has just restarted answers other reads with old gates."""
+    results = {"Results": [{"KV": PAIR}]}
+    server.gives(results).read(["a"])
+    server.gives(results).read(["a"], folder="b")
+    server.gives([PAIR]).get("a")
+    assert len(server.paths) == 3
+    for path in server.paths:
+        assert "consistent" in parse_qs(urlsplit(path).query, keep_blank_values=True), path
+        assert "stale" not in path
 
 
 def test_a_write_has_to_return_what_it_wrote_and_compared(server: Server) -> None:
