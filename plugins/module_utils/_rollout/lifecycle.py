@@ -43,8 +43,8 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
 
     :param job: the job that begins; None for a rollout to a version. It takes the place of the jobs before it.
     """
-    wiped, changes = _one_gate(keys, snapshot, CLOSED)
     gate = snapshot.gates.everywhere
+    wiped, changes = _one_gate(keys, snapshot, CLOSED)
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
     # A fleet without any keys gets the newest layout with its first rollout.
     layout = [Change(keys.schema, None, str(SCHEMA))] if _is_new(snapshot) else []
