@@ -13,7 +13,6 @@ from typing import Any
 from .._common.clock import is_time
 from .._common.names import JOB, is_command_name, is_job, job_id
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
-from .._fleet.failures import MOST_ERROR, Failure, with_failure
 from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
 from .record import decode_failures, unreadable_record
 from .values import MOST, decode_data, decode_time, sanitize_all
@@ -205,13 +204,7 @@ def retried_job_record(value: bytes | None, target: str, now: int) -> str:
     record = decode_job_record(target, value) if value is not None else None
     kept: dict[str, Any] = {"attempt": 0, "times": {}}
     if value is not None and record is not None and record.readable and record.version == target:
-        failed_at = record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED)
-        failures = record.failures
-        if failed_at is not None:
-            failures = with_failure(
-                failures, Failure(failed_at, record.attempt, error=(record.error or "")[-MOST_ERROR:])
-            )
-        kept = json.loads(encode_job_record(replace(record, error=None, failures=failures)))
+        kept = json.loads(encode_job_record(replace(record, error=None, failures=record.failures_before_retry())))
         # A node knows its own record by this.
         if run := _text(decode_data(value).get("run"), _LONGEST):
             kept["run"] = run

@@ -50,11 +50,6 @@ def newest_failures(failures: Sequence[Failure], most: int = MOST_FAILURES) -> t
     return tuple(kept[first:])
 
 
-def with_failure(failures: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
-    """Return the failures with one more, unless there is one of its time."""
-    return (*failures,) if any(one.at == failure.at for one in failures) else newest_failures((*failures, failure))
-
-
 def _shortened(failure: Failure, most: int) -> Failure:
     """Return a failure in ``most`` characters: with the end of its error, else without texts."""
     while failure.error and _size(failure) > most:

@@ -14,7 +14,7 @@ from .._common.errors import UpgradeError
 from .._common.names import check_name, in_order, is_valid_name, listing
 from .._common.patterns import compiled
 from .._common.sanitize import truncated_repr
-from .failures import Failure
+from .failures import MOST_ERROR, Failure, newest_failures
 from .gates import Gates
 from .health_marks import Approval, HealthMark
 from .holds import Holds
@@ -156,6 +156,17 @@ class HostRecord:
         """Its upgrades to other versions, as far as they are kept, that had not ended when this one began; the oldest first."""
         ended = next((at for at, one in enumerate(reversed(self.former)) if one.state == UPGRADED), len(self.former))
         return self.former[len(self.former) - ended :]
+
+    def failed_at(self, at: int) -> Failure:
+        """Return the failure with which the record ended at a time (unix seconds)."""
+        return Failure(at, self.attempt, self.service or "", self.step or "", (self.error or "")[-MOST_ERROR:])
+
+    def failures_before_retry(self) -> tuple[Failure, ...]:
+        """Return the failures with the last one, of which a retry removes time and error."""
+        at = self.times.get(REPORTED_LOST if self.state == REPORTED_LOST else FAILED)
+        if at is None or any(one.at == at for one in self.failures):
+            return self.failures
+        return newest_failures((*self.failures, self.failed_at(at)))
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data."""

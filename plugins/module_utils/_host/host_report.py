@@ -18,7 +18,6 @@ from .._consul.client import KVEntry, Operation
 from .._consul.operations import Change, compare_and_put, put, remove
 from .._consul.retry import retry_on_conflict
 from .._fleet.checkpoints import is_checkpoint_group
-from .._fleet.failures import MOST_ERROR as MOST_KEPT
 from .._fleet.failures import Failure, newest_failures
 from .._fleet.fleet import DELIVERED, FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
 from .._fleet.former_rollouts import with_former_rollout
@@ -309,8 +308,7 @@ def _with_failure(failures: tuple[Failure, ...], after: HostRecord, now: int) ->
     """Return the failures, with that of the new record if its state is failed."""
     if after.state != FAILED:
         return failures
-    failure = Failure(now, after.attempt, after.service or "", after.step or "", (after.error or "")[-MOST_KEPT:])
-    return newest_failures((*failures, failure))
+    return newest_failures((*failures, after.failed_at(now)))
 
 
 def _with_own_hold(before: HostRecord | None, report: HostReport) -> HostRecord:

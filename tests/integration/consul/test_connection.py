@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +71,16 @@ def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler
     return Handler
 
 
+def handling(act: Callable[[Any], object]) -> Any:
+    """Return a handler that does this with each connection."""
+
+    class Handler(answering(200, b"")):
+        def handle(self) -> None:
+            act(self)
+
+    return Handler
+
+
 @pytest.mark.thorough
 def test_every_module_says_that_consul_does_not_answer(run: Runner) -> None:
     tasks = [
@@ -109,24 +119,15 @@ def test_a_port_that_never_answers() -> None:
 
 def test_a_connection_that_ends_before_there_is_tls() -> None:
     """As a balancer without a server behind it, or an agent that starts, ends it: that passes."""
-
-    class Closing(answering(200, b"")):
-        def handle(self) -> None:
-            # All of it is read, so that the connection is closed and not reset.
-            self.connection.recv(65536)
-
-    with speaking(Closing) as port:
+    # All of it is read, so that the connection is closed and not reset.
+    with speaking(handling(lambda one: one.connection.recv(65536))) as port:
         error = failure({"port": port, "scheme": "https"})
     assert isinstance(error, Unreachable)
     assert "EOF" in error.message
 
 
 def test_a_port_with_another_protocol() -> None:
-    class Greeter(answering(200, b"")):
-        def handle(self) -> None:
-            self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
-
-    with speaking(Greeter) as port:
+    with speaking(handling(lambda one: one.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n"))) as port:
         error = failure({"port": port})
     assert error.code == "unreachable"
     assert "host, port and scheme (or CONSUL_HTTP_ADDR) are right." in error.message
@@ -163,6 +164,15 @@ def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, 
     assert error.code == expected
     assert message in error.message
     assert len(error.message) < 500
+
+
+@pytest.mark.parametrize("body", [b"404 page not found", b"<html>no</html>"])
+def test_the_404_of_another_server_does_not_say_that_a_session_has_ended(body: bytes) -> None:
+    """A push run would give up its hosts."""
+    with speaking(answering(404, body)) as port, pytest.raises(Unreachable):
+        Store(Settings(port=port, timeout=0.2)).client.renew_session("5f1b")
+    with speaking(answering(404, b"Session id '5f1b' not found")) as port:
+        assert not Store(Settings(port=port, timeout=0.2)).client.renew_session("5f1b")
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])

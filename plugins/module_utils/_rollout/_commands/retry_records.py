@@ -15,19 +15,7 @@ from ..._common import runtime
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
-from ..._fleet.failures import MOST_ERROR as MOST_KEPT
-from ..._fleet.failures import Failure, with_failure
-from ..._fleet.fleet import (
-    FAILED,
-    POST_DONE,
-    POST_STARTED,
-    REPORTED_LOST,
-    RETRIED,
-    STARTED,
-    UPGRADED,
-    HostRecord,
-    Snapshot,
-)
+from ..._fleet.fleet import FAILED, POST_DONE, POST_STARTED, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
 from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED, GateValue
 from ..._fleet.step_trail import extended_trail
@@ -65,11 +53,6 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
             origin=origin,
             former=with_former_rollout(kept),
         )
-    failed_at = kept.times.get(REPORTED_LOST if kept.state == REPORTED_LOST else FAILED)
-    failures = kept.failures
-    if failed_at is not None:
-        last = Failure(failed_at, kept.attempt, kept.service or "", kept.step or "", (kept.error or "")[-MOST_KEPT:])
-        failures = with_failure(failures, last)
     # It is to be upgraded again, and its post-upgrade tasks come after that, unless they are done.
     post = kept.post if kept.post == POST_DONE else None
     # With the time of a failure, the host would count as failed when it starts again.
@@ -81,7 +64,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
         post=post,
         other_machine=None,
         **of_host,
-        failures=failures,
+        failures=kept.failures_before_retry(),
         times={**times, RETRIED: now},
         trail=extended_trail(kept.trail, now),
     )

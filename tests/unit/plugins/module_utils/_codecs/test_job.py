@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,17 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import 
     outputs_with,
     retried_job_record,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
+    REPORTED_LOST,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
+from convoy_node.jobs.reports import next_record
+from convoy_node.jobs.spool import JobEntry
 
 KEY = "upgrade/job_records/web1"
 
@@ -84,6 +95,27 @@ def test_what_a_host_wrote_without_end_is_not_written_again() -> None:
     before = json.dumps([{"job": f"b-{number}", "output": junk, "junk": junk} for number in range(9)]).encode()
     record = HostRecord("job/a-1", UPGRADED, times={STARTED: 5})
     assert len(outputs_with(before, record, "restart", 9)) < 50_000
+
+
+@pytest.mark.parametrize(("state", "stored"), [(FAILED, "failed"), (REPORTED_LOST, "lost")])
+def test_a_failure_stays_in_the_record_when_it_is_retried_and_when_the_job_is_done(state: str, stored: str) -> None:
+    failed = HostRecord("job/a-1", state, attempt=2, error="disk full", times={STARTED: 10, state: 20})
+    value = encode_job_record(failed)
+    assert json.loads(value)["state"] == stored
+    for now in (90, 91):
+        value = retried_job_record(value.encode(), "job/a-1", now)
+    retried = decode_job_record(KEY, value.encode())
+    assert (retried.state, retried.error, retried.failures) == (RETRIED, None, (Failure(20, 2, error="disk full"),))
+    # As the agent of a node goes on from there.
+    entry = JobEntry("a-1", "restart", 99, "started", "run2", at=95, attempt=3)
+    for one in (entry, replace(entry, state="done", ended=99)):
+        value = next_record(json.loads(value), one, {}).decode()
+    done = decode_job_record(KEY, value.encode())
+    assert (done.state, done.failures) == (UPGRADED, retried.failures)
+    # Another job has none of them.
+    assert "failures" not in json.loads(next_record(json.loads(value), replace(entry, id="b-1"), {}))
+    endless = {**json.loads(value), "failures": ["x" * 3000]}
+    assert "failures" not in json.loads(next_record(endless, entry, {}))
 
 
 @pytest.mark.parametrize("odd", [[], {}, 5, None, float("inf")])

@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notificati
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import entries_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -115,6 +116,22 @@ def test_the_entries_of_a_rollout_go_on_after_a_job() -> None:
     assert [one["epoch"] for one in entries_of(history[::-1], Ledger(7, "2.0"))] == [7, 6, 2, 1]
     assert [one["epoch"] for one in entries_of(history[4::-1], Ledger(5, "job/j1"))] == [5, 4, 3]
     assert [one["epoch"] for one in entries_of(history[1::-1], Ledger(2, "2.0"))] == [2, 1]
+
+
+def test_the_report_of_a_job_has_failures_that_were_retried_and_what_ran(store: Store, consul: FlaggedConsul) -> None:
+    begin(store, job(hosts=("web1", "web2")))
+    at = int(time.time())
+    reports(consul, "web1", "failed", error="disk full", times={"started": at, "failed": at + 1})
+    retry(store, Command("cleaned up", "ann"), ["web1"])
+    retried = consul.data("upgrade/job_records/web1")
+    reports(consul, "web1", "done", attempt=2, failures=retried["failures"], times={"done": at + 2})
+    report = read_rollout_report(store, fleet=FLEET)
+    (one,) = (one for one in report["hosts"] if one["host"] == "web1")
+    assert (one["phase"], [each["error"] for each in one["failures"]]) == ("upgraded", ["disk full"])
+    page = html_page(report)
+    assert "<b>1</b>failure in all" in page
+    begun = next(each["text"] for each in report["commands"] if each["what"] == "begin")
+    assert begun.startswith('restart {"grace": 30}, only web1, web2: ann asked for restart'), begun
 
 
 def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:

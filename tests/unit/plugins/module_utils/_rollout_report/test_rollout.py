@@ -146,6 +146,14 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     assert '<td>retried</td><td>by bob</td><td class="long">it was: failed</td>' in shown
 
 
+def test_failures_that_are_only_counted_are_failures() -> None:
+    failures = (Failure(175, 8, "nova", "stop", total=8), Failure(200, 9, "nova", "stop", "no space"))
+    record = HostRecord("2", "upgraded", attempt=10, times={"started": 205, "upgraded": 205}, failures=failures)
+    shown = html_page(rollout_report(EVENTS, MEMBERS, {"compute2": record}, {}, 250, is_current=True))
+    assert "<b>9</b>failures in all" in shown
+    assert "<td>failed, and 7 times before</td>" in shown
+
+
 def test_groups_have_their_caps_and_no_role_is_taken_for_the_fleet() -> None:
     members = {"ceph-mon1": "ceph-mon", "ceph-osd1": "ceph-osd", "fleet1": "fleet"}
     rules = {"rolling_rules": {"global": 1, "fleet": 2}, "group_mappings": {"ceph": "ceph-.*"}}

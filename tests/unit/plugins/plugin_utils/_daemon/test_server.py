@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -164,3 +166,24 @@ def test_the_daemon_ends_with_a_run_that_is_killed() -> None:
     while folder.exists():
         assert time.monotonic() < until, list(folder.iterdir())
         time.sleep(0.05)
+
+
+def test_the_end_of_the_run_waits_for_a_task_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the daemon would exit while the notifier still sends what happened last."""
+    daemon, sent, is_sending = RunDaemon(tmp_path / "run"), threading.Event(), threading.Event()
+
+    class SlowNotifier:
+        def finish(self) -> tuple[str, ...]:
+            is_sending.set()
+            assert sent.wait(20)
+            return ("a warning",)
+
+    monkeypatch.setattr(daemon, "_notifier", SlowNotifier())
+    with ThreadPoolExecutor() as threads:
+        by_task = threads.submit(daemon.end)
+        assert is_sending.wait(20)
+        with_run = threads.submit(daemon.end)
+        time.sleep(0.2)
+        assert not with_run.done()
+        sent.set()
+        assert (by_task.result(20), with_run.result(20)) == (("a warning",), ())

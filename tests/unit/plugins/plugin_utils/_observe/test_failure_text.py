@@ -19,6 +19,12 @@ def test_the_last_lines_of_the_output_follow_unless_the_message_has_them() -> No
     assert text.splitlines() == ["apt failed: line 19", *(f"line {number}" for number in range(10, 19)), "E: broken"]
 
 
+def test_a_command_that_failed_gives_its_exit_status() -> None:
+    assert failure_text({"msg": "non-zero return code", "rc": 3, "stderr": "no space"}) == "exit status 3\nno space"
+    assert failure_text({"msg": "non-zero return code"}) == "non-zero return code"
+    assert failure_text({"msg": "no such file", "rc": 2}) == "no such file"
+
+
 def test_of_a_loop_the_first_failed_item_counts() -> None:
     items = [{"msg": "fine"}, {"failed": True, "msg": "second"}, {"failed": True, "msg": "third"}]
     assert failure_text({"msg": "One or more items failed", "results": items}) == "second"

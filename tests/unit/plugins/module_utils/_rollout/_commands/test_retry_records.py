@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
+    REPORTED_LOST,
     RETRIED,
     STARTED,
     UPGRADED,
@@ -31,6 +32,11 @@ def test_what_was_done_of_the_same_rollout_stays() -> None:
     assert after == replace(before, state=RETRIED, error=None, times={RETRIED: 9}, failures=failures)
     again = put_back_record(replace(before, failures=failures), "2.10", "2.2", 9)
     assert again.failures == failures
+
+
+def test_that_a_host_was_lost_stays_known() -> None:
+    before = HostRecord("2.10", REPORTED_LOST, "db", "stop", 2, "no answer", {STARTED: 3, REPORTED_LOST: 5})
+    assert put_back_record(before, "2.10", None, 9).failures == (Failure(5, 2, "db", "stop", "no answer"),)
 
 
 @pytest.mark.parametrize(
