@@ -6,7 +6,7 @@
 # test.sh [--quick] [CHECK...]: runs all checks, or the given ones. --list lists them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# If make is killed from now on, the checks do not begin, or end.
+# The checks end with the process that started this script, also if that was killed before they began.
 export CONVOY_TEST_PARENT=$PPID
 export CONVOY_TEST_BEGAN=${CONVOY_TEST_BEGAN:-$(date +%s)}
 

@@ -17,17 +17,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     FinishTaskGroup,
     RefuseStop,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import MOST_PATIENCE, PATIENCE
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "task_group": {"type": "str", "required": True},
     "state": {"type": "str", "choices": ["begun", "refused", "done"], "default": "begun"},
     "error": {"type": "str", "default": ""},
-    "patience": {"type": "float", "default": 1800.0},
+    "patience": {"type": "float", "default": float(PATIENCE)},
     "task_tags": {"type": "list", "elements": "list", "default": []},
 }
-
-# Each try is an include within the one before, and after some 330 of them, at least 5 hours, Python's stack would be full.
-_MOST_PATIENCE = 14400.0
 
 
 class ActionModule(ControllerAction):
@@ -42,10 +40,10 @@ class ActionModule(ControllerAction):
         """
         only, skip = task_vars.get("ansible_run_tags") or (), task_vars.get("ansible_skip_tags") or ()
         host, task_group = str(task_vars.get("inventory_hostname")), str(options["task_group"])
-        if options["patience"] > _MOST_PATIENCE:
+        if options["patience"] > MOST_PATIENCE:
             raise UpgradeError(
                 "bad_options",
-                f"upgrade_may_stop_timeout: {options['patience']:.0f} s are too long on {host}; the most is {_MOST_PATIENCE:.0f}. {task_group} was not "
+                f"upgrade_may_stop_timeout: {options['patience']:.0f} s are too long on {host}; the most is {MOST_PATIENCE}. {task_group} was not "
                 "run: give a shorter time, and run the same command with -e retry_failed=true.",
             )
         if options["state"] == "done":

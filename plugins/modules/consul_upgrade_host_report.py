@@ -194,8 +194,8 @@ record:
     failures:
       description:
         - Failures of this upgrade, including those from which the host recovered. Each is a list of the time in Unix seconds, attempt, service,
-          step, the last 200 characters of the error, and 1. They are kept in up to 1,500 characters. If there are more, the first errors are
-          left out, then the first entries, and the last element counts the failures up to this one.
+          step, the last 200 characters of the error, and the number of failures that it stands for. That is 1, but if all do not fit into 1,500
+          characters, the first errors are left out, then the first failures, and the next one stands for these too.
       type: list
       elements: list
     former:

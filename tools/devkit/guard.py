@@ -27,7 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 # A guard does not kill other guards, because they must kill their own descendants.
 NAME = "convoy-guard"
-# The process whose end ends a guarded run, where it is not the parent at the beginning.
+# In the environment: the PID of the process that started the run, and whose end ends it.
 PARENT = "CONVOY_TEST_PARENT"
 _SECONDS = 60
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -66,7 +66,7 @@ def run_guarded(act: Callable[[], int], *folders: Path) -> int:
     # If make is killed, it does not stop its children.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        # It was killed before this, and no signal comes.
+        sys.stderr.write("The process that started this one has ended, so this one ends too.\n")
         os.kill(os.getpid(), signal.SIGTERM)
     _pid, status = os.waitpid(guard, 0)
     code = os.waitstatus_to_exitcode(status)

@@ -15,7 +15,7 @@ from .._common.names import JOB, is_command_name, is_job, job_id
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.fleet import FAILED, REPORTED_LOST, RETRIED, STARTED, UPGRADED, HostRecord
 from .record import decode_failures, unreadable_record
-from .values import MOST, decode_data, decode_time, sanitize_all
+from .values import MOST, decode_data, decode_time, is_count, sanitize_all
 
 # A signature for another purpose is none for a job.
 NAMESPACE = "job@convoy.upgrade"
@@ -133,7 +133,7 @@ def decode_job_record(key: str, value: bytes) -> HostRecord:
     try:
         data = decode_data(value)
         target, state, attempt = f"{JOB}{data['job']}", _STATES[data["state"]], data.get("attempt", 1)
-        if not is_job(target) or not _is_count(attempt):
+        if not is_job(target) or not is_count(attempt):
             raise ValueError(f"job {truncated_repr(data['job'])}, attempt {truncated_repr(attempt)}")
         times = data.get("times") or {}
         return HostRecord(
@@ -249,13 +249,9 @@ def _outputs(value: bytes, job: str | None = None) -> list[tuple[int, dict[str, 
             "error": _text(one.get("error"), _LONGEST_ERROR) or "",
             "output": "\n".join(sanitize(line) for line in str(one.get("output") or "")[:_MOST_OUTPUT].split("\n")),
         }
-        found.append((attempt if _is_count(attempt) else 0, output))
+        found.append((attempt if is_count(attempt) else 0, output))
     return found
 
 
 def _text(value: Any, most: int) -> str | None:
     return truncate_middle(sanitize(str(value)), most) if value not in (None, "") else None
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST

@@ -17,7 +17,7 @@ from .._fleet.failures import MOST_ERROR, Failure, newest_failures
 from .._fleet.fleet import FAILED, POST_STATES, RECORD_STATES, HostRecord
 from .._fleet.former_rollouts import FIELDS, newest_rollouts
 from .._fleet.step_trail import StepStart, newest_steps
-from .values import MOST, decode_data, decode_time
+from .values import decode_data, decode_time, is_count
 
 # In characters. Planners write many records in one transaction, and Consul takes half a megabyte.
 _LONGEST_ERROR = 4200
@@ -74,7 +74,7 @@ def unreadable_record(key: str, error: Exception, index: int = 0) -> HostRecord:
 def _record(data: Any, index: int = 0) -> HostRecord:
     texts = {name: _optional_text(data.get(name)) for name in _TEXTS}
     version, state, attempt = data["version"], data["state"], data.get("attempt", 1)
-    if not _is_version(version) or state not in RECORD_STATES or not _is_count(attempt):
+    if not _is_version(version) or state not in RECORD_STATES or not is_count(attempt):
         raise ValueError(
             f"version {truncated_repr(version)}, state {truncated_repr(state)}, attempt {truncated_repr(attempt)}"
         )
@@ -168,7 +168,7 @@ def decode_failures(value: object) -> tuple[Failure, ...]:
     for one in value if isinstance(value, list) else ():
         try:
             at, attempt, service, step, error, total = one
-            if not (_is_count(attempt) and _is_count(total)):
+            if not (is_count(attempt) and is_count(total)):
                 continue
             service, step = (
                 truncate_middle(sanitize(_optional_text(text) or ""), LONGEST_NAME) for text in (service, step)
@@ -178,10 +178,6 @@ def decode_failures(value: object) -> tuple[Failure, ...]:
         except (ValueError, TypeError, OverflowError):
             continue
     return newest_failures(found)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 
 def _former(value: object) -> tuple[HostRecord, ...]:

@@ -243,6 +243,11 @@ def _short_text(value: object) -> str:
     return truncate_middle(sanitize(str(value)))
 
 
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number that no one needs to fear, such as of attempts."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
+
+
 def decode_time(value: Any) -> int:
     """Return a unix time in seconds.
 

@@ -314,8 +314,8 @@ class ConsulClient:
     def renew_session(self, session: str) -> bool:
         """Renew a session; return False if it has already ended."""
         reply = self._send("put", f"/v1/session/renew/{session}")
-        # Consul's reason names the session, unlike the 404 of another server.
-        if reply.code == 404 and session in reply.body and not _is_page(reply):
+        # Another server has other words for a 404.
+        if reply.code == 404 and reply.body.startswith(f"Session id '{session}'"):
             return False
         self._checked(reply)
         return True

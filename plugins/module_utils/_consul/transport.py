@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 import sys
 import traceback
@@ -175,7 +176,7 @@ def _trusted(settings: Settings) -> bool | str:
 
 def _is_cut(reason: str) -> bool:
     """Return whether the other end closed the connection during the handshake, in the words of any OpenSSL."""
-    return "eof" in reason.lower()
+    return re.search("(?<![a-z])eof(?![a-z])", reason, re.IGNORECASE) is not None
 
 
 def _is_loopback(host: str) -> bool:

@@ -36,7 +36,7 @@ _TRIES_OF_UPDATE = 3
 _LOCKED = re.compile(
     r"[Cc]ould not get lock|(?:is|was) locked by another process|Unable to acquire the dpkg frontend lock"
     # dnf5. dnf waits by itself.
-    r"|Failed to obtain rpm transaction lock|can't create transaction lock"
+    r"|Failed to obtain rpm transaction lock|can't create transaction lock on .*Resource temporarily unavailable"
 )
 # apt-get update treats a source that can't be reached as a warning.
 _NOT_FETCHED = re.compile(r"(?m)^(?:W: (?:Failed to fetch|Some index files failed)|E: )")

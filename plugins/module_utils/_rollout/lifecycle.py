@@ -88,7 +88,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
 def _as_read(keys: Keys, snapshot: Snapshot) -> tuple[Operation, ...]:
     """Return the check that no operator has closed all gates since the read: the next try says so.
 
-    Where many legacy gates are kept, this planner itself closes the global gate in a transaction before that of the beginning.
+    With legacy keys there is no check: this planner itself may close the global gate in a transaction before that of the beginning.
     """
     if keys.is_job or snapshot.has_legacy_keys:
         return ()

@@ -181,15 +181,13 @@ def _refuse_two_planes(role: str, plane: str | None, services: Sequence[tuple[Se
         own = entry.plane or service.meta.plane
         if not own or own == (plane or DATA_PLANE):
             continue
-        accept = f"accept that {entry.name} goes with {{}}: {{{{service: {entry.role}, plane: {{}}}}}}"
+        other = plane or DATA_PLANE
+        accept = f"accept that {entry.name} goes with {other}: {{service: {entry.role}, plane: {other}}}"
         if plane is None:
-            why = (
-                f"and the role {role} has none, so it goes with {DATA_PLANE}. Set upgrade_roles.{role}.plane to {own}, or "
-                f"{accept.format(DATA_PLANE, DATA_PLANE)}."
-            )
+            why = f"and the role {role} has none, so it goes with {other}. Set upgrade_roles.{role}.plane to {own}, or {accept}."
         else:
             why = (
-                f"and the role {role} to {plane}. A host is upgraded as a whole, in one of the planes. So {accept.format(plane, plane)}, "
+                f"and the role {role} to {other}. A host is upgraded as a whole, in one of the planes. So {accept}, "
                 f"or have it on other hosts, in a role of {own}."
             )
         raise refusal(f"upgrade_roles.{role}.services[{number}]", f"{entry.name} belongs to the plane {own}, {why}")

@@ -16,7 +16,19 @@ import yaml
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from .._services.refusal import refusal
 from .._services.service import Service, ServiceEntry
-from .._services.steps import DRAIN, MAY_STOP, NUMBERED, POST, STEPS, UNDRAIN, UPGRADE, file_of, tags_of
+from .._services.steps import (
+    DRAIN,
+    MAY_STOP,
+    MOST_PATIENCE,
+    NUMBERED,
+    PATIENCE,
+    POST,
+    STEPS,
+    UNDRAIN,
+    UPGRADE,
+    file_of,
+    tags_of,
+)
 from .._services.yaml_text import yaml_of
 from .composition import ComposedRole, Composition
 from .folder import SIGN
@@ -28,8 +40,11 @@ _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; t
 # The file with the tasks of the step undrain for a host that failed before any of its services stopped.
 _AFTER_FAILURE = "undrain_after_failure.yml"
 _PATIENCE = "{{ upgrade_may_stop_timeout | default(omit) }}"
-# In whole seconds, at least 1: with 0 there would be no limit.
-_LONGEST_CHECK = "{{ [[upgrade_may_stop_timeout | default(1800) | int, 1] | max, upgrade_prepared.task_timeout | default(0) | int or 14400] | min }}"
+# Of a task of the check. A check that does not hang has time to end, however short the patience is.
+_LONGEST_CHECK = (
+    f"{{{{ [[upgrade_may_stop_timeout | default({PATIENCE}) | int, 60] | max, "
+    f"upgrade_prepared.task_timeout | default(0) | int or {MOST_PATIENCE}] | min }}}}"
+)
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
 

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from ansible import context
-from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -25,6 +25,8 @@ from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive
 from .known_variables import (
     VARIABLES,
+    is_single_pass,
+    own_variables,
     refuse_bad_booleans,
     refuse_bad_job,
     refuse_empty_names,
@@ -64,6 +66,9 @@ class PlaybookRun:
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
         self._is_single_pass = False
+        self._process = os.getpid()
+        # Until then, further signals to end are ignored: a terminal that is closed sends several.
+        self._ends_until = 0.0
         self._has_lost_host = False
         self._pushed: set[str] = set()
         self._code = self._job = ""
@@ -83,7 +88,10 @@ class PlaybookRun:
         if any(name in (*UPGRADES, COMMAND) for name in self._names):
             keep_connections_alive()
         call_when_closed(self._end_without_output)
-        _end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # nohup ignores one of them.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._end_as_by_ctrl_c)
         # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())
 
@@ -191,6 +199,23 @@ class PlaybookRun:
             self._say_next(os.getpid())
             os._exit(_INTERRUPTED)
 
+    def _end_as_by_ctrl_c(self, number: int, frame: FrameType | None) -> None:
+        """End the run as an interrupt does: its tasks are ended, and what is registered for its exit is called."""
+        if os.getpid() != self._process:
+            # A worker, which Ansible ends by this signal.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        now = runtime.monotonic()
+        if now < self._ends_until:
+            return
+        self._ends_until = now + _SECONDS_TO_END
+        # Ansible's own handler tells its workers. In a background job, an interrupt would be ignored.
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):
+            interrupt(signal.SIGINT, frame)
+        raise KeyboardInterrupt
+
     def _end_workers(self) -> None:
         self._is_exiting = True
         for worker in multiprocessing.active_children():
@@ -202,11 +227,9 @@ class PlaybookRun:
         :param extra_vars: the extra variables as Ansible reads them.
         """
         self._is_limited = "upgrade_limit" in extra_vars
-        waits = boolean(extra_vars.get("wait", True), strict=False)
-        self._is_single_pass = boolean(extra_vars.get("once", False), strict=False) or not waits
         self._begins_no_job = bool(context.CLIARGS.get("check")) and self._name == COMMAND and "job" not in extra_vars
         try:
-            refuse_leftovers(context.CLIARGS.get("extra_vars") or (), VARIABLES)
+            refuse_leftovers(context.CLIARGS.get("extra_vars") or (), VARIABLES | own_variables(extra_vars))
             for name in self._names:
                 refuse_task_options(name, context.CLIARGS)
             if self._name not in _UNATTENDED:
@@ -215,6 +238,7 @@ class PlaybookRun:
                 refuse_empty_names(extra_vars)
                 refuse_bad_booleans(extra_vars)
                 refuse_bad_job(self._name, extra_vars)
+                self._is_single_pass = is_single_pass(extra_vars)
         except UpgradeError as error:
             details = error.details
             without = (details["option"],) if "option" in details else ()
@@ -264,21 +288,3 @@ class PlaybookRun:
         atexit.unregister(self._say_next)
         # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)
-
-
-def _end_as_by_ctrl_c(*numbers: signal.Signals) -> None:
-    """Let these signals end this process as an interrupt does: tasks are ended, and what is registered for its exit is called."""
-    process = os.getpid()
-
-    def end(number: int, _frame: object) -> None:
-        if os.getpid() == process:
-            os.kill(process, signal.SIGINT)
-            return
-        # A worker, which Ansible ends by the first of them.
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    for number in numbers:
-        # nohup ignores one of them.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, end)

@@ -159,7 +159,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
     :raises UpgradeError: ``unknown_variable``. ``renamed`` in its details has the names to use instead, and ``next`` the playbook
         whose command follows, empty for the same one.
     """
-    marked = _marked(given)
+    marked = own_variables(given)
     for name in given:
         if name in marked:
             continue
@@ -235,7 +235,7 @@ def refuse_bad_booleans(given: Mapping[str, Any]) -> None:
     :param given: the extra variables as Ansible reads them.
     :raises UpgradeError: ``bad_options``. Its details have the name with the value that is meant, or to leave out.
     """
-    marked = _marked(given)
+    marked = own_variables(given)
     for name in _BOOLEANS:
         value = given.get(name, True)
         if name in marked or (isinstance(value, str) and "{{" in value):
@@ -288,7 +288,12 @@ def refuse_bad_job(playbook: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _marked(given: Mapping[str, Any]) -> set[str]:
+def is_single_pass(given: Mapping[str, Any]) -> bool:
+    """Return whether a run makes one pass and does not wait, by its extra variables; a template counts as not given."""
+    return boolean(given.get("once", False), strict=False) or not boolean(given.get("wait", True), strict=False)
+
+
+def own_variables(given: Mapping[str, Any]) -> set[str]:
     """Return the variables that the operator has marked as their own."""
     own = given.get(OWN, ())
     return {name.strip() for name in own.split(",")} if isinstance(own, str) else {str(name) for name in own or ()}

@@ -177,11 +177,11 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
 
 
 def next_pass(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
-    """Return the command that follows a single pass of a rollout; None if no host is left.
+    """Return the command that follows a single pass of a rollout or a job; None if no host is left.
 
     :param info: its last result of ``consul_upgrade_info``.
     """
-    if playbook not in UPGRADES or not info.get("version") or not _has_hosts_left(info):
+    if playbook not in (*UPGRADES, COMMAND) or not info.get("version") or not _has_hosts_left(info):
         return None
     # As after a wait that ends here.
     return after_failure(playbook, "timeout" if info.get("can_move") else "stuck", info)

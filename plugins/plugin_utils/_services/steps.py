@@ -23,6 +23,10 @@ REPLACEMENT = ("stop", UPGRADE, "start")
 # A tag besides the step: one host per version runs the task for all hosts.
 ONCE = "once"
 
+# How long MAY_STOP is tried again, if nothing else is said, and at most (seconds). Each try is an include within the one before, and after
+# some 330 of them, at least 5 hours, Python's stack would be full.
+PATIENCE, MOST_PATIENCE = 1800, 14400
+
 _PART_OF = {MAY_STOP: "stop", DRAIN: "stop", UNDRAIN: "verify"}
 
 _NUMBERED = re.compile(r"step_?(\S*)", re.IGNORECASE)

@@ -166,7 +166,7 @@ def test_a_web_server_that_is_not_consul(code: int, body: bytes, expected: str, 
     assert len(error.message) < 500
 
 
-@pytest.mark.parametrize("body", [b"404 page not found", b"<html>no</html>"])
+@pytest.mark.parametrize("body", [b"404 page not found", b"Cannot PUT /v1/session/renew/5f1b", b"<html>no</html>"])
 def test_the_404_of_another_server_does_not_say_that_a_session_has_ended(body: bytes) -> None:
     """A push run would give up its hosts."""
     with speaking(answering(404, body)) as port, pytest.raises(Unreachable):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul import client
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul import client, transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
@@ -190,3 +190,16 @@ def test_what_a_proxy_answers_counts_as_a_temporary_outage(
 
 # Other codes that a call may end with, where Consul itself gives such an answer, such as 403.
 _FAULTS = ("", "unreachable", "denied", "consul_error", "conflict", "foreign_policy", "busy")
+
+
+@pytest.mark.parametrize(
+    ("reason", "passes"),
+    [
+        ("EOF occurred in violation of protocol (_ssl.c:992)", True),
+        ("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol", True),
+        ("certificate verify failed: Hostname mismatch, certificate is not valid for 'geoffrey'", False),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", False),
+    ],
+)
+def test_only_a_cut_handshake_passes(reason: str, passes: bool) -> None:
+    assert transport._is_cut(reason) == passes

@@ -118,6 +118,11 @@ def test_dnf5_is_started_again_as_it_does_not_wait(
     assert slept == [5.0]
     with pytest.raises(UpgradeError, match="because another process had a lock for more than 12 s"):
         upgrade(monkeypatch, Commands(distro_sync=[(1, message)]), "dnf5")
+    slept.clear()
+    full = "error: can't create transaction lock on /usr/lib/sysimage/rpm/.rpm.lock (Read-only file system)\n"
+    with pytest.raises(UpgradeError, match="Read-only file system"):
+        upgrade(monkeypatch, Commands(distro_sync=[(1, full)]), "dnf5")
+    assert not slept
 
 
 def test_a_source_that_can_t_be_read_is_tried_again_and_is_no_warning(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -190,3 +191,33 @@ except KeyboardInterrupt:
     assert process.returncode == code, lines
     assert lines[0].startswith("The output was closed")
     assert lines[-1] == "Next: ansible-playbook convoy.upgrade.status -e follow=true"
+
+
+@pytest.mark.parametrize("interrupt", ["SIG_IGN", "SIG_DFL", "default_int_handler"])
+def test_a_signal_ends_a_run_also_in_the_background_where_interrupts_are_ignored(interrupt: str) -> None:
+    program = f"""
+import signal, sys, time
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
+
+signal.signal(signal.SIGINT, signal.{interrupt})
+sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
+run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, flush=True))
+run.begin()
+try:
+    print("a line", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    # What Ansible still does must not be cut off by a second signal.
+    print("ends", flush=True)
+    time.sleep(1)
+    sys.exit(7)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "a line\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "ends\n"
+        process.send_signal(signal.SIGTERM)
+        lines = process.stdout.read().splitlines()
+    assert process.returncode == 7
+    assert lines == ["Next: ansible-playbook convoy.upgrade.status -e follow=true"]

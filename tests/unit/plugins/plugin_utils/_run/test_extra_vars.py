@@ -36,6 +36,12 @@ def test_complete_values_are_accepted(given: str) -> None:
     refuse_leftovers([given], VARIABLES)
 
 
+def test_a_variable_that_is_known_may_follow_a_reason() -> None:
+    refuse_leftovers(["reason=disk mine=1"], VARIABLES | {"mine"})
+    with pytest.raises(UpgradeError):
+        refuse_leftovers(["reason=disk mine=1"], VARIABLES)
+
+
 @pytest.mark.parametrize(
     ("given", "write"),
     [

@@ -188,6 +188,15 @@ def test_after_a_single_pass_comes_the_next_one_unless_an_operator_is_needed(
     assert next_pass("status", {"version": "v2", **info}) is None
 
 
+def test_after_a_single_pass_of_a_job_the_job_goes_on() -> None:
+    info = {"version": "job/j1", "can_move": True, "counts": {"upgrading": 1, "pending": 1}}
+    step = next_pass("command", info)
+    assert step is not None
+    assert (step.playbook, step.variables) == ("", {"job": "j1"})
+    assert "run" in step.without
+    assert next_pass("command", {**info, "counts": {"upgraded": 2}}) is None
+
+
 @pytest.mark.parametrize("blocker", [{}, {"code": "failure_budget"}])
 def test_post_upgrade_tasks_that_failed_are_retried_by_the_same_command_if_it_runs_them(
     blocker: dict[str, str],
