@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import machine_id, machine_id_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.tag_selection import is_task_selected
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -62,6 +64,7 @@ class ActionModule(ControllerAction):
             BeginTaskGroup(
                 host,
                 task_group,
+                _machine(task_vars),
                 chosen=any(selected),
                 whole=all(expected),
                 # With --skip-tags, the rest counts as the whole task group. With --tags, it does not.
@@ -69,3 +72,9 @@ class ActionModule(ControllerAction):
             )
         )
         return {"run": start.run, "why": start.why}
+
+
+def _machine(task_vars: Mapping[str, Any]) -> str | None:
+    """Return the ID of the host's machine by its facts; None if they have none, or if it is this machine, which may have the tasks of many hosts."""
+    found = machine_id_of(str((task_vars.get("ansible_facts") or {}).get("machine_id") or ""))
+    return None if found == machine_id() else found

@@ -112,3 +112,36 @@ def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: 
     site.sleep(0.1, "web1")
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == set(HOSTS)
+
+
+def test_a_host_that_is_reinstalled_in_mid_upgrade_runs_nothing_until_it_is_retried_and_then_everything(
+    lab: Lab, site: Site
+) -> None:
+    def install(name: str, machine: str) -> None:
+        for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+            lab.nodes[name].write(path, f"{machine * 32}\n")
+
+    install("web1", "a")
+    install("web2", "b")
+    site.sleep(0.1)
+    site.sleep(3.0, "web1")
+    process = site.start("upgrade", version="v1", instructions=RULES)
+    wait_for(lambda: "app/upgrade" in [one.task for one in site.entries("web1")], "web1 has begun", 120)
+    kill(process)
+    wait_for(lambda: "app/upgrade" in site.done("web1"), "its task has ended", 30)
+    site.sleep(0.1, "web1")
+    ran = site.done("web1")
+    machine = site.record("web1")["machine"]
+
+    install("web1", "c")
+    shown = site.play("upgrade", version="v1", code=2)
+    assert "web1 is another machine (" in shown
+    assert site.done("web1") == ran
+    # Its slot is still taken.
+    assert site.done("web2") == []
+
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.done("web1") == [*ran, *TASKS]
+    record = site.record("web1")
+    assert (record["state"], record["other_machine"]) == ("upgraded", machine)
+    assert site.reported("v1") == set(HOSTS)

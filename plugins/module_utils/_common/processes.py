@@ -40,12 +40,20 @@ def boot_id() -> str:
 def machine_id(path: str = "/etc/machine-id") -> str | None:
     """Return an ID of this machine that stays the same when it reboots; None where it has none.
 
-    It is a hash of the content of the file, because machine-id(5) asks to keep that content confidential.
+    It is a hash of the content of the file, see :func:`machine_id_of`.
     """
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
+        return machine_id_of(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+
+
+def machine_id_of(content: str) -> str | None:
+    """Return the ID of the machine with this content of ``/etc/machine-id``; None if it says nothing.
+
+    It is a hash, because machine-id(5) asks to keep that content confidential.
+    """
+    text = content.strip()
     # systemd writes "uninitialized" before the first boot.
     if text in ("", "uninitialized"):
         return None

@@ -267,8 +267,9 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     if report.state == UPGRADED:
         after = replace(after, reported=report.version)
     else:
-        # Finished task groups stay finished for the same target, and those of checkpoints also for another target.
+        # Finished task groups stay finished for the same target, and those of checkpoints also for another target. Another machine has finished none.
         done = before.done if same_rollout else tuple(filter(is_checkpoint_group, before.done))
+        done = () if before.machine not in (None, machine) else done
         after = replace(after, origin=before.origin, done=done)
     if same_rollout:
         after = replace(after, post=before.post, trail=before.trail, failures=before.failures, former=before.former)

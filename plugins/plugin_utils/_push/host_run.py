@@ -35,6 +35,8 @@ class HostRun:
     :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     :param failure: why it fails, while its drained services are undrained.
+    :param machine: the ID of its machine, once it is known.
+    :param begun_on: the ID of the machine on which an earlier run began an upgrade and did not end it; None if there is none or it is not known.
     :param was_midway: whether it had begun an upgrade to another version and not ended it, so that it counts as one whose services may be stopped.
     """
 
@@ -53,6 +55,8 @@ class HostRun:
     in_wave: bool = False
     failure: str | None = None
     was_midway: bool = False
+    machine: str | None = None
+    begun_on: str | None = None
 
     @property
     def begun_steps(self) -> tuple[StepStart, ...]:

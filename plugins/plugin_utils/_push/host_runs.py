@@ -78,6 +78,7 @@ class HostRuns:
                 not before.readable or (before.state in (STARTED, FAILED) and before.version != self._run.version)
             )
             host_run.was_midway = was_elsewhere or bool(after.not_ended)
+            host_run.begun_on = before.machine if before is not None and before.state == STARTED else None
             return after
 
         request = Start(host, self._run.fleet[host], self._run.version)
@@ -99,16 +100,20 @@ class HostRuns:
         with self._lock:
             return self._host_runs.setdefault(host, host_run)
 
-    def begin_task_group(self, host: str, name: str, *, chosen: bool, whole: bool, skipped: bool) -> tuple[bool, str]:
+    def begin_task_group(
+        self, host: str, name: str, *, chosen: bool, whole: bool, skipped: bool, machine: str | None = None
+    ) -> tuple[bool, str]:
         """Finish the host's current task group and begin another; return whether its tasks run on this host, and why not.
 
+        :param machine: the ID of the host's machine; None if it is not known.
         :param chosen: whether the tags on the command line select any of its tasks.
         :param whole: whether they select all of them.
         :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
-        :raises UpgradeError: ``not_admitted``, ``leased``, ``unknown_task_group``; ``once_gone`` or ``once_failed`` if a task group that this
-            host left to another host, or has to wait for, did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
+        :raises UpgradeError: ``not_admitted``, ``leased``, ``unknown_task_group``, ``other_machine``; ``once_gone`` or ``once_failed`` if a task group that
+            this host left to another host, or has to wait for, did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
         host_run = self._active(host)
+        self._check_machine(host_run, machine)
         self._close_current(host_run)
         self._wait_for_others(host_run)
         task_group = self._task_group(host, name)
@@ -139,6 +144,24 @@ class HostRuns:
             return False, why
         self._write(host_run)
         return True, ""
+
+    def _check_machine(self, host_run: HostRun, machine: str | None) -> None:
+        """Note which machine the host is; if it is another one than before, it has finished no task group.
+
+        :raises UpgradeError: ``other_machine`` if an upgrade that has not ended began on another one.
+        """
+        if machine is None or host_run.machine is not None:
+            return
+        if host_run.begun_on not in (None, machine):
+            raise UpgradeError(
+                "other_machine",
+                f"{host_run.host} is another machine ({machine}) than the one on which its upgrade began ({host_run.begun_on}), so none of its tasks "
+                "run. If it was reinstalled, run the same command with -e retry_failed=true, which runs all of them. If two machines have this "
+                "name, rename one in the inventory first.",
+            )
+        if host_run.record is not None and host_run.record.machine not in (None, machine):
+            host_run.done = {}
+        host_run.machine = machine
 
     def refuse_stop(self, host: str, name: str, error: str, patience: float) -> float:
         """Record that a service may not be stopped on a host yet.
@@ -384,7 +407,9 @@ class HostRuns:
 
     def _started(self, host_run: HostRun, before: HostRecord | None) -> HostRecord:
         """Return the record of a host that is upgrading."""
-        report = HostReport(host_run.host, self._run.version, STARTED, host_run.service, host_run.step)
+        report = HostReport(
+            host_run.host, self._run.version, STARTED, host_run.service, host_run.step, machine=host_run.machine
+        )
         found = next_record(before, report, int(runtime.now()))
         return replace(found, done=tuple(host_run.done), origin=self._run.origins.get(host_run.host) or found.origin)
 

@@ -146,10 +146,12 @@ class BeginTaskGroup(Message[TaskGroupStart]):
     :param chosen: whether the tags on the command line select any of its tasks.
     :param whole: whether they select all of them.
     :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
+    :param machine: the ID of the host's machine; None if it is not known.
     """
 
     host: str
     task_group: str
+    machine: str | None = None
     chosen: bool = True
     whole: bool = True
     skipped: bool = False

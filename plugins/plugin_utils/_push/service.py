@@ -73,7 +73,12 @@ class HostService:
     def begin_task_group(self, message: BeginTaskGroup) -> TaskGroupStart:
         """Answer :class:`BeginTaskGroup`."""
         run, why = self._host_runs.begin_task_group(
-            message.host, message.task_group, chosen=message.chosen, whole=message.whole, skipped=message.skipped
+            message.host,
+            message.task_group,
+            chosen=message.chosen,
+            whole=message.whole,
+            skipped=message.skipped,
+            machine=message.machine,
         )
         return TaskGroupStart(run, why)
 

@@ -337,3 +337,53 @@ def test_a_run_does_not_send_an_operator_to_the_same_command_if_the_order_keeps_
         view = read_fleet(store, fleet=fleet)
         (need,) = operator_needs(view.snapshot, view.plan)
         assert (need.code, need.playbook, need.variables) == ("stuck", "retry", {"host": "web1"})
+
+
+MACHINE_GROUPS = {
+    role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("stop", "upgrade", "start"))
+    for role in ("web", "db")
+}
+
+
+def _interrupted_in_upgrade(services: PushServices) -> None:
+    first = services.begin(MACHINE_GROUPS, "2")
+    admit_apart(first, "web1")
+    assert [step(first, "web1", f"{one}/app", machine="a") for one in ("stop", "upgrade")] == [True, True]
+    first.close()
+
+
+def test_another_machine_under_the_name_of_an_interrupted_host_runs_nothing_until_it_is_retried(
+    services: PushServices, consul: RawKV
+) -> None:
+    _interrupted_in_upgrade(services)
+    second = services.start(MACHINE_GROUPS, "2")
+    admit_apart(second, "web1")
+    with pytest.raises(
+        UpgradeError, match=r"another machine \(b\) than the one on which its upgrade began \(a\)"
+    ) as no:
+        step(second, "web1", "stop/app", machine="b")
+    assert no.value.code == "other_machine"
+    second.fail_host(FailHost("web1", str(no.value)))
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["state"], record["machine"], record["done"]) == ("failed", "a", ["stop/app"])
+    second.close()
+    # It has run none of them, not even the one that the other machine finished.
+    third = services.start(MACHINE_GROUPS, "2", retry_failed=True)
+    admit_apart(third, "web1")
+    assert [step(third, "web1", f"{one}/app", machine="b") for one in ("stop", "upgrade", "start")] == [True] * 3
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["machine"], record["other_machine"]) == ("b", "a")
+    assert end(third, "web1") == "upgraded"
+
+
+@pytest.mark.parametrize("machine", ["a", None])
+def test_the_same_machine_and_one_that_is_not_known_go_on_where_the_host_was(
+    services: PushServices, consul: RawKV, machine: str | None
+) -> None:
+    _interrupted_in_upgrade(services)
+    second = services.start(MACHINE_GROUPS, "2")
+    admit_apart(second, "web1")
+    runs = [step(second, "web1", f"{one}/app", machine=machine) for one in ("stop", "upgrade", "start")]
+    assert runs == [False, True, True]
+    assert end(second, "web1") == "upgraded"
+    assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"

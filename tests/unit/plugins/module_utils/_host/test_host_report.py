@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
@@ -47,6 +49,13 @@ def test_finished_checkpoints_are_kept_until_the_host_is_upgraded(
     before = HostRecord("2", FAILED, done=("stop/db", "upgrade/db@1.5"), origin="1")
     after = next_record(before, HostReport("db1", version, state), 9)
     assert (after.done, after.origin) == (done, origin)
+
+
+@pytest.mark.parametrize(("machine", "done"), [("a", BEFORE.done), ("b", ()), (None, BEFORE.done)])
+def test_another_machine_under_the_name_has_finished_no_task_group(machine: str | None, done: tuple[str, ...]) -> None:
+    before = replace(BEFORE, machine="a")
+    for version, kept in (("2", done), ("3", ())):
+        assert next_record(before, HostReport("compute1", version, STARTED, machine=machine), 9).done == kept
 
 
 def test_failures_are_kept_when_a_host_recovers_and_until_its_target_changes() -> None:
