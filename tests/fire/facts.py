@@ -20,8 +20,9 @@ GATES, HOLDS, HISTORY = "config_state/enable_puppet/", "upgrade/hold/", "upgrade
 RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upgrade/health/", "upgrade/approval/"
 # What hosts say themselves; all else goes through the ledger.
 HOSTS_OWN = (RECORDS, REPORTS)
-# What push runs and notifiers write for each other, and what wakes the agents of nodes, beside the ledger too.
-OF_RUNS = ("upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wake/")
+# What push runs, notifiers and planner services write for each other, and what wakes the agents of nodes, beside the ledger too.
+HANDOVER = "upgrade/handover"
+OF_RUNS = ("upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wake/", HANDOVER, "upgrade/planners/")
 
 
 def data_of(entry: Entry | None) -> dict[str, Any]:

@@ -49,6 +49,8 @@ _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "abort": (("running", "paused"), "aborted"),
     "open": (("running", "complete"), "running"),
     "complete": (("running",), "complete"),
+    # As complete, and the global gate opens.
+    "converge": (("running", "complete"), "complete"),
 }
 
 
@@ -176,7 +178,7 @@ class Judge:
         elif event["what"] == "begin" and after.get("rollback"):
             not_failed = [host for host in after.get("broken", ()) if facts.record(host).get("state") != "failed"]
             found += [f"the rollback does not wait for {not_failed}, which had not failed"] if not_failed else []
-        elif event["what"] == "complete":
+        elif event["what"] in ("complete", "converge"):
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
             found += _of_stage(event, before, after, step, facts, self._latest(write, event))
@@ -379,6 +381,9 @@ def _of_gates(event: Mapping[str, Any], step: Step, facts: Facts) -> list[str]:
         # A host that has begun or runs the version keeps a gate of its own when that of its role is closed.
         has_begun = [host for host in FLEET if facts.record(host) or facts.has_reported(host)]
         recorded = {f"host/{host}" for host in has_begun if is_open(step.before, host)} & recorded
+    elif event["what"] == "converge":
+        # No host is left to admit.
+        return [f"the gate {name} was opened by the end of the rollout" for name in sorted(opened - {"global"})]
     else:
         recorded = set()
     found += [

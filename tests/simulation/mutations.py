@@ -33,7 +33,7 @@ FOUND = Path(__file__).with_name("mutation_nights.json")
 class Mutation:
     """A deliberate fault.
 
-    :param file: below ``plugins/module_utils``, or in ``agent/``.
+    :param file: below ``plugins/module_utils``, in ``plugins/plugin_utils/``, or in ``agent/``.
     :param old: text that is there once, ``new`` what replaces it.
     :param night: the module with the nights that are to find it.
     """
@@ -47,7 +47,7 @@ class Mutation:
     @property
     def path(self) -> str:
         """Its file, below the root of the repository."""
-        return self.file if self.file.startswith("agent/") else f"plugins/module_utils/{self.file}"
+        return self.file if self.file.startswith(("agent/", "plugins/")) else f"plugins/module_utils/{self.file}"
 
 
 _WRITER, _ADMISSION, _PASS = "_state/ledger_writer.py", "_rollout/opened_gates.py", "_passes/planner_pass.py"
@@ -58,9 +58,19 @@ _HOLD, _NEEDS = "_rollout/_commands/hold.py", "_observe/operator_needs.py"
 _FLEET, _CACHE = "_planner/fleet_state.py", "_cache/key_cache.py"
 _JOBS, _SNAPSHOT = "job_night", "_state/snapshot.py"
 _JOB_RUN = "agent/convoy_node/jobs/job_run.py"
+_SERVICE = "plugins/plugin_utils/_planner_service/planner_service.py"
 _SOAK, _BUDGETS, _START = "_host_states/soak.py", "_host_states/failure_budgets.py", "_host/start.py"
 
 MUTATIONS = (
+    Mutation(
+        "a planner service carries what was not handed over", _SERVICE, "if not handover.is_of(ledger):", "if False:"
+    ),
+    Mutation(
+        "a planner service goes on after its handover was replaced",
+        _WRITER,
+        "check = [compare(key, self._handover)] if self._handover else []",
+        "check: list[Operation] = []",
+    ),
     Mutation(
         "a host that tries again counts under no budget",
         _FLEET,

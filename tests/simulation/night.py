@@ -20,7 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_c
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
-from fire.facts import GATES, HISTORY, LEDGER, OF_RUNS, RECORDS, REPORTS, Facts, data_of, is_open
+from fire.facts import GATES, HANDOVER, HISTORY, LEDGER, OF_RUNS, RECORDS, REPORTS, Facts, data_of, is_open
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
@@ -34,6 +34,7 @@ from .actor import Actor
 from .faults import KINDS, Faults
 from .night_log import night_log
 from .notified import Hook, be_notifier
+from .planner_services import be_beginner, be_planner_service
 from .start import network_with, simulated
 from .status import StatusReader
 from .world import Process, Thread, World
@@ -46,6 +47,8 @@ _UNTIL_SENT = 60.0
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
 # The same of a reader of the status.
 _WITH_READER = 0.3
+# In so many nights, all planners are planner services, to which an operator hands the rollout over.
+_WITH_SERVICES = 0.2
 # In so many nights, only what has changed is decoded for a snapshot.
 _WITH_SHARED_DECODING = 0.8
 # In so many nights, all planners keep the fleet in memory.
@@ -88,6 +91,7 @@ PARTS = (
     "holder",
     "push2",
     "push",
+    "services",
     "reader",
     "notifier2",
     "notifier1",
@@ -160,6 +164,9 @@ class Night:
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
         self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
         self._has_notifiers = world.chance.random() < _WITH_NOTIFIERS
+        self._has_services = (
+            random.Random(f"services {plan.seed}").random() < _WITH_SERVICES and "services" not in without
+        )
         self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
         self._hook = Hook(world)
         # Host -> the thread of a push run that works on it, and since when.
@@ -174,6 +181,7 @@ class Night:
             *(["honest"] if self._is_honest else []),
             *(["push"] if self._is_pushed else []),
             *(["notifiers"] if self._has_notifiers else []),
+            *(["services"] if self._has_services else []),
             *(["reader"] if self._is_read else []),
             *(["advised"] if plan.is_advised else []),
             *(["partitions"] if _is_divided(plan.seed) else []),
@@ -185,6 +193,8 @@ class Night:
         faults = Faults(world, network, to_kill, self._actors, restores=plan.restore, without=without)
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(_FAULTS))
+        if self._has_services:
+            network.listeners.append(self._not_handed_over)
         if self._is_honest and not plan.restore:
             network.listeners.append(self._over_the_caps)
         world.run(3600, lambda: not harness.is_alive or self._has_failed())
@@ -235,6 +245,8 @@ class Night:
             if f"planner{n}" not in self._without
         ]
         others = [self._actor("operator", actors.be_operator, plan)]
+        if self._has_services:
+            others.append(self._actor("beginner", be_beginner, first))
         if "holder" not in self._without:
             others.append(self._actor("holder", actors.be_holder, plan))
         for n in range(_NODES):
@@ -267,6 +279,8 @@ class Night:
         Only the first one may be such, as it reads all keys in each pass.
         """
         name = f"planner{number}"
+        if self._has_services:
+            return self._actor(name, be_planner_service, name)
         if number > 1 or self._world.chance.random() < _CACHING:
             return self._actor(name, actors.be_caching_planner, first)
         return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
@@ -349,6 +363,14 @@ class Night:
                 self._findings.at(step.index)(
                     f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
                 )
+
+    def _not_handed_over(self, step: Step) -> None:
+        """Say that a planner service wrote the ledger of a rollout that nobody had handed over to it."""
+        if step.write is None or not step.write.who.startswith("planner") or LEDGER not in step.changed():
+            return
+        ledger, handover = data_of(step.before.get(LEDGER)), data_of(step.before.get(HANDOVER))
+        if [handover.get(name) for name in ("version", "since")] != [ledger.get(name) for name in ("version", "since")]:
+            self._findings.at(step.index)(f"{step.write.who} wrote {LEDGER}, and {HANDOVER} is {handover or 'missing'}")
 
     @staticmethod
     def _fails_late(step: Step, host: str) -> bool:
