@@ -106,6 +106,13 @@ class Fleet:
         self.records.update({host: HostRecord(version, FAILED, error="disk full") for host in hosts})
         return self
 
+    def with_roles(self) -> Fleet:
+        """Let all hosts have reported the role in their settings, so that the gate of a role is known to be read by its own hosts alone."""
+        for host, role in self.members.items():
+            record = self.records.get(host) or HostRecord(OLD, "upgraded")
+            self.records[host] = replace(record, role=role)
+        return self
+
     def held(self, *places: str) -> Fleet:
         """Hold ``global``, ``role/<role>`` or ``host/<host>``."""
         for name in places:

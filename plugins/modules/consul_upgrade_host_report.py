@@ -59,7 +59,8 @@ options:
     version_added: 0.1.0
   role:
     description:
-      - Role of the host. Its gate and hold count for the admission. The default is the role that O(role_pattern) finds in O(name).
+      - Role in the settings of the host. Its gate and hold count for the admission. A host with another role in the fleet is not admitted. The
+        default of V(started) is the role that O(role_pattern) finds in O(name).
     type: str
     version_added: 0.1.0
   role_pattern:
@@ -294,6 +295,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         machine=options["machine"] or None,
         release=options["release"] or None,
         services=options["services"],
+        # The role in the host's settings. Planners open the gate of a role only if they know that no other host reads it.
+        role=(options["role"] or None) if options["state"] != STARTED else None,
     )
     if report.state == STARTED and options["admitted"]:
         # Before the role, so that an invalid name is reported as such, and not as a name without a role.

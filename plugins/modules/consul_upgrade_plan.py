@@ -517,7 +517,7 @@ hosts:
       description:
         - Code of the reason why a host waits. Empty if RV(hosts.state) says it all.
         - One of V(cap), V(cap_zero), V(order), V(complete_sets), V(stage), V(soak), V(approval), V(rollback), V(paused), V(aborted), V(expired),
-          V(failure_budget), V(role_budget), V(hours), V(other_services), V(admissible), V(limit), V(post_upgrade_failed) and V(no_version).
+          V(failure_budget), V(role_budget), V(hours), V(other_role), V(other_services), V(admissible), V(limit), V(post_upgrade_failed) and V(no_version).
       type: str
     rule:
       description: Key of the instructions that makes the host wait, such as V(rolling_rules.global), or empty.

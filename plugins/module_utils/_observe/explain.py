@@ -28,6 +28,7 @@ _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",
     explanations.ADMISSIBLE: "",
     explanations.OTHER_SERVICES: "To change this: run ansible-playbook convoy.upgrade.enroll --limit {host}.",
+    explanations.OTHER_ROLE: "To change this: correct puppet_gate_role or the inventory, then run ansible-playbook convoy.upgrade.enroll --limit {host}.",
     blocker_codes.PAUSE: "To change this: run ansible-playbook convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",
     blocker_codes.EXPIRED: "To change this: run ansible-playbook convoy.upgrade.abort, then ansible-playbook convoy.upgrade.command -e run=NAME.",

@@ -150,16 +150,14 @@ def gates_to_open(
 
     A role's gate also admits hosts that this planner has not read. So it is opened only if no cap limits the role, it waits for no other role, the rules
     have no window, freeze, failure budget or complete sets, all of its hosts are in scope and targets of the job, the last stage has begun, its hosts
-    need no tasks of services, none of them is held, busy with other work, or started without an admission, and no host of another role reads this
-    gate. A host's own gate takes precedence over the gate of its role, so it is opened too.
+    need no tasks of services, none of them is held, busy with other work, or started without an admission, and all hosts of other roles have
+    reported that they do not read this gate. A host's own gate takes precedence over the gate of its role, so it is opened too.
     """
     # One that is open already admits no host with a gate of its own, such as one that was retried.
     roles, version = fleet.snapshot.gates.roles, fleet.snapshot.current_version
     are_open = {role for role in wave if role in roles and gate_is_open(roles[role], version)}
     by_role = [role for role in wave if role not in are_open and _opens_as_one(fleet, position, role)]
-    if by_role:
-        others = _roles_of_settings(fleet)
-        by_role = [role for role in by_role if role not in others]
+    by_role = fleet.read_by_one_role(by_role)
     own_gates = fleet.snapshot.gates.hosts
     by_host = [one.host for one in reopened]
     for role, hosts in wave.items():
@@ -172,13 +170,12 @@ def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blocker
 
     Otherwise hosts that join would be admitted by them.
     """
-    found = []
-    for role, gate in fleet.snapshot.gates.roles.items():
-        # An operator who opens a gate leaves no time in it.
-        is_ours = gate.at and role in fleet.by_role and gate_is_open(gate, fleet.snapshot.current_version)
-        if is_ours and (blockers.is_paused or not _admits_all(fleet, position, role)):
-            found.append(role)
-    return tuple(found)
+    gates, version = fleet.snapshot.gates.roles, fleet.snapshot.current_version
+    # An operator who opens a gate leaves no time in it.
+    ours = [role for role, gate in gates.items() if gate.at and role in fleet.by_role and gate_is_open(gate, version)]
+    admit_all = [role for role in ours if not blockers.is_paused and _admits_all(fleet, position, role)]
+    stay = fleet.read_by_one_role(admit_all)
+    return tuple(role for role in ours if role not in stay)
 
 
 def _admits_all(fleet: FleetState, position: Position, role: str) -> bool:
@@ -197,12 +194,6 @@ def _opens_as_one(fleet: FleetState, position: Position, role: str) -> bool:
     if not all(map(fleet.in_scope, hosts)) or fleet.snapshot.holds.cover_any(hosts, role):
         return False
     return all(one.is_target and not one.is_unadmitted and not one.is_busy for one in fleet.by_role[role])
-
-
-def _roles_of_settings(fleet: FleetState) -> frozenset[str]:
-    """Return the roles whose gates hosts of other roles read, because their settings have another role than the fleet."""
-    records = ((one.role, one.record) for one in fleet.hosts.values() if one.record is not None)
-    return frozenset(record.role for role, record in records if record.role not in (None, role))
 
 
 def _reason(role: str, tightest: AppliedCap | None, after: Position) -> str:
@@ -251,6 +242,7 @@ def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[st
         waiting = [one for one in waiting if fleet.in_scope(one.host)]
     if role in fleet.services:
         waiting = [one for one in waiting if not fleet.lacks_services(one)]
+    waiting = [one for one in waiting if not one.reads_other_role]
     if waiting and waiting[0].in_rollback:
         waiting = _latest_first(fleet.snapshot, waiting)
     # They have slots already, and others have to wait for these.

@@ -23,6 +23,7 @@ from .plan import HostView
 # Codes for why a host waits. Rollout blockers and stages have codes of their own.
 NO_VERSION, ADMISSIBLE, LIMIT, ROLE_BUDGET = "no_version", "admissible", "limit", "role_budget"
 OTHER_SERVICES = "other_services"
+OTHER_ROLE = "other_role"
 # Hosts with the same text are listed together.
 _NO_SERVICES = "it has no tasks of services, or not those of this rollout: enroll it again (ansible-playbook convoy.upgrade.enroll --limit HOST)"
 ORDER, CAP, CAP_ZERO, SETS = "order", "cap", "cap_zero", "complete_sets"
@@ -118,6 +119,12 @@ def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Rea
         return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
     if fleet.lacks_services(one):
         return Reason(_NO_SERVICES, OTHER_SERVICES)
+    if one.reads_other_role and one.record is not None:
+        return Reason(
+            f"its settings have the role {one.record.role} (puppet_gate_role), and the fleet has {one.role}: correct one of them, then enroll it again "
+            "(ansible-playbook convoy.upgrade.enroll --limit HOST)",
+            OTHER_ROLE,
+        )
     if not blockers.stages.is_due(one.host):
         return Reason(*blockers.stages.reason_of(one.host))
     return None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._common.names import plural
@@ -99,6 +99,18 @@ class FleetState:
         """Return whether a host does not have the tasks of services that this rollout runs on it."""
         tasks_id = self.services.get(one.role)
         return tasks_id is not None and (one.record is None or not one.record.has_services(tasks_id))
+
+    def read_by_one_role(self, roles: Sequence[str]) -> list[str]:
+        """Return those of some roles whose gates no host of another role reads: each has reported the role in its settings.
+
+        Takes time linear in hosts, however many roles there are.
+        """
+        if not roles:
+            return []
+        records = [(one.role, one.record.role if one.record is not None else None) for one in self.hosts.values()]
+        read = {known for role, known in records if known not in (None, role)}
+        unknown = {role for role, known in records if known is None}
+        return [role for role in roles if role not in read and unknown <= {role}]
 
     def in_scope(self, host: str) -> bool:
         """Return whether this pass may admit the host."""

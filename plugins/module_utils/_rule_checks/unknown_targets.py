@@ -99,8 +99,8 @@ def other_role(snapshot: Snapshot, host: str, role: str) -> str:
     if record is None or record.role in (None, role) or not record.readable:
         return ""
     return (
-        f"{host} reads the gate of the role {record.role}, but has the role {role} here. Set puppet_gate_role on the host to {role}, or enroll "
-        "it again. The warning ends with its next start"
+        f"{host} has the role {record.role} in its settings, and {role} here, so it is not admitted. Correct one of them, then enroll it again: "
+        f"ansible-playbook convoy.upgrade.enroll --limit {host}"
     )
 
 

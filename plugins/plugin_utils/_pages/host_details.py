@@ -30,6 +30,7 @@ _WAITS: Mapping[str, str] = {
     explanations.CAP: "waits for a slot: {rule}",
     explanations.CAP_ZERO: "waits for a slot, and its cap is 0 or missing: {rule}",
     explanations.OTHER_SERVICES: "does not have the tasks of its services, and has to be enrolled again",
+    explanations.OTHER_ROLE: "has another role in its settings than in the fleet",
     explanations.SETS: "waits until the current set is done: {rule}",
     explanations.ORDER: "waits for a role that goes before it: {rule}",
     explanations.ROLE_BUDGET: "the failure budget of its role is exhausted: {rule}",

@@ -316,15 +316,23 @@ def test_a_job_does_not_promise_that_a_failed_host_tries_again(store: Store, con
 
 def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consul: FlaggedConsul) -> None:
     at = int(time.time())
-    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "started", "times": {"started": at}})
+    for host, role in FLEET.items():
+        # So that the gates of roles are safe.
+        consul.write(f"upgrade/hosts/{host}", {"version": "2.0", "state": "upgraded", "role": role})
+        reports(consul, host, "done", "j0", role=role)
+    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "started", "times": {"started": at}, "role": "web"})
     begin(store, rules=UNLIMITED)
+    assert "upgrade/job_gates/role/db" in consul.keys
     assert "upgrade/job_gates/role/web" not in consul.keys
     assert admitted(consul) == ["web1", "web3"]
     # The other way round.
-    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "times": {"upgraded": at}})
-    reports(consul, "web1", "started")
+    consul.write(
+        "upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "times": {"upgraded": at}, "role": "web"}
+    )
+    reports(consul, "web1", "started", role="web")
     control.abort(store, Command(fleet=FLEET))
     found = make_pass(store, PassRequest(version="2.1", fleet=FLEET, rules=UNLIMITED))
+    assert "config_state/enable_puppet/role/db" in consul.keys
     assert "config_state/enable_puppet/role/web" not in consul.keys
     assert "config_state/enable_puppet/host/web1" not in consul.keys
     assert sorted(one.host for one in found.admissions) == ["db1", "web2", "web3"]

@@ -245,7 +245,14 @@ def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store:
 
 
 def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: FlaggedConsul) -> None:
+    # The gates of hosts are safe whichever role another host has in its settings.
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
+    assert not [key for key in consul.keys if key.startswith("upgrade/job_gates/role/")]
+    assert set(states(store).values()) == {"upgrading"}
+    for host, role in FLEET.items():
+        reports(consul, host, "done", role=role)
+    go_on(store)
+    begin(store, job("j2"), rules={"rolling_rules": {"global": "unlimited"}})
     assert consul.keys["upgrade/job_gates/role/web"] == b"True"
     assert set(states(store).values()) == {"upgrading"}
 

@@ -48,7 +48,7 @@ def upgrading(site: Fleet) -> list[str]:
 
 def test_the_gate_of_a_role_that_waits_for_another_role_admits_no_host_that_joins() -> None:
     rules = caps(everyone=1, compute="unlimited") | {"role_order": {"compute": "controller"}}
-    site = fleet(controller=2, compute=2).upgraded("controller1", "controller2")
+    site = fleet(controller=2, compute=2).with_roles().upgraded("controller1", "controller2")
     plan = site.plan(rules)
     assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute2"))
     # An earlier release, or a rollout without the order, has opened it.
@@ -63,7 +63,7 @@ def test_the_gate_of_a_role_that_waits_for_another_role_admits_no_host_that_join
 
 
 def test_without_rules_all_hosts_are_admitted_at_once_by_the_gates_of_the_roles() -> None:
-    plan = fleet(compute=2, controller=1).plan()
+    plan = fleet(compute=2, controller=1).with_roles().plan()
 
     assert opened(plan) == ["compute1", "compute2", "controller1"]
     assert (plan.role_gates, plan.host_gates) == (("compute", "controller"), ())
@@ -139,7 +139,7 @@ def test_the_fleets_cap_counts_failed_hosts_of_every_role() -> None:
 
 
 def test_the_roles_of_a_group_share_its_cap() -> None:
-    plan = fleet(ceph_mon=2, ceph_osd=2, web=1).plan({**caps(ceph=3), "group_mappings": CEPH})
+    plan = fleet(ceph_mon=2, ceph_osd=2, web=1).with_roles().plan({**caps(ceph=3), "group_mappings": CEPH})
 
     assert opened(plan) == ["ceph_mon1", "ceph_mon2", "ceph_osd1", "web1"]
     assert (plan.role_gates, plan.host_gates) == (("web",), ("ceph_mon1", "ceph_mon2", "ceph_osd1"))
@@ -582,7 +582,7 @@ def test_an_empty_fleet_is_never_complete_as_that_would_open_all_gates() -> None
 
 
 def test_the_key_of_a_role_is_used_only_where_no_cap_limits_it() -> None:
-    plan = fleet(compute=2, controller=2).plan(caps(compute=5))
+    plan = fleet(compute=2, controller=2).with_roles().plan(caps(compute=5))
 
     assert (plan.role_gates, plan.host_gates) == (("controller",), ("compute1", "compute2"))
 
@@ -595,7 +595,7 @@ def test_a_cap_over_all_means_keys_of_hosts_for_all(cap: dict[str, int]) -> None
 
 
 def test_a_hold_on_one_host_means_keys_of_hosts_for_its_role() -> None:
-    plan = fleet(compute=3, controller=1).held("host/compute2").plan()
+    plan = fleet(compute=3, controller=1).with_roles().held("host/compute2").plan()
 
     assert (plan.role_gates, plan.host_gates) == (("controller",), ("compute1", "compute3"))
 
@@ -615,13 +615,30 @@ def test_a_role_opens_by_its_key_only_if_the_call_may_open_all_of_it() -> None:
 
 
 def test_a_role_whose_gate_a_host_of_another_role_reads_opens_by_keys_of_hosts() -> None:
-    site = fleet(compute=2, web=2)
-    # The settings of web2 have another role. The gate of that role would admit it past the cap of its own.
-    site.records["web2"] = HostRecord(OLD, UPGRADED, role="compute")
-    plan = site.plan(caps(web=1))
-    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute2", "web1"))
-    site.records["web2"] = HostRecord(OLD, UPGRADED, role="web")
+    site = fleet(compute=2, web=2).with_roles()
     assert site.plan(caps(web=1)).role_gates == ("compute",)
+    site.gated_at, site.ledger = int(site.now), Ledger(1, NEW, OLD)
+    assert site.gated("True", "role/compute").plan(caps(web=1)).role_gates_to_close == ()
+    # The settings of web2 have another role, or nobody knows which. The gate of that role would admit it past the cap of its own.
+    for role in ("compute", None):
+        site.records["web2"] = HostRecord(OLD, UPGRADED, role=role)
+        assert site.plan(caps(web=1)).role_gates_to_close == ("compute",)
+        plan = fleet(compute=2, web=2).with_roles()
+        plan.records["web2"] = site.records["web2"]
+        assert plan.plan(caps(web=1)).role_gates == ()
+        assert opened(plan.plan(caps(web=1))) == ["compute1", "compute2", "web1"]
+
+
+def test_a_host_with_another_role_in_its_settings_is_not_admitted() -> None:
+    # A hold of its role in the fleet would not hold it.
+    site = fleet(compute=2, web=1).with_roles()
+    site.records["compute2"] = replace(site.records["compute2"], role="web")
+    plan = site.plan(caps(everyone=5))
+    assert opened(plan) == ["compute1", "web1"]
+    assert plan.hosts["compute2"].reason.startswith(
+        "its settings have the role web (puppet_gate_role), and the fleet has compute"
+    )
+    assert (plan.hosts["compute2"].cause, plan.waves) == ("other_role", (("compute1", "web1"),))
 
 
 def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:

@@ -51,8 +51,8 @@ def test_a_host_that_reads_the_gate_of_another_role_is_a_warning() -> None:
     }
     members = {**MEMBERS, "web2": "web", "web3": "web"}
     assert other_roles(Snapshot(records=records), members) == (
-        "compute1 reads the gate of the role compte, but has the role compute here. Set puppet_gate_role on the host to compute, or enroll it "
-        "again. The warning ends with its next start.",
+        "compute1 has the role compte in its settings, and compute here, so it is not admitted. Correct one of them, then enroll it again: "
+        "ansible-playbook convoy.upgrade.enroll --limit compute1.",
     )
 
 
