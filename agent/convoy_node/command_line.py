@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from . import agent_run, releases
+from .bad_settings import forget_good, keep_good, report_bad_settings, start_again
 from .decision import JOB, puppet_due
 from .gate_reading import GateReading, keep_puppet_out
 from .jobs.job_run import JobRun
@@ -26,10 +27,10 @@ from .jobs.signature import check_signers
 from .machine import puppet
 from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, LockError
 from .machine.lock_file import open_lock_file, wait_for_lock
-from .node.settings import FILE, NodeSettings, forget_last_good, keep_last_good, last_good, read_settings
+from .node.settings import FILE, NodeSettings, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
-from .resident import Resident, report_bad_settings
+from .resident import Resident
 
 # The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
 BAD_SETTINGS = 78
@@ -69,6 +70,8 @@ def main(words: Sequence[str]) -> int:
     is_trial = options.command == "agent" and options.arguments == ["--trial"]
     if options.arguments and options.command not in ("run", "install", "once") and not is_trial:
         parser.error(f"{options.command} takes no arguments")
+    # systemd sets it; the agent takes it from the environment.
+    is_service = "NOTIFY_SOCKET" in os.environ
     try:
         if options.command == "install":
             return _install(options.arguments)
@@ -89,8 +92,13 @@ def main(words: Sequence[str]) -> int:
         if options.command in ("agent", "once", "run"):
             keep_puppet_out(options.settings, str(error), say)
             with contextlib.suppress(OSError, LockError):
-                report_bad_settings(error, last_good(options.settings))
-        return _agent_code(options.settings) if options.command == "agent" else BAD_SETTINGS
+                report_bad_settings(error, options.settings)
+        if options.command != "agent":
+            return BAD_SETTINGS
+        code = _agent_code(options.settings)
+        if code == BAD_SETTINGS and is_service:
+            start_again()
+        return code
     except (InstallError, LockError) as error:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command == "once":
@@ -105,21 +113,20 @@ def say(text: str) -> None:
 
 def _agent(path: str, is_trial: bool) -> int:
     try:
-        resident = Resident(path, say, is_trial)
+        resident = Resident(path, say)
     except BadToken as error:
+        if not is_trial:
+            raise
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         return BAD_TOKEN
     return resident.try_once() if is_trial else resident.run()
 
 
 def _agent_code(path: str) -> int:
-    """Return 78 if the settings still can't be used: then convoy-node.path starts the agent. Another code lets systemd start it again."""
+    """Return 78 if the settings still can't be used: then the unit has failed. Another code lets systemd start it again at once."""
     try:
         # They may have changed while the mistake was reported. Then convoy-node.path found an agent that was running.
         read_settings(path)
-    except BadToken:
-        # Something else may write it, and the agent waits for it.
-        return 1
     except BadSettings:
         return BAD_SETTINGS
     return 1
@@ -204,7 +211,7 @@ def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     elif arguments:
         print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
         return 2
-    keep_last_good(settings, path)
+    keep_good(settings, path)
     with alone(settings) as is_alone:
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
@@ -259,7 +266,7 @@ def _leave() -> int:
     Without the copies of the last settings, a job of cron that was left does not set the lock again.
     """
     try:
-        forget_last_good()
+        forget_good()
         if puppet.let_in(puppet.FOLDERS):
             say("Puppet's own runs are let in again")
     except OSError as error:

@@ -264,6 +264,11 @@ class GateReading:
         self.keeps_puppet_out = self.settings.is_external and decision.keeps_puppet_out
         self.has_lock_failed = not _lock_puppet(decision.reason if self.keeps_puppet_out else None, self._say)
 
+    def keep_puppet_out_until_read(self) -> bool:
+        """Keep Puppet's own runs out until the gate is read again, if something else runs Puppet; return whether that was possible."""
+        # An agent run that is under way sets the lock again itself.
+        return self._has_run or _lock_puppet("closed: the global gate has changed", self._say)
+
     def keep_puppet_out_after_end(self) -> None:
         """Keep Puppet's own runs out while no agent reads the gate, if something else than the agent runs Puppet."""
         # An agent run that is under way sets the lock again itself.

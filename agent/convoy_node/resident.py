@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import agent_run, releases
+from .bad_settings import keep_good
 from .decision import JOB, NextAction
-from .gate_reading import GateReading, keep_puppet_out
+from .gate_reading import GateReading
 from .machine import puppet
-from .machine.errors import BadSettings, BadToken, ConsulError, sanitize
-from .machine.lock_file import is_locked
+from .machine.errors import BadSettings, ConsulError
 from .machine.signals import Signals
 from .machine.systemd import SystemdNotifier
 from .node.consul import WakeWatch
-from .node.settings import NodeSettings, keep_last_good, read_settings
+from .node.settings import NodeSettings, read_settings
 
 # How often the agent looks at files of the node while it waits, at most (seconds).
 _EVERY = 30.0
@@ -29,8 +28,8 @@ _EVERY = 30.0
 _QUERY_AGAIN = 2.0
 # Settings that can't be used are read once more after this time (seconds).
 _HALF_WRITTEN = 1.0
-# A token that can't be read is tried again after this time (seconds).
-_TOKEN_AGAIN = 30.0
+# A change of the global gate wakes all nodes whose Puppet something else runs. They read their gates over this time (seconds).
+_SPREAD = 10.0
 # How long the trial of a release waits (seconds).
 _TRIAL_WAIT = 1.0
 
@@ -38,20 +37,17 @@ _TRIAL_WAIT = 1.0
 class Resident:
     """The loop."""
 
-    def __init__(self, path: str, say: Callable[[str], None] = print, is_trial: bool = False) -> None:
-        """Read the settings. As long as the token can't be read, wait for it.
+    def __init__(self, path: str, say: Callable[[str], None] = print) -> None:
+        """Read the settings.
 
-        :param is_trial: whether it ends soon, and so does not wait.
-        :raises BadSettings: if they can't be used.
+        :raises BadSettings: if they can't be used, or the token can't be read.
         """
         self._path = path
         self._say = say
         self._notifier = SystemdNotifier(os.environ)
         self._signals = Signals()
-        if not is_trial:
-            self._wait_for_token()
         self._settings = read_settings(path)
-        keep_last_good(self._settings, self._path)
+        keep_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
         self._reading = GateReading(self._settings, say=say)
         self._release = agent_run.own_release()
@@ -150,6 +146,10 @@ class Resident:
             self._watch.note(self._reading.entries)
             # The next read finds out what has changed.
             self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))
+            is_herd = self._watch.changed == {self._reading.keys.global_gate}
+            # The gate may be closed now.
+            if is_herd and self._reading.keep_puppet_out_until_read():
+                self._spread(disabled)
             self._query_pause = _QUERY_AGAIN
         except ConsulError:
             if time.monotonic() - begun > self._query_pause:
@@ -159,6 +159,15 @@ class Resident:
             # only queries fail, as with a limit on connections, they go on at the interval.
             self._pause(min(seconds, random.uniform(0.1, 1.0) * self._query_pause), disabled)
             self._query_pause = min(self._query_pause * 2, max(self._settings.interval, _QUERY_AGAIN))
+
+    def _spread(self, disabled: Optional[str]) -> None:
+        """Wait for a share of the time over which nodes read their gates that were woken together, or for the host's own key."""
+        assert self._watch is not None
+        until = time.monotonic() + random.uniform(0.0, _SPREAD)
+        while (left := until - time.monotonic()) > 0 and not self._has_reason(disabled):
+            self._watch.wait(left, min(left, self._every), lambda: self._has_reason(disabled))
+            if self._watch.changed - {self._reading.keys.global_gate}:
+                return
 
     def _pause(self, seconds: float, disabled: Optional[str]) -> None:
         """Wait for so long, or until something on the node is a reason to read again."""
@@ -194,7 +203,7 @@ class Resident:
     def _reload(self) -> None:
         """Read the settings again if they have changed.
 
-        :raises BadSettings: if they can't be used any more.
+        :raises BadSettings: if they can't be used any more, or the token can't be read.
         """
         stamp = _stamp(self._path, self._settings)
         if stamp == self._stamp:
@@ -204,39 +213,12 @@ class Resident:
         except BadSettings:
             # It may have been read while it was written.
             self._signals.sleep(_HALF_WRITTEN)
-            self._wait_for_token()
             stamp, self._settings = _stamp(self._path, self._settings), read_settings(self._path)
-        keep_last_good(self._settings, self._path)
+        keep_good(self._settings, self._path)
         self._stamp = stamp
         self._say(f"{self._settings.host}: the settings in {self._path} have changed")
         self._reading = self._reading.with_settings(self._settings)
         self._close_watch()
-
-    def _wait_for_token(self) -> None:
-        """Wait as long as the token can't be read, which something else may write. Meanwhile Puppet's own runs are kept out.
-
-        :raises BadSettings: if the settings can't be used.
-        """
-        said = ""
-        while not self._signals.is_over:
-            self._signals.read_again = False
-            try:
-                read_settings(self._path)
-                return
-            except BadToken as error:
-                reason = str(error)
-            keep_puppet_out(self._path, reason, self._say)
-            if reason != said:
-                self._say(f"convoy-node: {reason}")
-                said = reason
-            self._notifier.status(reason)
-            self._notifier.ready()
-            until = time.monotonic() + _TOKEN_AGAIN
-            while not (self._signals.is_over or self._signals.read_again) and (left := until - time.monotonic()) > 0:
-                self._notifier.alive()
-                self._signals.wait(min(left, self._notifier.every))
-        # Nothing else can be done without a token.
-        raise SystemExit(0)
 
     def _replace_release(self) -> None:
         """Go on as another release, if one was activated."""
@@ -271,27 +253,3 @@ def _stamp(path: str, settings: NodeSettings) -> tuple[Any, ...]:
         except OSError:
             found.append(None)
     return tuple(found)
-
-
-def report_bad_settings(error: BadSettings, last_good: str) -> bool:
-    """Let an agent run report that the settings can't be used, with the last that could; return whether that was possible.
-
-    :param last_good: where the last ones are.
-    """
-    try:
-        settings = read_settings(last_good)
-    except BadSettings:
-        # The token may be what can't be read. Then nothing can be reported.
-        return False
-    if is_locked(agent_run.lock_file(settings)):
-        # An upgrade may be under way. Its record must go on to say that it has started.
-        return False
-    facts = {"puppet_gate_unusable": sanitize(str(error), 2000)}
-    # In the service, another folder of the lock and of temporary files is read-only. This run ends before it takes the lock.
-    if folder := os.environ.get("RUNTIME_DIRECTORY"):
-        facts["puppet_gate_lock_file"] = f"{folder}/node.lock"
-        settings = replace(settings, data={**settings.data, "puppet_gate_lock_file": facts["puppet_gate_lock_file"]})
-    more = ["-e", agent_run.as_variables(**facts)]
-    has_ended = agent_run.start(agent_run.own_release(), settings, last_good, more).wait() >= 0
-    agent_run.note_end(settings)
-    return has_ended

@@ -286,6 +286,8 @@ class WakeWatch:
         self._signals = signals
         self._consul = Consul(connection)
         self._queries = {key: _Query(key) for key in keys}
+        # The keys whose change ended the last wait.
+        self.changed: set[str] = set()
 
     def note(self, entries: Mapping[str, ConsulKey]) -> None:
         """Note the indexes of a consistent read: only what is newer counts as a change."""
@@ -300,6 +302,7 @@ class WakeWatch:
         :raises ConsulError: also :class:`Denied`. The next call sends the queries again.
         """
         until = time.monotonic() + seconds
+        self.changed = set()
         try:
             for query in self._queries.values():
                 if query.connection is None or not query.is_sent:
@@ -315,8 +318,8 @@ class WakeWatch:
                 self._signals.drain()
                 ready = [one for one in readable if one in sockets]
                 # All answers are taken, so that each query is sent again.
-                changed = [self._take(sockets[one]) for one in ready]
-                if any(changed):
+                self.changed = {sockets[one].key for one in ready if self._take(sockets[one])}
+                if self.changed:
                     return True
                 for one in ready:
                     self._ask(sockets[one], max(1.0, until - time.monotonic()))

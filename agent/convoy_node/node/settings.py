@@ -166,9 +166,10 @@ class NodeSettings:
         return self.puppet_interval is None
 
 
-def read_settings(path: str = FILE) -> NodeSettings:
+def read_settings(path: str = FILE, needs_token: bool = True) -> NodeSettings:
     """Return the settings of a file.
 
+    :param needs_token: whether a token that can't be read is an error. Otherwise the settings are without it.
     :raises BadSettings: if the file can't be read, a setting is unknown or has a wrong value, or, as :class:`BadToken`, the token can't be read.
     """
     data = _parsed(path)
@@ -187,7 +188,12 @@ def read_settings(path: str = FILE) -> NodeSettings:
         role = found[1]
     if "/" in role or not role.isprintable() or role != role.strip():
         raise BadSettings(f"{path}: puppet_gate_role {sanitize(repr(role))} can't be the name of a role. Correct it.")
-    token, token_file = _token(path, data)
+    try:
+        token, token_file = _token(path, data)
+    except BadToken:
+        if needs_token:
+            raise
+        token = token_file = None
     interval = data.get("puppet_gate_puppet_interval", 1800)
     connection = _connection(path, data, token)
     return NodeSettings(
@@ -247,13 +253,17 @@ def keep_last_good(settings: NodeSettings, path: str) -> None:
         return
 
 
-def forget_last_good() -> None:
-    """Remove what :func:`keep_last_good` has stored.
+def forget_last_good() -> list[NodeSettings]:
+    """Remove what :func:`keep_last_good` has stored; return what could be read of it.
 
     :raises OSError: if it can't be removed.
     """
+    found = []
     for file in Path(FOLDER).glob("node*.json"):
+        with contextlib.suppress(BadSettings):
+            found.append(read_settings(str(file), needs_token=False))
         file.unlink()
+    return found
 
 
 def is_external(path: str) -> bool:

@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+import uuid
+from pathlib import Path
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
 from devkit.kv import RawKV
-from integration.support.processes.agent_process import GATE, Node, wait_for
+from integration.support.processes.agent_process import EVERYWHERE, GATE, HOST, Node, wait_for
 from thorough import quick
 
 
@@ -56,24 +63,69 @@ def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_
     assert len(node.runs) == 1
 
 
-def test_a_token_that_can_t_be_read_is_waited_for(node: Node) -> None:
-    token = node.folder / "token"
-    node.write(puppet_gate_token_file=str(token))
-    node.start()
-    for line in ("waits for the gate", "the settings in"):
-        wait_for(node.says(f"the token file {token} can't be read: No such file"), "it says so")
-        token.write_text("5ec2e7\n")
-        assert node.process is not None
-        node.process.send_signal(signal.SIGHUP)
-        wait_for(node.says(line), "it goes on")
-        # The same for a token that is lost later.
-        token.unlink()
-        node.lines.clear()
-        node.process.send_signal(signal.SIGHUP)
-    wait_for(node.says("can't be read"), "it says so")
-    node.process.terminate()
-    assert node.process.wait(timeout=20) == 0
-    assert node.runs == []
+def test_an_unreadable_token_ends_the_agent_and_is_reported_with_the_last_one(tmp_path: Path) -> None:
+    master = str(uuid.uuid4())
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
+    with Agent({"acl": acl}) as agent:
+        kv = RawKV(agent.kv.url, master)
+        kv.put("current_version", "v2")
+        kv.put(EVERYWHERE, "False")
+        token, last = tmp_path / "token", tmp_path / "run/last_token"
+        secret = grant(Store(Settings(port=agent.http_port, token=master)), TokenKind("node", HOST)).secret
+        token.write_text(secret)
+        node = Node(tmp_path, agent.http_port)
+        node.write(puppet_gate_token_file=str(token))
+        node.install("r1")
+        node.start()
+        try:
+            wait_for(node.says("closed:"), "it waits")
+            assert (last.read_text(), last.stat().st_mode & 0o777) == (secret, 0o600)
+            token.unlink()
+            assert node.process is not None
+            node.process.send_signal(signal.SIGHUP)
+            assert node.process.wait(timeout=20) == 78
+        finally:
+            node.stop()
+        sentence = f"the token file {token} can't be read: No such file or directory. Write the Consul token of this node there."
+        wait_for(node.says(sentence), "it says why")
+        (run,) = node.runs
+        assert sentence in run["facts"]["puppet_gate_unusable"]
+        assert str(last) in run["facts"]["upgrade_consul_token"]
+        # systemd starts it again and again. It reports once, and again as soon as its gate is open.
+        assert [node.call("agent").returncode for _time in range(2)] == [78, 78]
+        assert len(node.runs) == 1
+        kv.put(GATE, "True")
+        assert node.call("agent").returncode == 78
+        assert len(node.runs) == 2
+        # With the same gate as before, a lost report is made up for after a while.
+        os.utime(tmp_path / "run/reported", (0, 0))
+        assert node.call("agent").returncode == 78
+        assert len(node.runs) == 3
+    token.write_text(secret)
+    node.call("once")
+    assert not (tmp_path / "run/reported").exists()
+    node.write()
+    node.call("once")
+    assert not last.exists()
+
+
+def test_bad_settings_are_reported_as_soon_as_consul_can_be_reached(tmp_path: Path) -> None:
+    with Agent() as agent:
+        agent.kv.put("current_version", "v2")
+        agent.kv.put(EVERYWHERE, "False")
+        node = Node(tmp_path, agent.http_port)
+        node.install("r1")
+        assert node.call("once").returncode == 0
+        node.write(puppet_gate_rle="compute")
+        agent.stop()
+        done = node.call("agent")
+        assert done.returncode == 78
+        assert "puppet_gate_rle is not a setting" in done.stderr
+        assert node.runs == []
+        agent.start()
+        assert node.call("agent").returncode == 78
+        (run,) = node.runs
+        assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
 
 
 def test_a_certificate_that_is_being_renewed_does_not_end_the_agent(node: Node) -> None:
@@ -127,8 +179,7 @@ def test_settings_that_are_half_written_are_read_once_more(node: Node) -> None:
 @pytest.mark.usefixtures("consul")
 def test_bad_settings_fail_with_one_sentence_and_start_nothing(text: str | None, sentence: str, node: Node) -> None:
     node.file.unlink() if text is None else node.file.write_text(text)
-    # The agent waits for its token.
-    for command in ("once", "run", "check", "status", *([] if "token" in sentence else ["agent"])):
+    for command in ("once", "run", "check", "status", "agent"):
         done = node.call(command)
         assert done.returncode == 78, done
         assert sentence in done.stderr

@@ -19,13 +19,12 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
-from convoy_node import agent_run, command_line, resident
+from convoy_node import agent_run, bad_settings, command_line, resident
 from convoy_node.agent_run import Release
 from convoy_node.decision import NextAction
 from convoy_node.gate_reading import GateReading
 from convoy_node.machine import puppet
 from convoy_node.machine.errors import BadSettings, ConsulError
-from convoy_node.machine.systemd import SystemdNotifier
 from convoy_node.node.consul import ConsulKey, WakeWatch
 from convoy_node.node.settings import last_good
 from convoy_node.resident import Resident
@@ -35,7 +34,7 @@ from no_signals import NoSignals
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resident:
     monkeypatch.setattr(resident, "Signals", NoSignals)
-    monkeypatch.setattr(resident, "keep_last_good", lambda _settings, _path: None)
+    monkeypatch.setattr(resident, "keep_good", lambda _settings, _path: None)
     file = tmp_path / "node.json"
     file.write_text(json.dumps({"puppet_gate_host": "compute7"}))
     return Resident(str(file), lambda _text: None)
@@ -224,14 +223,14 @@ def test_settings_that_can_t_be_used_keep_out_puppet_s_own_runs(
     if before is not None:
         (tmp_path / "state").mkdir()
         Path(last_good(str(file))).write_text(json.dumps(before))
-    monkeypatch.setattr(command_line, "report_bad_settings", lambda _error, _last_good: True)
+    monkeypatch.setattr(command_line, "report_bad_settings", lambda _error, _path: True)
     monkeypatch.setattr(resident, "Signals", NoSignals)
     assert command_line.main(["--settings", str(file), command]) == 78
     assert puppet_lock.exists() == (is_kept_out and command != "check")
 
 
-def test_an_agent_without_its_token_waits_for_it_and_keeps_out_puppet_s_own_runs(
-    tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_agent_without_its_token_fails_with_one_sentence_and_keeps_out_puppet_s_own_runs(
+    tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     token, file = tmp_path / "token", tmp_path / "node.json"
     facts = {
@@ -240,43 +239,50 @@ def test_an_agent_without_its_token_waits_for_it_and_keeps_out_puppet_s_own_runs
         "puppet_gate_puppet_schedule": "external",
     }
     file.write_text(json.dumps(facts))
-    sent: list[str] = []
-    monkeypatch.setattr(SystemdNotifier, "_send", lambda _notifier, message: sent.append(message))
     monkeypatch.setattr(resident, "Signals", NoSignals)
-    waits: list[float] = []
-    now = [0.0]
-
-    def wait(_signals: NoSignals, seconds: float) -> None:
-        waits.append(seconds)
-        now[0] += seconds
-        if now[0] >= 90:
-            token.write_text("5ec2e7\n")
-
-    monkeypatch.setattr(NoSignals, "wait", wait)
-    monkeypatch.setattr("convoy_node.resident.time", SimpleNamespace(monotonic=lambda: now[0]))
-    lines: list[str] = []
-    agent = Resident(str(file), lines.append)
-    assert agent._settings.connection.token == "5ec2e7"
-    assert waits == [30.0] * 3
+    reported: list[str] = []
+    monkeypatch.setattr(command_line, "report_bad_settings", lambda error, _path: reported.append(str(error)))
+    started: list[bool] = []
+    monkeypatch.setattr(command_line, "start_again", lambda: started.append(True))
     reason = f"{file}: the token file {token} can't be read: No such file or directory. Write the Consul token of this node there."
-    # Once, however often it is tried.
-    assert lines == [f"Puppet's own runs are kept out: closed: {reason}", f"convoy-node: {reason}"]
+    # Without systemd, nothing starts it again.
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert command_line.main(["--settings", str(file), "agent"]) == 78
+    assert (reported, started) == ([reason], [])
+    assert capsys.readouterr().err == f"convoy-node: {reason}\n"
     assert puppet_lock.exists()
-    assert set(sent) == {f"STATUS={reason}", "READY=1", "WATCHDOG=1"}
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "socket"))
+    assert command_line.main(["--settings", str(file), "agent"]) == 78
+    assert (reported, started) == ([reason] * 2, [True])
+    # A release that is tried is not to blame.
+    assert command_line.main(["--settings", str(file), "agent", "--trial"]) == 75
+    assert len(reported) == 2
 
 
-def test_an_agent_without_its_token_ends_when_it_is_stopped(
-    tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wakes", [False, True])
+def test_a_change_of_the_global_gate_keeps_puppet_out_at_once_and_is_read_over_some_seconds(
+    wakes: bool, agent: Resident, tmp_path: Path, puppet_lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "node.json").write_text(json.dumps({"puppet_gate_host": "c7", "puppet_gate_token_file": "/no/token"}))
-    monkeypatch.setattr(resident, "Signals", NoSignals)
-    monkeypatch.setattr(NoSignals, "wait", lambda signals, _seconds: setattr(signals, "is_over", True))
-    with pytest.raises(SystemExit) as ended:
-        Resident(str(tmp_path / "node.json"), lambda _text: None)
-    assert ended.value.code == 0
-    # Nothing else than the agent runs Puppet.
-    assert not puppet_lock.exists()
-    assert command_line.main(["--settings", str(tmp_path / "node.json"), "agent", "--trial"]) == 75
+    reading = agent._reading
+    data = {**agent._settings.data, "puppet_gate_lock_file": str(tmp_path / "node.lock")}
+    agent._settings = reading.settings = replace(agent._settings, puppet_interval=None, data=data)
+    reading.is_answered, reading.entries = True, {key: ConsulKey(b"", 1) for key in reading.wake_keys}
+    now, waits = [0.0], list[tuple[float, bool]]()
+
+    def wait(watch: WakeWatch, seconds: float, _every: float, _pause: object) -> bool:
+        waits.append((seconds, puppet_lock.exists()))
+        # Another change of the global gate does not begin the wait anew, and the host's own key ends it.
+        now[0] += 1.0 if len(waits) < 3 else seconds
+        keys = reading.keys
+        watch.changed = {keys.wake} if wakes and len(waits) == 2 else {keys.global_gate} if len(waits) < 3 else set()
+        return bool(watch.changed)
+
+    monkeypatch.setattr(WakeWatch, "wait", wait)
+    monkeypatch.setattr("convoy_node.resident.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("convoy_node.resident.random.uniform", lambda _least, most: most)
+    agent._wait(300.0)
+    assert waits == [(330.0, False), (10.0, True), (9.0, True)][: 2 if wakes else 3]
+    assert "closed: the global gate has changed" in puppet_lock.read_text()
 
 
 @pytest.mark.parametrize("locked", ["node.lock", "puppet.lock", None])
@@ -373,7 +379,9 @@ def test_the_report_of_bad_settings_needs_only_folders_that_its_service_can_writ
     program.write_text(f'#!/bin/sh\necho "$ANSIBLE_LOCAL_TEMP" >{tmp_path}/folder\necho "$@" >{tmp_path}/words\n')
     program.chmod(0o755)
     monkeypatch.setattr(agent_run, "own_release", lambda: agent_run.Release(tmp_path, "r1", str(program)))
-    assert resident.report_bad_settings(BadSettings("it has a mistake"), str(tmp_path / "node.json"))
+    monkeypatch.setattr(bad_settings, "last_good", lambda path: path)
+    monkeypatch.setattr(GateReading, "read_keys", lambda _reading: {})
+    assert bad_settings.report_bad_settings(BadSettings("it has a mistake"), str(tmp_path / "node.json"))
     folder = run if is_service else str(tmp_path / "elsewhere")
     assert (tmp_path / "folder").read_text() == f"{folder}/tmp\n"
     assert (f'"puppet_gate_lock_file": "{run}/node.lock"' in (tmp_path / "words").read_text()) == is_service
@@ -388,9 +396,10 @@ def test_bad_settings_are_not_reported_while_an_upgrade_may_be_under_way(
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
     # It would end with an error.
     monkeypatch.setattr(agent_run, "start", None)
+    monkeypatch.setattr(bad_settings, "last_good", lambda path: path)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert not resident.report_bad_settings(BadSettings("it has a mistake"), str(file))
+        assert not bad_settings.report_bad_settings(BadSettings("it has a mistake"), str(file))
 
 
 @pytest.fixture
@@ -418,7 +427,7 @@ def test_it_ends_if_only_another_start_lets_it_lock_puppet_s_own_runs(
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     else:
         monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    monkeypatch.setattr("convoy_node.resident.keep_last_good", lambda _settings, _path: None)
+    monkeypatch.setattr("convoy_node.resident.keep_good", lambda _settings, _path: None)
     settings = tmp_path / "node.json"
     # No one listens on this port, so the gate counts as closed.
     facts = {"puppet_gate_host": "compute7", "puppet_gate_puppet_schedule": "external", "upgrade_consul_port": 1}
