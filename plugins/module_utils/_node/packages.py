@@ -43,6 +43,7 @@ _NOT_FETCHED = re.compile(r"(?m)^(?:W: (?:Failed to fetch|Some index files faile
 _APT_COUNTS = re.compile(
     r"(?m)^(\d+) upgraded, (\d+) newly installed, (?:(\d+) reinstalled, )?(?:(\d+) downgraded, )?(\d+) to remove"
 )
+_DPKG = ("dpkg: error", "dpkg: unrecoverable")
 _INTERRUPTED = "dpkg was interrupted"
 _NOTHING = "Nothing to do."
 # dnf --assumeno ends like that if there is something to do.
@@ -197,9 +198,15 @@ class _Work:
 
 
 def _reason(output: str) -> str:
-    """Return the errors of apt-get, or those of dnf with the lines that explain them; the last lines if there are none."""
+    """Return the errors of apt-get and dpkg, or those of dnf with the lines that explain them; the last lines if there are none."""
     lines = output.splitlines()
-    errors = [line for line in lines if line.startswith(("E: ", "W: Failed"))]
+    # dpkg explains an error in the next line, which is indented.
+    errors = [
+        line
+        for number, line in enumerate(lines)
+        if line.startswith(("E: ", "W: Failed", *_DPKG))
+        or (line.startswith(" ") and lines[number - 1].startswith(_DPKG))
+    ]
     if errors:
         return "\n".join(errors[-10:])
     began = next((number for number, line in enumerate(lines) if line.startswith("Error:")), 0)

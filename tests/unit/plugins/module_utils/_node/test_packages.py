@@ -185,6 +185,25 @@ def test_the_errors_of_dnf_come_with_what_explains_them(monkeypatch: pytest.Monk
     )
 
 
+def test_the_errors_of_dpkg_explain_those_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = (
+        "Setting up shop (2.10) ...\n"
+        "dpkg: error processing package shop (--configure):\n"
+        " installed shop package post-installation script subprocess returned error exit status 3\n"
+        "Errors were encountered while processing:\n shop\n"
+        "dpkg: unrecoverable fatal error, aborting:\n unable to flush updated status: No space left on device\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (2)\n"
+    )
+    with pytest.raises(UpgradeError) as caught:
+        upgrade(monkeypatch, Commands(dist_upgrade=[(100, output)]))
+    assert caught.value.message == (
+        "apt-get dist-upgrade ended with 100: dpkg: error processing package shop (--configure):\n"
+        " installed shop package post-installation script subprocess returned error exit status 3\n"
+        "dpkg: unrecoverable fatal error, aborting:\n unable to flush updated status: No space left on device\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (2). Fix that on the host; the next try goes on from there."
+    )
+
+
 def test_in_check_mode_dnf_ends_with_an_error_if_there_is_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted = (1, "Transaction Summary\nUpgrade  1 Package\nOperation aborted.\n")
     commands = Commands(distro_sync=[aborted])
