@@ -156,8 +156,9 @@ def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
 
 
 def test_an_agent_of_a_node_waits_and_is_woken(secure: Secure) -> None:
-    key = "upgrade/wake/compute1"
+    key, wide = "upgrade/wake/compute1", "config_state/enable_puppet/global"
     secure.agent.kv.put(key, "enrolled")
+    secure.agent.kv.put(wide, "False")
     # Shorter than the wait: an answer that does not come in time is an error.
     to = Connection(
         port=secure.agent.https_port,
@@ -167,14 +168,18 @@ def test_an_agent_of_a_node_waits_and_is_woken(secure: Secure) -> None:
         timeout=1,
     )
     signals = NoSignals()
-    with signals.pipe, signals.other_end, contextlib.closing(WakeWatch(to, [key], signals)) as watch:
-        watch.note(Consul(to).read([key]))
+    with signals.pipe, signals.other_end, contextlib.closing(WakeWatch(to, [key, wide], signals)) as watch:
+        watch.note(Consul(to).read([key, wide]))
         began = time.monotonic()
         assert not watch.wait(2.5, 10, lambda: False)
         assert 2.4 < time.monotonic() - began < 4
         threading.Timer(0.5, secure.agent.kv.put, [key, "1700000000"]).start()
         assert watch.wait(20, 20, lambda: False)
         assert time.monotonic() - began < 10
+        assert watch.changed == {key}
+        secure.agent.kv.put(wide, "True")
+        assert watch.wait(20, 20, lambda: False)
+        assert watch.changed == {wide}
 
 
 def test_an_authority_that_signed_something_else(secure: Secure) -> None:
