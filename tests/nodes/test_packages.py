@@ -16,6 +16,14 @@ from .snapshots import PINS
 
 NODE = "compute1"
 HANGS = "#!/bin/sh\necho waiting for a human\nsleep 3000\n"
+# Perl that needrestart runs: its setting, and the one that takes precedence.
+ASKS = """\
+$nrconf{restart} = 'i';
+open(my $out, '>>', '/root/needrestart');
+print $out "$nrconf{restart}, but $ENV{NEEDRESTART_MODE}\\n";
+close($out);
+1;
+"""
 
 SPEC = """\
 Name: fleet-tool
@@ -42,10 +50,12 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
-    fleet = make_fleet({NODE: "compute"}, packages=["dnf", "createrepo-c", "rpm"])
+    fleet = make_fleet({NODE: "compute"}, packages=["dnf", "dnf-plugins-core", "createrepo-c", "rpm", "needrestart"])
     node = fleet.lab.nodes[NODE]
     node.write("/etc/apt/sources.list.d/fleet.list", "deb [trusted=yes] file:/srv/lab/repository ./\n")
     node.write("/etc/apt/preferences.d/fleet", PINS)
+    # This plugin comes with versionlock. Its own repository needs keys.
+    node.write("/etc/dnf/plugins/local.conf", "[main]\nenabled = false\n")
     node.write("/etc/yum.repos.d/fleet.repo", "[fleet]\nname=fleet\nbaseurl=file:///srv/rpms\ngpgcheck=0\n")
     return fleet
 
@@ -121,6 +131,24 @@ def test_a_maintainer_script_that_hangs_is_ended_and_the_next_version_goes_on(
     assert node.run("dpkg", "--audit").stdout == ""
 
 
+def test_debconf_and_needrestart_do_not_ask(fleet: Fleet, node: Node, packages: ModuleCalls) -> None:
+    node.write("/etc/needrestart/conf.d/90-ask.conf", ASKS)
+    confmodule = "#!/bin/sh\nset -e\n. /usr/share/debconf/confmodule\n"
+    publish(
+        fleet,
+        "8.0",
+        templates="Template: fleet-tool/colour\nType: string\nDefault: green\nDescription: Which colour?\n",
+        config=f"{confmodule}db_input critical fleet-tool/colour || true\ndb_go\n",
+        postinst=f'{confmodule}db_get fleet-tool/colour\necho "$DEBIAN_FRONTEND $RET" >/root/debconf\ndb_stop\n',
+    )
+    done = packages(manager="apt")
+    assert not done["failed"], done["output"]
+    assert runs(node) == "8.0"
+    assert node.read("/root/debconf") == "noninteractive green\n"
+    # It has only listed what it would restart, whatever its configuration says.
+    assert set((node.read("/root/needrestart") or "").splitlines()) == {"i, but l"}
+
+
 def test_dnf_goes_up_and_down(node: Node, packages: ModuleCalls) -> None:
     node.run("dpkg", "--purge", "fleet-tool")
     for version, changed in (("1.0", True), ("1.0", False), ("2.0", True), ("1.0", True)):
@@ -131,6 +159,12 @@ def test_dnf_goes_up_and_down(node: Node, packages: ModuleCalls) -> None:
         done = packages(manager="dnf", packages=["fleet-tool"])
         assert (shown["changed"], done["changed"]) == (changed, changed), shown["output"] + done["output"]
         assert runs(node) == version
+    # A version that an operator has locked stays.
+    node.run("dnf", "versionlock", "add", "fleet-tool")
+    publish_rpm(node, "2.0")
+    locked = packages(manager="dnf", packages=["fleet-tool"])
+    assert (locked["failed"], locked["changed"], runs(node)) == (False, False, "1.0"), locked["output"]
+    node.run("dnf", "versionlock", "clear")
     publish_rpm(node, "3.0", "echo waiting for a human; sleep 3000")
     failed = packages(manager="dnf", timeout=20)
     assert failed["failure"]["code"] == "packages_failed"
