@@ -19,7 +19,7 @@ from .one_node import GATE, NODE, SLOW, stop_agent
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
     """One host, enrolled while its gate is closed."""
-    fleet = make_fleet({NODE: "compute"})
+    fleet = make_fleet({NODE: "compute"}, packages=["faketime"])
     fleet.consul.put(GATE, "False")
     fleet.enroll(puppet_gate_interval=100000)
     node = fleet.lab.nodes[NODE]

@@ -137,6 +137,42 @@ def test_settings_that_cannot_be_used_fail_the_unit_and_are_reported(
     wait_for(lambda: fleet.checks(NODE)["puppet"][0] == "passing", "it is well again")
 
 
+def test_a_token_that_cannot_be_read_fails_the_unit_and_is_reported_until_it_is_there_again(
+    fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    good, token = node.read(SETTINGS) or "", "/etc/convoy/token"
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "False")
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_token_file": token}))
+    message = f"the token file {token} can't be read: No such file or directory"
+    try:
+        node.run("systemctl", "start", "convoy-node.path")
+        assert node.run("systemctl", "start", "convoy-node.service", check=False).returncode
+        assert node.run("systemctl", "is-failed", "convoy-node.service", check=False).stdout == "failed\n"
+        assert message in node.run("journalctl", "-u", "convoy-node").stdout
+        wait_for(lambda: message in fleet.checks(NODE)["puppet"][1], "it is reported")
+        # The unit starts again by itself, so that an upgrade for which the node is admitted later is reported too.
+        fleet.consul.put(GATE, "True")
+        wait_for(lambda: fleet.record(NODE).get("state") == "failed", "it has failed")
+        assert fleet.record(NODE)["step"] == "ask"
+        assert message in fleet.record(NODE)["error"]
+        node.write(token, "5ec2e7\n", 0o600)
+        wait_for(lambda: fleet.version_of(NODE) == "v2", "it is upgraded")
+        wait_for(lambda: fleet.record(NODE).get("state") == "upgraded", "it has reported")
+        # What is lost while the service runs fails it too. An operator who stops it is obeyed.
+        node.run("rm", token)
+        wait_for(lambda: message in fleet.checks(NODE)["puppet"][1], "it is reported")
+        stop_agent(node)
+        node.run("systemctl", "reset-failed", "convoy-node.service")
+        wait_for(lambda: not node.run("systemctl", "list-timers", "-q", "convoy-node-again.timer").stdout, "it is over")
+        assert node.run("systemctl", "is-active", "convoy-node.service", check=False).stdout == "inactive\n"
+    finally:
+        stop_agent(node)
+        node.run("rm", "-f", token)
+        node.write(SETTINGS, good)
+
+
 def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     # As in docs/pull.md. Consul shows maintenance as a check of the node.
@@ -185,6 +221,86 @@ def test_a_full_disk_fails_the_unit_and_is_reported(fleet: Fleet, node: Node) ->
             node.run("umount", folder)
     agent_run(fleet)
     assert fleet.record(NODE)["state"] == "upgraded"
+
+
+def test_a_disk_that_fills_in_an_upgrade_fails_the_host_and_the_next_run_goes_on(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    folder, hook = "/var/lib/dpkg/updates", "/etc/convoy/hooks/before.d/90-fill"
+    fill = f"mount -t tmpfs -o size=4k tmpfs {folder} && dd if=/dev/zero of={folder}/tmp.full bs=4k count=2 || true"
+    node.write(hook, f"#!/bin/sh\n{fill}\n", 0o755)
+    try:
+        agent_run(fleet, code=2)
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"], record["version"]) == ("failed", "packages", "v2")
+        assert "No space left on device" in record["error"]
+        # Until the upgrade ends, it has no version.
+        assert fleet.version_of(NODE) is None
+    finally:
+        node.run("rm", "-f", hook)
+        node.run("umount", folder)
+    agent_run(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+    assert fleet.version_of(NODE) == "v2"
+
+
+@pytest.mark.parametrize("clock", ["+1d", "-1d"])
+def test_a_clock_that_is_a_day_off_keeps_the_node_from_nothing(clock: str, fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    fleet.consul.put("current_version", "v2")
+    done = node.run("faketime", "-f", clock, "convoy-node", "run", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fleet.version_of(NODE) == "v2"
+    assert fleet.record(NODE)["state"] == "upgraded"
+
+
+def test_another_machine_of_the_same_name_can_t_report_until_the_former_one_is_forgotten(
+    fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    agent_run(fleet)
+    fleet.consul.put("current_version", "v2")
+    first = fleet.record(NODE)["machine"]
+    started = {"version": "v2", "state": "started", "machine": first, "attempt": 1}
+    fleet.consul.put(f"upgrade/hosts/{NODE}", json.dumps(started))
+    identifier = node.read("/etc/machine-id") or ""
+    try:
+        # A new image of the host, or another one with its name.
+        node.write("/etc/machine-id", "0123456789abcdef" * 2 + "\n")
+        forget(node)
+        shown = agent_run(fleet, code=2)
+        assert f"{NODE} reports started from the machine" in shown, shown
+        record = fleet.record(NODE)
+        second = record.pop("other_machine")
+        assert first not in (None, second)
+        assert {name: record[name] for name in started} == started
+        assert node.read(RELEASE) is None
+        fleet.play("forget", host=NODE, force=True)
+        agent_run(fleet)
+        assert fleet.version_of(NODE) == "v2"
+        assert fleet.record(NODE)["machine"] == second
+    finally:
+        node.write("/etc/machine-id", identifier)
+
+
+def test_a_host_that_was_renamed_is_another_host_with_a_warning_until_its_former_name_is_forgotten(
+    fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    agent_run(fleet)
+    assert fleet.record(NODE)["state"] == "upgraded"
+    good = node.read(SETTINGS) or ""
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_host": "compute9"}))
+    try:
+        agent_run(fleet)
+        assert fleet.record("compute9")["machine"] == fleet.record(NODE)["machine"]
+        warning = "have reported from one machine"
+        shown = " ".join(fleet.play("status", host="compute9").split())
+        assert warning in shown, shown
+        fleet.play("forget", host=NODE, force=True)
+        assert warning not in " ".join(fleet.play("status", host="compute9").split())
+    finally:
+        node.write(SETTINGS, good)
 
 
 def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
