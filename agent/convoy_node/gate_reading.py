@@ -18,7 +18,7 @@ from .jobs.job_need import JobNeed, needs_run
 from .jobs.spool import Spool
 from .machine import puppet
 from .machine.errors import ConsulError, Denied
-from .machine.lock_file import is_locked
+from .machine.lock_file import is_locked, unlocked
 from .node.consul import Consul, ConsulKey
 from .node.gate import Answer, NodeKeys, admitted_job, answer, read_keys
 from .node.settings import NodeSettings, is_external
@@ -78,6 +78,7 @@ class GateReading:
             # The time at which this process started says nothing.
             self._facts = replace(self._facts, patience=0.0, started_at=float("-inf"))
         self._renewed = float("-inf")
+        self._ends_maintenance = settings.maintenance
 
     def with_settings(self, settings: NodeSettings) -> GateReading:
         """Return a reading for changed settings or another token. It knows when the agent began and when Puppet ran.
@@ -85,6 +86,7 @@ class GateReading:
         For the same host and role, it also knows what was tried. Otherwise a token that changes often would end each pause after a failure.
         """
         found = GateReading(settings, self._runs, self._say)
+        found._ends_maintenance = found._ends_maintenance or self._ends_maintenance
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
             found._locked_pause = self._locked_pause
@@ -139,6 +141,7 @@ class GateReading:
         if not only:
             self._keep_puppet_out(decision)
             self.renew_checks()
+            self._end_maintenance()
         return decision
 
     def read_keys(self) -> dict[str, ConsulKey]:
@@ -292,6 +295,36 @@ class GateReading:
             and puppet.disabled_by_operator() is None
             and not self._has_run
         )
+
+    def _end_maintenance(self) -> None:
+        """End a maintenance that an agent run began and did not end, unless its upgrade goes on.
+
+        It is kept as long as it is not known whether the node may go on.
+        """
+        answer, facts, settings = self.answer, self._facts, self.settings
+        if not self._ends_maintenance or answer is None or answer.is_open is None:
+            return
+        goes_on = answer.is_open and answer.version is not None and answer.version != facts.version
+        if goes_on and not settings.noop and answer.report != ("failed", answer.version):
+            return
+        try:
+            if self._consul_agent.has_own_maintenance():
+                self._end_maintenance_alone()
+            # Settings without it were read, and nothing is left to end.
+            self._ends_maintenance = settings.maintenance
+        except ConsulError as error:
+            self._say(f"{settings.host}: the maintenance in Consul that an upgrade began could not be ended: {error}")
+
+    def _end_maintenance_alone(self) -> None:
+        """End the maintenance, unless an agent run is under way that may have begun it.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        with unlocked(agent_run.lock_file(self.settings)) as is_free:
+            # A run that has ended meanwhile may have ended it itself.
+            if is_free and self._consul_agent.has_own_maintenance():
+                self._consul_agent.end_maintenance()
+                self._say(f"{self.settings.host}: the maintenance in Consul that an upgrade began was ended")
 
     @property
     def renew_every(self) -> float:

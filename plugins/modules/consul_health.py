@@ -61,6 +61,13 @@ options:
           - Seconds until the check becomes critical if it is not renewed. Needs O(critical=true).
         type: int
         default: 3600
+  maintenance:
+    description:
+      - Reason with which Consul's maintenance mode of the node begins. Consul then leaves all services of the node out of its answers.
+      - Empty to end one that this option began. One that began with another reason stays as it is.
+      - Without this option, the maintenance mode does not change.
+    type: str
+    version_added: 0.1.0
 notes:
   - A renewed check and a new output do not count as a change.
 seealso:
@@ -91,6 +98,11 @@ EXAMPLES = r"""
     checks:
       - name: puppet
       - name: validation
+
+- name: Remove all services of the node from Consul's answers during work on it
+  convoy.upgrade.consul_health:
+    checks: []
+    maintenance: upgrade to 2.10
 """
 
 RETURN = r"""
@@ -132,7 +144,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import HealthCheck, publish
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import (
+    HealthCheck,
+    publish,
+    set_maintenance,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS, ModuleCall, changed, run
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
@@ -150,16 +166,19 @@ SPEC: dict[str, dict[str, Any]] = {
             "ttl": {"type": "int", "default": 3600},
         },
     },
+    "maintenance": {"type": "str"},
 }
 
 
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
-    """Set the checks; return the result.
+    """Set the checks and the maintenance mode; return the result.
 
-    :raises UpgradeError: what :func:`publish` raises.
+    :raises UpgradeError: what :func:`publish` and :func:`set_maintenance` raise.
     """
     requested = [HealthCheck(**check) for check in call.params["checks"]]
     checks, changes = publish(store, requested, critical=call.params["critical"], dry=call.check_mode)
+    if call.params["maintenance"] is not None:
+        changes = [*changes, *set_maintenance(store, call.params["maintenance"], dry=call.check_mode)]
     return {"checks": [asdict(check) for check in checks], **changed(changes)}
 
 

@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -77,6 +78,26 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(file)
     return False
+
+
+@contextlib.contextmanager
+def unlocked(path: Path) -> Iterator[bool]:
+    """Yield whether no process has a lock; then none can take it meanwhile. A lock without a file is one that no process has had since the boot.
+
+    The file is only read, because its folder may be read-only in the service.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True
+        return
+    except OSError:
+        yield False
+        return
+    try:
+        yield wait_for_lock(file)
+    finally:
+        os.close(file)
 
 
 def open_lock_folder(folder: Path) -> int:

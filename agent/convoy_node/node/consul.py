@@ -29,6 +29,9 @@ _PIECE_BYTES = 65_536
 # Consul's indexes and flags are unsigned numbers of 64 bits.
 _MOST_NUMBER = 2**64 - 1
 _REMEDY = "Correct puppet_gate_consul, and enroll the node again."
+# The check that stands for Consul's maintenance mode of a node, and how the reason in its notes begins if an agent run began it:
+# `plugins/module_utils/_host/health_checks.py` has the same.
+_MAINTENANCE, _REASON_BEGINS = "_node_maintenance", "convoy.upgrade: "
 # Operations that return their key if they were executed.
 _RETURNED = ("cas", "check-index")
 
@@ -147,6 +150,21 @@ class Consul:
         """
         body = json.dumps({"Status": status, "Output": output}).encode()
         self.send("PUT", f"agent/check/update/{quote(name)}", {}, body)
+
+    def has_own_maintenance(self) -> bool:
+        """Return whether the local agent's node is in maintenance mode, with a reason of ours.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        found = self.checks().get(_MAINTENANCE)
+        return isinstance(found, dict) and str(found.get("Notes")).startswith(_REASON_BEGINS)
+
+    def end_maintenance(self) -> None:
+        """End the maintenance mode of the local agent's node.
+
+        :raises ConsulError: also :class:`Denied`.
+        """
+        self.send("PUT", "agent/maintenance", {"enable": "false"})
 
     def send(
         self,

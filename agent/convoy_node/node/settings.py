@@ -75,6 +75,7 @@ KINDS: Mapping[str, str] = {
     "puppet_gate_health": _FLAG,
     "puppet_gate_health_critical": _FLAG,
     "puppet_gate_health_ttl": _WHOLE,
+    "puppet_gate_maintenance": _FLAG,
     "puppet_gate_agent": _MAPPING,
     "puppet_gate_lock_file": _TEXT,
     "puppet_gate_interval": _WHOLE,
@@ -154,6 +155,7 @@ class NodeSettings:
     health: bool = True
     health_critical: bool = False
     health_ttl: int = 3600
+    maintenance: bool = False
     token_file: Optional[str] = None
     services: str = ""
     commands_dir: str = "/etc/convoy/commands.d"
@@ -214,6 +216,7 @@ def read_settings(path: str = FILE, needs_token: bool = True) -> NodeSettings:
         health=data.get("puppet_gate_health", True),
         health_critical=data.get("puppet_gate_health_critical", False),
         health_ttl=data.get("puppet_gate_health_ttl", 3600),
+        maintenance=data.get("puppet_gate_maintenance", False),
         token_file=token_file,
         services=data.get("puppet_gate_services", ""),
         commands_dir=data.get("puppet_gate_commands_dir") or "/etc/convoy/commands.d",

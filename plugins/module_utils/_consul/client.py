@@ -229,12 +229,12 @@ class ConsulClient:
 
         return self._retrying(ask)
 
-    def put_to_agent(self, what: str, facts: dict[str, Any]) -> None:
+    def put_to_agent(self, what: str, facts: dict[str, Any], **params: str) -> None:
         """Send ``/v1/agent/<what>`` to the agent; only for what is safe to send twice, such as ``check/register``.
 
         :raises UpgradeError: what :meth:`read` raises.
         """
-        self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", data=json.dumps(facts))))
+        self._retrying(lambda: self._checked(self._send("put", f"/v1/agent/{what}", params.items(), json.dumps(facts))))
 
     def wait_for_change_below(self, prefix: str, index: int, seconds: float) -> tuple[int, bool]:
         """Wait until the index of a prefix is above ``index``, at most for ``seconds``, and return the index.

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Health checks of a node, published to its own Consul agent.
+"""Health checks and the maintenance mode of a node, at its own Consul agent.
 
 While a check of a node is critical, Consul does not return any service of that node. So checks are neither critical nor become
 critical when they expire, unless the caller asks for that.
@@ -25,6 +25,10 @@ _NEVER = 10 * 365 * 24 * 3600
 
 # Consul keeps 4 KiB of output. Its end is kept, because that explains an error.
 MOST_OUTPUT = 4000
+
+# Consul's maintenance mode of a node is a critical check with this ID, and the reason as its notes. The agent convoy-node has both, too.
+MAINTENANCE = "_node_maintenance"
+REASON_BEGINS = "convoy.upgrade: "
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,30 @@ def publish(
         if not dry:
             _send(store, after, is_new=is_new)
     return result, changes
+
+
+def set_maintenance(store: Store, reason: str, *, dry: bool = False) -> list[Change]:
+    """Begin the maintenance mode of the agent's node, or end it; return the changes.
+
+    A maintenance that an operator began with another reason stays as it is.
+
+    :param reason: of the maintenance that begins; empty to end one that began here.
+    :param dry: check mode: only read.
+    :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+    """
+    found = store.client.checks().get(MAINTENANCE)
+    notes = None if found is None else str(found.get("Notes"))
+    after = f"{REASON_BEGINS}{reason}" if reason else None
+    is_ours = notes is not None and notes.startswith(REASON_BEGINS)
+    if notes == after or (notes is not None and not is_ours):
+        return []
+    if not dry:
+        # A second begin would keep the first reason.
+        if notes is not None:
+            store.client.put_to_agent("maintenance", {}, enable="false")
+        if after is not None:
+            store.client.put_to_agent("maintenance", {}, enable="true", reason=after)
+    return [Change("maintenance", notes, after)]
 
 
 def _refuse_others(check: HealthCheck, before: Mapping[str, Any] | None, url: str) -> None:

@@ -202,3 +202,36 @@ def test_of_a_long_output_the_end_is_kept(store: Store, consul: RawKV) -> None:
     assert checks[0].output is not None
     assert len(checks[0].output) == 4000
     assert seen_by_agent(consul)["puppet"]["Output"].endswith("the end")
+
+
+def maintenance(reason: str) -> Task:
+    return {"convoy.upgrade.consul_health": {"checks": [], "maintenance": reason}}
+
+
+def test_the_maintenance_of_a_node_begins_and_ends_and_an_operator_s_stays(run: Runner, consul: RawKV) -> None:
+    def reason() -> str | None:
+        found = seen_by_agent(consul).get("_node_maintenance")
+        return None if found is None else f"{found['Status']}: {found['Notes']}"
+
+    def set_by_operator(enable: str) -> None:
+        assert consul.call("PUT", f"agent/maintenance?enable={enable}&reason=a+disk")[0] == 200
+
+    try:
+        checked = run([maintenance("upgrade to v2")], check=True)[0]
+        assert (checked["changed"], reason()) == (True, None)
+        begun, again = run([maintenance("upgrade to v1 & more"), maintenance("upgrade to v1 & more")])
+        assert (begun["changed"], again["changed"]) == (True, False)
+        assert reason() == "critical: convoy.upgrade: upgrade to v1 & more"
+        # Another rollout has begun meanwhile.
+        assert run([maintenance("upgrade to v2")])[0]["changed"] is True
+        assert reason() == "critical: convoy.upgrade: upgrade to v2"
+        # Checks without the option, such as the renewals of a closed gate, do not end it.
+        assert run([health({"name": "puppet", "status": "passing"})])[0]["changed"] is True
+        assert reason() == "critical: convoy.upgrade: upgrade to v2"
+        ended, again = run([maintenance(""), maintenance("")])
+        assert (ended["changed"], again["changed"], reason()) == (True, False, None)
+        set_by_operator("true")
+        assert [one["changed"] for one in run([maintenance("upgrade to v2"), maintenance("")])] == [False, False]
+        assert reason() == "critical: a disk"
+    finally:
+        set_by_operator("false")

@@ -8,6 +8,7 @@ Agent runs are those of a program that notes how it was called. The lab's tests 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
@@ -274,6 +276,80 @@ def test_the_checks_of_a_node_outlast_what_it_does(what: str, consul: RawKV, nod
     finally:
         for name in ("puppet", "validation"):
             checks.call("PUT", f"agent/check/deregister/{name}")
+
+
+OURS = "convoy.upgrade: upgrade to v2"
+
+
+@pytest.mark.parametrize("by_cron", quick(1, [False, True]))
+@pytest.mark.parametrize(
+    ("reason", "admitted", "record", "stays"),
+    [
+        (OURS, False, "", False),
+        (OURS, True, "failed", False),
+        (OURS, True, "started", True),
+        ("a disk is replaced", False, "", True),
+    ],
+    ids=["not admitted any more", "failed", "goes on", "an operator's"],
+)
+def test_a_maintenance_that_a_killed_run_has_left_ends_unless_its_upgrade_goes_on(
+    reason: str,
+    admitted: bool,
+    record: str,
+    stays: bool,
+    by_cron: bool,
+    consul: RawKV,
+    node: Node,
+    agent_of_node: Agent,
+) -> None:
+    at = agent_of_node.kv
+
+    def is_away() -> bool:
+        return "_node_maintenance" in json.loads(at.call("GET", "agent/checks")[2])
+
+    def set_maintenance(enable: str) -> None:
+        assert at.call("PUT", f"agent/maintenance?enable={enable}&reason={quote(reason)}")[0] == 200
+
+    node.write(puppet_gate_agent={"port": agent_of_node.http_port}, puppet_gate_maintenance=True)
+    (node.folder / "version").write_text("")
+    (node.folder / "what").write_text("fail")
+    if record:
+        consul.put(RECORD, json.dumps({"version": "v2", "state": record}))
+    consul.put(GATE, str(admitted))
+    set_maintenance("true")
+    try:
+        if by_cron:
+            node.call("once")
+        else:
+            node.start()
+            wait_for(
+                lambda: any("agent run: " in line or "closed: " in line for line in list(node.lines)), "it has read"
+            )
+        # What follows the read has ended then.
+        wait_for(lambda: node.runs if admitted else not is_away() or by_cron or consul.get(WAKE), "it is done with it")
+        assert is_away() is stays
+    finally:
+        node.stop()
+        set_maintenance("false")
+
+
+def test_a_maintenance_stays_as_long_as_another_agent_run_has_the_lock(
+    consul: RawKV, node: Node, agent_of_node: Agent
+) -> None:
+    at = agent_of_node.kv
+    consul.put(GATE, "False")
+    node.write(puppet_gate_agent={"port": agent_of_node.http_port}, puppet_gate_maintenance=True)
+    assert at.call("PUT", f"agent/maintenance?enable=true&reason={quote(OURS)}")[0] == 200
+    try:
+        (node.folder / "run").mkdir(exist_ok=True)
+        with (node.folder / "run/node.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            node.call("once")
+            assert "_node_maintenance" in json.loads(at.call("GET", "agent/checks")[2])
+        assert "the maintenance in Consul that an upgrade began was ended" in node.call("once").stdout
+        assert "_node_maintenance" not in json.loads(at.call("GET", "agent/checks")[2])
+    finally:
+        at.call("PUT", "agent/maintenance?enable=false")
 
 
 def test_an_agent_that_is_killed_in_a_run_carries_on(consul: RawKV, node: Node) -> None:

@@ -175,7 +175,7 @@ def test_a_token_that_cannot_be_read_fails_the_unit_and_is_reported_until_it_is_
 
 def test_a_hook_that_fails_keeps_the_node_drained_and_is_reported(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
-    # As in docs/pull.md. Consul shows maintenance as a check of the node.
+    # Consul shows maintenance as a check of the node.
     node.write(
         "/etc/convoy/hooks/drain.d/50-consul",
         MAINT.format(consul_binary(), '-enable -reason "upgrade to $CONVOY_VERSION"'),

@@ -236,3 +236,51 @@ def test_a_run_that_a_power_cut_ends_is_done_by_the_next(fleet: Fleet, node: Nod
     assert node.read(RELEASE) == "manifest v2 on v2\n"
     assert node.run("dpkg-query", "-W", "-f", "${Version}", "fleet-service").stdout == "2.0"
     assert node.run("dpkg", "--audit").stdout == ""
+
+
+def test_a_node_is_in_maintenance_during_its_upgrade_whatever_ends_the_run(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    good = node.read(SETTINGS) or ""
+    node.write(SETTINGS, json.dumps({**json.loads(good), "puppet_gate_maintenance": True}))
+    bad_hook = "/etc/convoy/hooks/after.d/10-bad"
+
+    def is_away() -> bool:
+        return fleet.checks(NODE).get("_node_maintenance", ("",))[0] == "critical"
+
+    try:
+        fleet.consul.put("current_version", "v2")
+        # Its own Consul agent can't be asked, so nothing begins.
+        elsewhere = json.dumps({"puppet_gate_agent": {"port": 9}, "puppet_gate_health": False})
+        shown = agent_run(fleet, "-e", elsewhere, "-e", "upgrade_consul_timeout=1", code=2)
+        assert f"The maintenance mode of {NODE} in Consul could not be begun, so nothing was changed on it" in shown
+        record = fleet.record(NODE)
+        assert (record["state"], record["step"]) == ("failed", "maintenance")
+        assert node.read(SOURCES) == "deb [trusted=yes] file:/srv/lab/v1 ./\n"
+        assert fleet.version_of(NODE) == "v1"
+        # It fails.
+        node.write(bad_hook, "#!/bin/sh\nexit 3\n", 0o755)
+        agent_run(fleet, code=2)
+        assert fleet.record(NODE)["step"] == "after"
+        wait_for(lambda: not is_away(), "the node that failed is back")
+        node.run("rm", bad_hook)
+        # It is killed, and then the power goes.
+        node.write("/root/slow", "")
+        process = start_agent_run(node)
+        wait_for(lambda: node.read("/root/validating") is not None, "it validates")
+        wait_for(is_away, "it is in maintenance")
+        node.run("pkill", "-9", "-f", "ansible playbook")
+        stop(process)
+        assert is_away()
+        node.run("rm", "-f", "/root/validating")
+        node.kill()
+        node.boot()
+        node.wait(22)
+        wait_for(lambda: node.read("/root/validating") is not None, "it goes on after the boot")
+        wait_for(is_away, "it is in maintenance again")
+        node.run("rm", "/root/slow")
+        wait_for(lambda: fleet.record(NODE)["state"] == "upgraded", "it is upgraded")
+        wait_for(lambda: not is_away(), "it is back")
+    finally:
+        stop_agent(node)
+        node.run("rm", "-f", "/root/slow", bad_hook)
+        node.write(SETTINGS, good)
