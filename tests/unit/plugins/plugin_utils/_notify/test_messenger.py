@@ -11,6 +11,8 @@ import json
 import re
 import socket
 import socketserver
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from email import message_from_string
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +42,7 @@ EVENT = {
 class Server:
     """A web server that keeps what it gets, and answers as it is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.statuses: list[int] = []
         self.wait = 0.0
@@ -68,6 +71,8 @@ class Server:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.host = f"127.0.0.1:{self._server.server_address[1]}"
 
@@ -231,6 +236,53 @@ def test_matrix_gets_a_message(server: Server) -> None:
     assert sender({"url": hook}).call(EVENT) is None
     ((_path, _headers, body),) = server.requests
     assert "compute7 no space left" in body.decode()
+
+
+@pytest.fixture
+def teams(tmp_path: Path) -> Iterator[Server]:
+    """A server with TLS, without which no message for Microsoft Teams is sent."""
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=teams"]
+    subprocess.run(
+        [*made, "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    found = Server(context)
+    yield found
+    found.close()
+
+
+def test_teams_gets_a_card_with_what_to_do_and_text_of_a_host_mentions_no_one(teams: Server) -> None:
+    hook = f"workflows://{teams.host}/0123456789abcdef/s1gnatureOfTheFlow/"
+    sends = sender({"url": f"{hook}?verify=no"}, page="https://convoy.example.com/")
+    assert sends.call(EVENT) is None
+    ((path, headers, body),) = teams.requests
+    assert path.startswith("/workflows/0123456789abcdef/triggers/manual/paths/invoke?")
+    assert "sig=s1gnatureOfTheFlow" in path
+    assert headers["Content-Type"] == "application/json"
+    (attachment,) = json.loads(body)["attachments"]
+    card = attachment["content"]
+    assert (attachment["contentType"], card["type"]) == ("application/vnd.microsoft.card.adaptive", "AdaptiveCard")
+    texts = {one["id"]: one["text"] for one in card["body"] if one["type"] == "TextBlock"}
+    assert texts["title"] == "Rollout to 2.10: failure"
+    # A text block is Markdown, in which a backslash shows the sign behind it.
+    shown = re.sub(r"\\(\W)", r"\1", texts["body"])
+    for expected in (EVENT["text"], EVENT["next"], "https://convoy.example.com/"):
+        assert expected in shown
+
+    assert sends.call({**EVENT, "text": f"{HOSTILE} <at>ann@example.com</at>"}) is None
+    card = json.loads(teams.requests[-1][2])["attachments"][0]["content"]
+    assert card["msteams"] == {"width": "full"}
+    (text,) = (one["text"] for one in card["body"] if one.get("id") == "body")
+    assert "evil" in text
+    assert "ann@example" in text
+    assert not re.search(r"<at>|\]\(|<img [^>]*[^\\]>", text)
+
+    # A certificate that nothing vouches for is refused, and no error has the secret of the URL.
+    error = sender({"url": hook}).call(EVENT)
+    assert error
+    assert "s1gnature" not in error
+    assert len(teams.requests) == 2
 
 
 HOSTILE = '<img src="https://evil.example/?x"> <!channel> <@U0123> [click](https://evil.example) & more'
