@@ -132,6 +132,53 @@ def test_each_view_is_accessible_at_each_size_in_light_and_dark(
         browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
 
 
+# Of each text of the report's charts that is seen: what it says, its box within the window, and the height of its font there.
+LABELS = """
+[...document.querySelectorAll('.axis span, .chart svg text, .chart .names > *')].flatMap((one) => {
+  const box = one.getBoundingClientRect(), frame = (one.closest('svg') || one.parentElement).getBoundingClientRect();
+  const scale = one.getCTM ? one.getCTM().d : 1;
+  const left = Math.max(box.left, frame.left), right = Math.min(box.right, frame.right);
+  return right - left < 1 || !one.textContent.trim() ? [] : [{
+    text: one.textContent, left, right, top: box.top, bottom: box.bottom, size: scale * parseFloat(getComputedStyle(one).fontSize)}];
+})
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("computes", quick(1, [33, 200]))
+def test_the_timeline_of_a_report_can_be_read_at_480_pixels(
+    store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, computes: int
+) -> None:
+    """With up to 60 hosts, each one has its name beside its bar, else only its role."""
+    site = Site(store, tmp_path / "page", Scene(computes=computes).write(consul))
+    site.update()
+    site.close()
+    (report,) = site.folder.glob("rollout-2.10-*.html")
+    browser.set_display(width=480, dark=False)
+    browser.open(report.as_uri())
+    assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    labels = browser.run(LABELS)
+    texts = {one["text"] for one in labels}
+    assert ("compute31" if computes < 40 else "compute") in texts
+    # The times of both ends, and the stages.
+    axis = browser.run("[...document.querySelector('.axis').children].map((one) => one.textContent)")
+    assert {axis[0], axis[-1]} <= texts
+    assert browser.run("[...document.querySelectorAll('.chart svg[aria-label^=stages] text')].length") >= 2
+    assert [one for one in labels if one["size"] < 11] == []
+    assert [one for one in labels if one["left"] < 0 or one["right"] > 480] == []
+    overlaps = [
+        (first["text"], second["text"])
+        for number, first in enumerate(labels)
+        for second in labels[number + 1 :]
+        if min(first["right"], second["right"]) - max(first["left"], second["left"]) > 1
+        and min(first["bottom"], second["bottom"]) - max(first["top"], second["top"]) > 1
+    ]
+    assert overlaps == []
+    # The bars have most of the width.
+    assert browser.run("document.querySelector('.chart .names + *').getBoundingClientRect().width") > 480 / 2
+    assert browser.complaints == []
+
+
 @pytest.mark.thorough
 def test_an_awaited_operator_and_the_command_are_at_the_top(
     store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str
