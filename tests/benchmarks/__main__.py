@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # In place of this folder, whose files have names of packages in tests.
 sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-from benchmarks import agent_run, growth, load, outage, planners, playbooks, push, rollout, waking
+from benchmarks import agent_run, growth, load, outage, page, planners, playbooks, push, rollout, waking
 from benchmarks.options import Options
 from benchmarks.tables import Report
 from lab.lab import blocker
 
 PARTS: Mapping[str, ModuleType] = {
-    one.NAME: one for one in (growth, rollout, waking, load, planners, playbooks, push, outage, agent_run)
+    one.NAME: one for one in (growth, rollout, waking, load, planners, page, playbooks, push, outage, agent_run)
 }
 
 

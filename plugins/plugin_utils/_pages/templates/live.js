@@ -1,7 +1,7 @@
 // Keeps a page of a fleet up to date: loads it again, and replaces the parts that have changed. Everything is drawn by who writes the page.
 (() => {
   'use strict';
-  const EVERY = 2, HIDDEN = 20, FROM_DISK = 10, LATE = 150;
+  const EVERY = 0.5, HIDDEN = 20, FROM_DISK = 10, LATE = 150;
   const byId = (id) => document.getElementById(id);
   const parts = new Map([...document.querySelectorAll('[data-part]')].map((part) => [part.id, part.outerHTML]));
   const isServed = location.protocol.startsWith('http');

@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How soon the live page shows what a host reports: from the write in Consul to the changed text in a real Chromium.
+
+A planner service writes the page of a rollout in its third stage, a web server serves it, and Chromium has it open. Then hosts report failures, one after
+the other. Measured are the time until the files have changed, and the time until Chromium shows the error of the host.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from benchmarks.options import Options
+from benchmarks.tables import Report, median
+from devkit.agent import Agent
+from integration.support.fleets.scenes import Scene
+from integration.support.processes.browser_session import browser_session
+from integration.support.processes.planner_service import Service, until
+
+NAME = "page"
+ABOUT = "how soon the live page shows in Chromium what a host has reported, with up to 5,000 hosts"
+NEEDS_LAB = False
+
+SIZES = (1_000, 5_000)
+ROUNDS = 10
+# Hosts of a scene beside those of the role compute.
+_OTHERS = 23
+# Nothing changes for so long before each report (seconds).
+_QUIET = 10.0
+# An update that is not there after this time does not come (seconds).
+_LONGEST = 60.0
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_given: Any) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder; yield its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def measure(hosts: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Return the times until the files and until Chromium have what a host reports (seconds).
+
+    :raises OSError: if there is no Chromium.
+    """
+    written, shown = [], []
+    with tempfile.TemporaryDirectory() as name, Agent() as agent:
+        folder, store = Path(name), Store(Settings(port=agent.http_port))
+        page = folder / "page"
+        page.mkdir()
+        Scene(computes=hosts - _OTHERS).write(agent.kv)
+        service = Service(folder, agent.http_port, page=str(page))
+        try:
+            with served(page) as url, browser_session(folder / "browser") as browser:
+                until(lambda: (page / "changes.json").exists(), _LONGEST)
+                browser.set_display(width=1280, dark=False)
+                browser.open(f"{url}/index.html")
+                for number in range(rounds):
+                    error = f"no space left on disk {number}"
+                    # The service reads a fleet that changes all the time less often. Chromium last looked at another moment each time.
+                    time.sleep(_QUIET + number / rounds)
+                    write_report(store, HostReport(f"compute{hosts - _OTHERS - number}", "2.10", "failed", error=error))
+                    began = time.monotonic()
+                    until(lambda error=error: error in (page / "index.html").read_text(), _LONGEST)
+                    written.append(time.monotonic() - began)
+                    browser.wait_until(f"document.querySelector('#failures').innerText.includes('{error}')", _LONGEST)
+                    shown.append(time.monotonic() - began)
+        finally:
+            service.kill()
+    return written, shown
+
+
+def run(options: Options, report: Report) -> None:
+    """Measure all sizes of fleets."""
+    head = ["hosts", "files changed, median (s)", "shown, median (s)", "shown, slowest (s)", "updates"]
+    table = report.table("From a host's report to the page in Chromium.", head)
+    for hosts in options.sizes or (SIZES[:1] if options.quick else SIZES):
+        try:
+            written, shown = measure(hosts, options.repeated(ROUNDS))
+        except OSError as error:
+            report.say(f"\nPart {NAME} is skipped: there is no Chromium: {error}.")
+            return
+        table.add(f"{hosts:,}", f"{median(written):.2f}", f"{median(shown):.2f}", f"{max(shown):.2f}", len(shown))
