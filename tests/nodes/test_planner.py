@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ ROLES = {"controller1": "controller", "controller2": "controller", "compute1": "
 PLANNERS = ("controller1", "controller2")
 RULES = {"rolling_rules": {"global": 1}}
 UNIT = "convoy-planner.service"
-PAGE = "/var/lib/convoy-page/state.json"
+# systemd separates words at spaces, and replaces what follows a percent sign.
+PAGE = Path("/var/lib/convoy page 100%n")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def install(fleet: Fleet, *arguments: str, code: int = 0, **more: Any) -> str:
     variables = {
         "planner_notify": str(messages),
         "planner_pip_arguments": f"--no-index --find-links {wheels}",
-        "planner_page": "/var/lib/convoy-page",
+        "planner_page": str(PAGE),
         **more,
     }
     role = {"role": "convoy.upgrade.planner", "vars": variables}
@@ -78,6 +80,11 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
     refused = install(fleet, code=2, planner_metrics_file="/root/convoy.prom")
     assert "convoy-planner may not write /root on controller1" in refused
     assert "setfacl -m u:convoy-planner:rwx /root" in refused
+    # A folder that every user may write, but that the unit hides.
+    fleet.lab.nodes[PLANNERS[0]].run("install", "-d", "-m", "0777", "/home/page")
+    refused = install(fleet, "--limit", PLANNERS[0], code=2, planner_page="/home/page")
+    assert "convoy-planner may not write /home/page on controller1" in refused
+    assert "outside of /home, /root," in refused
     again = install(fleet)
     counts = [line for line in again.splitlines() if "changed=" in line]
     assert len(counts) == len(PLANNERS)
@@ -101,7 +108,10 @@ def test_a_rollout_that_was_handed_over_ends_although_the_service_that_acts_is_k
         log = fleet.lab.nodes[name].run("journalctl", "-o", "cat", "-u", UNIT).stdout.splitlines()
         events = [json.loads(line) for line in log if line.startswith("{")]
         assert {one["event"] for one in events} >= {"started", "standing_by", "carrying"}
-        wait_for(lambda node=fleet.lab.nodes[name]: '"complete"' in (node.read(PAGE) or ""), "the page has the end")
+        wait_for(
+            lambda node=fleet.lab.nodes[name]: '"complete"' in (node.read(str(PAGE / "state.json")) or ""),
+            "the page has the end",
+        )
 
 
 @pytest.mark.thorough
