@@ -34,11 +34,11 @@ ABOUT = "how soon the live page shows in Chromium what a host has reported, with
 NEEDS_LAB = False
 
 SIZES = (1_000, 5_000)
-ROUNDS = 10
+ROUNDS = 5
 # Hosts of a scene beside those of the role compute.
 _OTHERS = 23
 # Nothing changes for so long before each report (seconds).
-_QUIET = 10.0
+_QUIET = 20.0
 # An update that is not there after this time does not come (seconds).
 _LONGEST = 60.0
 
