@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Callback of each run: refuses ineffective options, records unreachable hosts as failed, and ends the notifier.
+"""Callback of each run: refuses ineffective options, records unreachable hosts as lost, and ends the notifier.
 
 Ansible finds it because it is beside the playbooks.
 """
@@ -24,14 +24,14 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.output import 
 DOCUMENTATION = r"""
 name: convoy_watch
 type: notification
-short_description: Refuse ineffective options, record unreachable hosts as failed, and end the notifier of a run
+short_description: Refuse ineffective options, record unreachable hosts as lost, and end the notifier of a run
 description:
   - If a run stops, prints C(Next:) and a command at its end.
   - Ends a run like Ctrl-C if its output is closed, for example because C(head) or a pager ended. ansible-core would wait forever.
   - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, a C(--limit) that
     leaves out hosts on which a playbook must run, and hosts to enroll that do not exist. Ansible itself ignores all of these.
   - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
-    to the push daemon, which records the host as failed.
+    to the push daemon, which records the host as lost.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
@@ -54,8 +54,9 @@ class CallbackModule(CallbackBase):
         self._run.begin()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Check that the play has the hosts that it needs."""
+        """Check that the play has the hosts that it needs, and keep the connections to them alive."""
         self._run.check_hosts(play)
+        self._run.keep_connections_alive(play)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep what the ``Next:`` line depends on."""
@@ -72,7 +73,7 @@ class CallbackModule(CallbackBase):
         self._run.remember(result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Record an unreachable host as failed."""
+        """Record an unreachable host as lost."""
         if not getattr(result._task, "ignore_unreachable", False):
             is_recorded, warning = report_lost_host(result._host.get_name(), result._result)
             if is_recorded:

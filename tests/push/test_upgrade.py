@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -261,11 +263,64 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
     assert re.match(r"unreachable: .*(port 1: Connection refused|Broken pipe)", record["error"])
     assert not site.entries("web2", "web3")
     assert "rolling_rules.roles.web admits 1 of role web at once" in ended.stdout
+    assert "web1 (lost): lost, service app, step upgrade: unreachable: " in ended.stdout
 
     (site.log / "fail-gone").unlink()
     site.play("upgrade", version="v1", retry_failed=True)
     assert site.reported("v1") == {"web1", "web2", "web3"}
     assert site.done("web1") == ["app/prepare", "app/upgrade"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected"),
+    [
+        (
+            (),
+            {},
+            {"web1": [], "web2": ["ConnectTimeout=7", "ServerAliveInterval=3"], "web3": ["ServerAliveInterval=4"]},
+        ),
+        pytest.param(
+            ("--ssh-extra-args", "-o ConnectTimeout=8"),
+            {},
+            {"web1": ["ConnectTimeout=8"], "web2": ["ConnectTimeout=7", "ServerAliveInterval=3"]},
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            (),
+            {"ansible_ssh_extra_args": "-o ConnectTimeout=9"},
+            {"web1": ["ConnectTimeout=9"], "web2": ["ConnectTimeout=9"]},
+            marks=pytest.mark.thorough,
+        ),
+    ],
+    ids=["inventory", "option", "extra variable"],
+)
+def test_keepalives_of_ssh_follow_the_arguments_of_the_operator(
+    site: Site, arguments: Sequence[str], given: dict[str, str], expected: dict[str, list[str]]
+) -> None:
+    site.service("app", ["prepare", "upgrade"])
+    addresses = {"web1": "127.0.0.1", "web2": "127.0.0.2", "web3": "127.0.0.3"}
+    refused = {"ansible_connection": "ssh", "ansible_port": 1}
+    host_vars: dict[str, dict[str, object]] = {host: refused | {"ansible_host": at} for host, at in addresses.items()}
+    # A template, as of an operator with groups of hosts behind several jump hosts.
+    host_vars["web2"] |= {
+        "ansible_ssh_extra_args": "-o ConnectTimeout={{ patience }} -o ServerAliveInterval=3",
+        "patience": 7,
+    }
+    host_vars["web3"] |= {"ansible_ssh_common_args": "-o ServerAliveInterval=4"}
+    roles = {"web": {"plane": "dataplane", "services": ["app"]}}
+    site.inventory(roles, {"web": [*addresses]}, **host_vars)
+    ended = site.end(site.start("upgrade", "-vvv", *arguments, version="v1", **given))
+    assert "3 of 3 hosts can't be upgraded" in ended.stdout
+    for host, own in expected.items():
+        line = next(line for line in ended.stdout.splitlines() if line.startswith(f"<{addresses[host]}> SSH: EXEC "))
+        words = shlex.split(line)
+        # ssh takes the first value of each option.
+        named = [
+            word
+            for word in words
+            if word.startswith(("ServerAlive", "ConnectTimeout=")) and word != "ConnectTimeout=10"
+        ]
+        assert named == [*own, "ServerAliveInterval=10", "ServerAliveCountMax=6"], line
 
 
 def test_pull_hosts_are_admitted_after_the_only_push_host_is_lost(site: Site) -> None:

@@ -22,7 +22,7 @@ from ...module_utils._common.names import JOB, listing
 from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
-from .keepalives import keep_connections_alive
+from .keepalives import keep_connections_alive, keep_connections_of_hosts_alive
 from .known_variables import (
     VARIABLES,
     is_single_pass,
@@ -71,6 +71,8 @@ class PlaybookRun:
         self._ends_until = 0.0
         self._has_lost_host = False
         self._pushed: set[str] = set()
+        # Hosts whose connections have keepalives.
+        self._kept_alive: set[str] = set()
         self._code = self._job = ""
         # What the failure itself names.
         self._fix: NextStep | None = None
@@ -85,7 +87,7 @@ class PlaybookRun:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
             return
-        if any(name in (*UPGRADES, COMMAND) for name in self._names):
+        if self._may_push:
             keep_connections_alive()
         call_when_closed(self._end_without_output)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -94,6 +96,19 @@ class PlaybookRun:
                 signal.signal(number, self._end_as_by_ctrl_c)
         # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())
+
+    @property
+    def _may_push(self) -> bool:
+        return any(name in (*UPGRADES, COMMAND) for name in self._names)
+
+    def keep_connections_alive(self, play: Any) -> None:
+        """Add keepalives to the arguments for ``ssh`` of the hosts of a play."""
+        if not self._may_push:
+            return
+        variables = play.get_variable_manager()
+        hosts = [host for host in variables._inventory.get_hosts(play.hosts) if host.name not in self._kept_alive]
+        self._kept_alive.update(host.name for host in hosts)
+        keep_connections_of_hosts_alive(variables, hosts)
 
     def remember(self, result: Mapping[str, Any]) -> None:
         """Keep what the next step depends on from a task's result: the failure and the states of the hosts."""
