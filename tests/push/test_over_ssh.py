@@ -79,7 +79,8 @@ def test_a_host_that_dies_at_a_step_keeps_its_slot_and_goes_on_there_when_it_is_
     assert (record["state"], record["step"], record["service"]) == ("failed", "prepare", "app")
     assert record["error"].startswith("unreachable: ")
     assert site.done("web2") == []
-    assert "web1 (failed): failed, service app, step prepare: unreachable: " in ended.stdout
+    assert "web1 (lost): lost, service app, step prepare: unreachable: " in ended.stdout
+    assert "1 host is lost: web1." in ended.stdout
 
     # As long as no one asks for it, it is not tried again, and its slot is not given away.
     lab.nodes["web1"].boot()
@@ -96,6 +97,12 @@ def test_a_host_that_dies_at_a_step_keeps_its_slot_and_goes_on_there_when_it_is_
 def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: Site) -> None:
     site.sleep(0.1)
     site.sleep(900.0, "web1")
+    # Arguments of the inventory replace those of the environment.
+    site.inventory(
+        {"web": {"plane": "dataplane", "services": ["app"]}},
+        {"web": HOSTS},
+        web1={"ansible_ssh_extra_args": "-o Compression=no"},
+    )
     rules = {"rolling_rules": {"global": "unlimited"}}
     process = site.start("upgrade", version="v1", instructions=rules)
     wait_for(lambda: "app/prepare" in [one.task for one in site.entries("web1")], "web1 has begun", 120)
@@ -106,6 +113,7 @@ def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: 
     assert 30 < time.monotonic() - began < 180
     assert ended.code == 4, ended.stdout
     assert site.record("web1")["error"].startswith("unreachable: ")
+    assert "web1 (lost): lost, service app, step prepare: unreachable: " in ended.stdout
     assert site.done("web2") == TASKS[:-1]
 
     lab.nodes["web1"].reconnect()

@@ -157,6 +157,13 @@ class HostRecord:
         ended = next((at for at, one in enumerate(reversed(self.former)) if one.state == UPGRADED), len(self.former))
         return self.former[len(self.former) - ended :]
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it reported that it is lost, or the run that worked on it lost it: its failure has the same time then."""
+        if self.state == REPORTED_LOST:
+            return True
+        return self.readable and self.state == FAILED and self.times.get(REPORTED_LOST, -1) == self.times.get(FAILED)
+
     def failed_at(self, at: int) -> Failure:
         """Return the failure with which the record ended at a time (unix seconds)."""
         return Failure(at, self.attempt, self.service or "", self.step or "", (self.error or "")[-MOST_ERROR:])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .._codecs.migration import decode_schema, release_of
@@ -19,7 +20,18 @@ from .._consul.operations import Change, compare_and_put, put, remove
 from .._consul.retry import retry_on_conflict
 from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.failures import Failure, newest_failures
-from .._fleet.fleet import DELIVERED, FAILED, HELD, RELEASED, REPORTED_STATES, RETRIED, STARTED, UPGRADED, HostRecord
+from .._fleet.fleet import (
+    DELIVERED,
+    FAILED,
+    HELD,
+    RELEASED,
+    REPORTED_LOST,
+    REPORTED_STATES,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.step_trail import extended_trail
 from .._state.layout import refuse_newer
@@ -42,6 +54,7 @@ class HostReport:
     :param services: the ID of the tasks of services that the host has; empty if it has none any more, None if the caller does not know.
     :param role: the host's role. With it, a start is refused unless the host is admitted at that moment.
     :param default: whether the host may start if no gate is set.
+    :param is_lost: whether it failed because the run that worked on it lost it, so that no one knows what still runs there.
     """
 
     host: str
@@ -56,6 +69,7 @@ class HostReport:
     services: str | None = None
     role: str | None = None
     default: bool = True
+    is_lost: bool = False
 
 
 def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tuple[HostRecord, list[Change]]:
@@ -254,7 +268,7 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     if before is None or not before.readable:
         after = replace(
             after,
-            times={report.state: now},
+            times=_times({}, report, now),
             trail=extended_trail((), now, *at_step),
             failures=_with_failure((), after, now),
         )
@@ -288,12 +302,22 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     if report.state == UPGRADED and after == again:
         # The upgrade is as old as before. With a new time, the host would soak again.
         return again
-    times = {**(before.times if same_rollout else {}), report.state: now}
+    times = _times(before.times if same_rollout else {}, report, now)
     if same_rollout and before.state == report.state == STARTED and before.next_step is None:
         # The next service or step of the same start.
         times[STARTED] = before.times.get(STARTED, now)
     failures = _with_failure(after.failures, after, now)
     return replace(after, times=times, trail=extended_trail(after.trail, now, *at_step), failures=failures)
+
+
+def _times(before: Mapping[str, int], report: HostReport, now: int) -> dict[str, int]:
+    """Return when the host reported each state. A host that was lost has that time too, until it fails otherwise."""
+    times = {**before, report.state: now}
+    if report.state == FAILED:
+        times.pop(REPORTED_LOST, None)
+        if report.is_lost:
+            times[REPORTED_LOST] = now
+    return times
 
 
 def _machines(before: HostRecord | None, report: HostReport) -> tuple[str | None, str | None]:

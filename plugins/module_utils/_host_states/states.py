@@ -278,7 +278,7 @@ def _state_of(
     if one.was_broken and not one.gate.is_open and (record is None or record.version != current):
         return _StateFound(waiting)
     if record is not None and record.state == RECORDED_FAILED and (record.version == current or not record.readable):
-        return _StateFound(FAILED)
+        return _StateFound(LOST if record.is_lost else FAILED)
     if record is not None and record.state == REPORTED_LOST and record.version == current:
         return _StateFound(LOST, (record.error or "").removeprefix("lost: "))
     if one.gate.is_open or (record is not None and record.state == STARTED):

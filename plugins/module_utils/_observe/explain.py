@@ -150,8 +150,8 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     if view.state == state_names.HELD:
         hold = _hold(host, view, snapshot)
         return (hold.at, "the hold was set") if hold is not None and hold.at else None
-    if view.state == state_names.FAILED and record is not None and record.state == FAILED and FAILED in times:
-        return times[FAILED], "it reported the failure"
+    if view.state in state_names.BROKEN and record is not None and record.state == FAILED and FAILED in times:
+        return times[FAILED], "its run lost it" if record.is_lost else "it reported the failure"
     if view.state in (state_names.UPGRADED, state_names.UPGRADING) and view.version == current and UPGRADED in times:
         return times[UPGRADED], "it reported the end of the command" if snapshot.is_job else "it reported the version"
     if view.state == state_names.UPGRADING and view.started and record is not None and STARTED in record.times:

@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from .._consul.operations import Change, compare, compare_and_put, put, remove
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import FAILED, Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import Ledger
 from .._host_states import admitted, state_names, states
+from .._host_states.host_state import HostState
 from .._state.keys import Keys
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 
@@ -98,7 +99,12 @@ def begun_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
     """
     found = states.read_states(snapshot, members)
     ended = (state_names.UPGRADED, state_names.FAILED)
-    return {host for host, one in found.items() if one.has_started or one.state in ended}
+    return {host for host, one in found.items() if one.has_started or one.state in ended or _has_failed(one)}
+
+
+def _has_failed(one: HostState) -> bool:
+    """Return whether a host is lost because the run that worked on it lost it."""
+    return one.state == state_names.LOST and one.record is not None and one.record.state == FAILED
 
 
 def opened_at(keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gate: Change) -> int:

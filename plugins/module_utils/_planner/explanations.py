@@ -267,10 +267,10 @@ def _of_state(host: HostState, version: str | None) -> str:
         return f"{host.trouble}; its gate was closed after its start; it continues when hosts of its role are admitted again"
     if host.trouble:
         return host.trouble
-    if host.state == state_names.FAILED and host.record is not None:
+    if host.state in state_names.BROKEN and host.record is not None:
         error = host.record.error or "no error was given"
         tries = f" (attempt {host.record.attempt})" if host.record.attempt > 1 else ""
-        return f"failed{host.record.where()}{tries}: {error}"
+        return f"{host.state}{host.record.where()}{tries}: {error}"
     if host.state == state_names.HELD and host.hold is not None:
         return host.hold.text()
     return _upgrading(host, version)

@@ -209,6 +209,8 @@ class HostDetails:
         if self.record is None:
             return
         for state, at in self.record.times.items():
+            if state == FAILED and self.record.is_lost:
+                continue
             by = "an operator" if state == RETRIED else "it"
             yield at, state_text(state, of_job=is_job(self.record.version)), by
 

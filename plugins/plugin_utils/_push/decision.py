@@ -127,7 +127,7 @@ def _decide_by_state(run: PushRun, latest: PassView, host: str) -> Decision | No
         return Decision(admitted=True, state=view.state, reason=view.reason)
     if view.state == state_names.PENDING:
         return None
-    hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state == state_names.FAILED else ""
+    hint = "; once it is fixed, retry it with -e retry_failed=true" if view.state in state_names.BROKEN else ""
     return Decision(admitted=False, state=view.state, reason=f"{view.reason}{hint}")
 
 

@@ -260,11 +260,12 @@ class HostRuns:
             if one.step == DRAIN and one.service in begun and not one.once and not one.provider
         )
 
-    def fail(self, host: str, error: str) -> tuple[str, str]:
+    def fail(self, host: str, error: str, *, is_lost: bool = False) -> tuple[str, str]:
         """Record that a host failed and in which step, and release its lease. A host that is not active is ignored.
 
         A pull host reports the failure of its upgrade itself.
 
+        :param is_lost: whether it no longer answers, or its task took too long. Its state is lost then.
         :returns: the service and the step that failed, empty if the host is not active or has run nothing.
         :raises UpgradeError: for what can't be recorded. Everything else is recorded, and the lease is released.
         """
@@ -276,7 +277,7 @@ class HostRuns:
         # Callbacks run in reverse order, each also if another one fails.
         with contextlib.ExitStack() as stack:
             stack.callback(self._release, host)
-            stack.callback(self._write_failed, host_run, error)
+            stack.callback(self._write_failed, host_run, error, is_lost=is_lost)
             stack.callback(self._providers.fail, host, error)
             stack.callback(self._once.fail, host_run, error)
         return host_run.service or "", host_run.step or ""
@@ -321,7 +322,7 @@ class HostRuns:
             self._session.check(host_run.host)
         host_run.record, host_run.index = record, index
 
-    def _write_failed(self, host_run: HostRun, error: str) -> None:
+    def _write_failed(self, host_run: HostRun, error: str, *, is_lost: bool) -> None:
         try:
             self._confirm(host_run)
         except UpgradeError as lost:
@@ -332,7 +333,8 @@ class HostRuns:
         if self._run.phase == POST_UPGRADE_PHASE:
             self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
         elif not self._run.on_host:
-            self._report(HostReport(host_run.host, self._run.version, FAILED, host_run.service, host_run.step, error))
+            where = (host_run.service, host_run.step)
+            self._report(HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost))
 
     def _report(self, report: HostReport) -> None:
         run = self._run

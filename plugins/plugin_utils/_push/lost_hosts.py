@@ -15,13 +15,13 @@ from .messages import FailHost
 
 
 def report_lost_host(host: str, result: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Report that a host is unreachable; return whether it is recorded as failed, and a warning if that was not possible."""
+    """Report that a host is unreachable; return whether it is recorded as lost, and a warning if that was not possible."""
     if not is_started():
         return False, None
     text = " ".join(str(result.get("msg") or "").split())
     text = text.removeprefix("Task failed: ")
     try:
-        ask(FailHost(host, f"unreachable: {text or 'Ansible lost the connection to it'}"))
+        ask(FailHost(host, f"unreachable: {text or 'Ansible lost the connection to it'}", is_lost=True))
     except UpgradeError as error:
         # Before the first host is admitted, there is nothing to record.
         is_early = error.code == "no_push"

@@ -196,10 +196,14 @@ class BeginFailure(Message[tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class FailHost(Message["tuple[str, str]"]):
-    """Report that a host failed. The answer is the service and the step that failed, both empty if it has run nothing."""
+    """Report that a host failed. The answer is the service and the step that failed, both empty if it has run nothing.
+
+    :param is_lost: whether it no longer answers, or its task took too long, so that it may still run.
+    """
 
     host: str
     error: str
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

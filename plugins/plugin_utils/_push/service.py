@@ -100,7 +100,7 @@ class HostService:
 
     def fail_host(self, message: FailHost) -> tuple[str, str]:
         """Answer :class:`FailHost`."""
-        return self._host_runs.fail(message.host, message.error)
+        return self._host_runs.fail(message.host, message.error, is_lost=message.is_lost)
 
     def _active_hosts(self) -> list[str]:
         return self._host_runs.active_hosts()
@@ -164,7 +164,7 @@ class PushService(HostService):
     def fail_host(self, message: FailHost) -> tuple[str, str]:
         """Answer :class:`FailHost`."""
         try:
-            return self._host_runs.fail(message.host, message.error)
+            return self._host_runs.fail(message.host, message.error, is_lost=message.is_lost)
         finally:
             # A failure that can't be recorded must not keep other hosts waiting for this one.
             self._admission.ended(message.host)

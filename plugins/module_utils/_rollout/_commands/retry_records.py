@@ -15,7 +15,17 @@ from ..._common import runtime
 from ..._consul.client import KVEntry, Operation
 from ..._consul.operations import Change, compare, compare_and_put, put, remove
 from ..._fleet.checkpoints import is_checkpoint_group
-from ..._fleet.fleet import FAILED, POST_DONE, POST_STARTED, RETRIED, STARTED, UPGRADED, HostRecord, Snapshot
+from ..._fleet.fleet import (
+    FAILED,
+    POST_DONE,
+    POST_STARTED,
+    REPORTED_LOST,
+    RETRIED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+    Snapshot,
+)
 from ..._fleet.former_rollouts import with_former_rollout
 from ..._fleet.gates import CLOSED, GateValue
 from ..._fleet.step_trail import extended_trail
@@ -56,7 +66,7 @@ def put_back_record(before: HostRecord | None, version: str, reported: str | Non
     # It is to be upgraded again, and its post-upgrade tasks come after that, unless they are done.
     post = kept.post if kept.post == POST_DONE else None
     # With the time of a failure, the host would count as failed when it starts again.
-    times = {state: at for state, at in kept.times.items() if state != FAILED}
+    times = {state: at for state, at in kept.times.items() if state not in (FAILED, REPORTED_LOST)}
     return replace(
         kept,
         state=RETRIED,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import decode_job_record, encode_job_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
@@ -103,3 +105,23 @@ def test_another_release_or_other_tasks_do_not_make_an_upgrade_younger() -> None
     assert (second.release, second.services, second.times) == ("r2", "a1", {"upgraded": 100})
     third = next_record(second, HostReport("web1", "3", UPGRADED, release="r2"), 900)
     assert third.times == {"upgraded": 900}
+
+
+def test_a_host_is_lost_until_its_next_report() -> None:
+    lost = next_record(
+        BEFORE, HostReport("web1", "2", FAILED, "nova", "stop", "unreachable: no route", is_lost=True), 9
+    )
+    assert (lost.state, lost.is_lost, lost.times) == (FAILED, True, {"started": 5, "failed": 9, "lost": 9})
+    # As the same host fails otherwise, begins again, is upgraded or is retried.
+    for state in (FAILED, STARTED, UPGRADED):
+        assert not next_record(lost, HostReport("web1", "2", state), 10).is_lost
+    retried = put_back_record(lost, "2", None, 10)
+    assert (retried.is_lost, retried.times) == (False, {"started": 5, "retried": 10})
+    started = next_record(lost, HostReport("web1", "2", STARTED), 10)
+    assert not next_record(started, HostReport("web1", "2", FAILED), 11).is_lost
+    first = next_record(None, HostReport("web1", "2", FAILED, is_lost=True), 9)
+    assert (first.is_lost, first.times) == (True, {"failed": 9, "lost": 9})
+    # The same in the keys of a rollout and in those of a job.
+    assert decode_record("key", encode_record(lost).encode()).is_lost
+    job = next_record(None, HostReport("web1", "job:a1", FAILED, is_lost=True), 9)
+    assert decode_job_record("key", encode_job_record(job).encode()).is_lost

@@ -19,6 +19,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import STATES, TAKES_A_SLOT
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.closed_gates import begun_hosts
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import state_reason
 from fleets import NEW, OLD, REPORTED_AT, Fleet, fleet
 from hypothesis import given
 
@@ -260,3 +262,16 @@ def test_a_retried_host_does_not_count_at_the_version_that_it_left() -> None:
     site.current = OLD
     site.records[HOST] = HostRecord(NEW, RETRIED, done=("stop/db",), times={"failed": 50, RETRIED: 60})
     assert state(site).state == "pending"
+
+
+def test_a_host_that_its_run_lost_is_lost_and_keeps_its_slot_and_its_gate() -> None:
+    site = one().opened(HOST).failed(HOST)
+    failed = replace(site.records[HOST], times={"started": 5, "failed": 9})
+    site.records[HOST] = replace(failed, times={**failed.times, "lost": 9}, error="unreachable: no route")
+    found = state(site)
+    assert (found.state, found.takes_a_slot, found.needs_its_gate, found.can_finish) == ("lost", True, False, False)
+    assert state_reason(found, NEW) == "lost: unreachable: no route"
+    # An abort does not close the gate of a host that has begun.
+    assert begun_hosts(site.snapshot(), site.members) == {HOST}
+    site.records[HOST] = replace(failed, times={**failed.times, "lost": 8})
+    assert state(site).state == "failed"
