@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts whose tasks run as root, and a controller that may not become root."""
+"""Hosts whose tasks run as root or as another user, and a controller that may not become root."""
 
 from __future__ import annotations
 
@@ -41,6 +41,37 @@ def fleet(site: Site) -> Site:
 def test_a_run_becomes_root_on_no_planner_host(fleet: Site) -> None:
     fleet.play("upgrade", "--become", version="v1", environ=BECOMES)
     assert fleet.reported("v1") == {"web1"}
+
+
+def test_the_tasks_of_services_run_as_the_user_of_the_command_line(site: Site) -> None:
+    steps = [
+        "validate",
+        "prepare",
+        "may_stop",
+        "drain",
+        "stop",
+        "upgrade",
+        "upgrade,once",
+        "start",
+        "verify",
+        "undrain",
+    ]
+    roles = {plane: {"plane": plane, "services": [f"{plane}_app"]} for plane in ("controlplane", "dataplane")}
+    for plane in roles:
+        site.service(f"{plane}_app", steps, after=["after"])
+        for file in (site.folder / "roles" / f"{plane}_app" / "tasks").iterdir():
+            tasks = yaml.safe_load(file.read_text())
+            for task in tasks:
+                task["ansible.builtin.shell"] = {"cmd": 'echo "runs as $(id -un)"; test "$(id -un)" = nobody'}
+            file.write_text(yaml.safe_dump(tasks))
+    site.inventory(roles, {plane: [f"{plane}1"] for plane in roles})
+    arguments = ("-v", "--become", "--become-user", "nobody", "--become-method", "su")
+    # The account has no shell of its own.
+    printed = site.play("upgrade", *arguments, version="v1", environ={"ANSIBLE_BECOME_FLAGS": "-s /bin/sh"})
+    assert site.reported("v1") == {"controlplane1", "dataplane1"}
+    # All tasks of two services, and their post-upgrade tasks.
+    assert printed.count('"stdout": "runs as nobody"') == 2 * (len(steps) + 1)
+    assert "runs as root" not in printed
 
 
 @pytest.mark.thorough
