@@ -214,6 +214,62 @@ def test_a_standby_is_upgraded_once_it_streams_again(steps: Steps, pair: tuple[N
 
 
 @pytest.mark.thorough
+def test_a_synchronous_standby_stops_only_if_another_one_can_take_its_place(
+    steps: Steps, pair: tuple[Node, Node]
+) -> None:
+    primary, standby = pair
+    needed = {"postgresql_synchronous_needed": 1}
+
+    def check(*, code: int = 0, host: str = "db2", **settings: Any) -> str:
+        # Other services may have waited long in drain between these two.
+        return " ".join(run(steps, [host], step, code=code, **settings) for step in ("may_stop", "stop"))
+
+    check(**needed)
+    sql(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+    sql(primary, "SELECT pg_reload_conf()")
+    wait_for(primary, "SELECT sync_state FROM pg_stat_replication", "sync")
+    refused = "commits on the primary wait for this synchronous standby, 0 others can take its place"
+    assert check(code=2, **needed).count(f"db2: {refused}") >= 2
+    check()
+    check(host="db1", **needed)
+    source = f"host={primary.address} user=postgres application_name=other"
+    other = ("runuser", "-u", "postgres", "--", "pg_receivewal", "--synchronous", "-D", "/tmp", "-d", source)
+    with subprocess.Popen(standby.command(*other), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as receiver:
+        wait_for(
+            primary,
+            "SELECT string_agg(sync_state, ' ' ORDER BY sync_state) FROM pg_stat_replication WHERE state = 'streaming'",
+            "potential sync",
+        )
+        check(**needed)
+        assert "1 others can take its place" in check(code=2, postgresql_synchronous_needed=2)
+        standby.run("pkill", "-x", "pg_receivewal")
+        receiver.wait()
+    wait_for(primary, "SELECT count(*) FROM pg_stat_replication", "1")
+
+    # Without the rights to see it, or without the primary, it is not known.
+    sql(primary, "CREATE ROLE replicator LOGIN REPLICATION")
+    conninfo = sql(standby, "SHOW primary_conninfo").replace("'", "''")
+    limited = f"user=replicator host={primary.address} application_name=''db 2''"
+    sql(standby, f"ALTER SYSTEM SET primary_conninfo = '{limited}'")
+    sql(standby, "SELECT pg_reload_conf()")
+    wait_for(primary, "SELECT application_name FROM pg_stat_replication", "db 2")
+    assert "the user of primary_conninfo is not allowed to see that. Let that user connect" in check(code=2, **needed)
+    sql(primary, "GRANT pg_monitor TO replicator")
+    assert refused in check(code=2, **needed)
+    primary.run("systemctl", "stop", UNIT)
+    shown = check(code=2, **needed)
+    assert "db2: this standby can't ask its primary which standbys are synchronous, so it is not taken down: " in shown
+    assert "Connection refused" in shown
+
+    sql(standby, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'")
+    sql(standby, "SELECT pg_reload_conf()")
+    primary.run("systemctl", "start", UNIT)
+    sql(primary, "ALTER SYSTEM RESET synchronous_standby_names")
+    sql(primary, "SELECT pg_reload_conf()")
+    wait_for(standby, "SELECT status FROM pg_stat_wal_receiver", "streaming")
+
+
+@pytest.mark.thorough
 def test_a_primary_is_switched_over_only_to_a_standby_that_streams(steps: Steps, pair: tuple[Node, Node]) -> None:
     primary, standby = pair
     switch = {"postgresql_migration_file": "", "postgresql_switchover_command": [SWITCH]}
