@@ -49,6 +49,7 @@ class Fleet:
 
     :param roles: role -> its services.
     :param others: groups of further hosts in the inventory.
+    :param stop_together: whether all services of a host stop before the first one is upgraded.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Fleet:
         roles: Mapping[str, Services],
         variables: Mapping[str, Any],
         others: Mapping[str, Sequence[str]] | None = None,
+        *,
+        stop_together: bool = True,
     ) -> None:
         """Write the inventory and the service that ends runs."""
         self.lab = lab
@@ -71,7 +74,7 @@ class Fleet:
         tasks = "".join(f"{_BREAK.format(step=step)}  tags: {step}\n" for step in steps)
         (breaker / "tasks/upgrade_tasks.yml").write_text(tasks)
         (breaker / "tasks/post_upgrade_tasks.yml").write_text(_BREAK.format(step=post))
-        (breaker / "meta/upgrade.yml").write_text("stop_together: true\n")
+        (breaker / "meta/upgrade.yml").write_text("stop_together: true\n" if stop_together else "{}\n")
         (folder / "lab.list.j2").write_text("deb [trusted=yes] file:/srv/lab/{{ version }} ./\n")
         entries = {
             role: {"plane": "dataplane", "services": ["breaker", "repositories", *services.entries]}
@@ -116,9 +119,42 @@ class Fleet:
         self.site.play("upgrade", version=version)
         self._assert_upgraded(version)
 
-    def _mark(self, name: str, *, present: bool) -> None:
-        """Make a file on all hosts, or remove it."""
-        for host in self._hosts:
+    def fail_in(self, step: str, hosts: Sequence[str], version: str) -> None:
+        """Upgrade until some hosts fail in a step. The next run does not fail."""
+        self._mark(f"break-{step}", present=True, hosts=hosts)
+        shown = self.site.play("upgrade", version=version, code=2)
+        assert {self._at(host) for host in hosts} == {("failed", version, step)}, shown
+        self._mark(f"break-{step}", present=False, hosts=hosts)
+
+    def kill_in(self, step: str, hosts: Sequence[str], version: str) -> None:
+        """Upgrade until some hosts are in a step, and kill the run there."""
+        self._mark(f"sleep-{step}", present=True, hosts=hosts)
+        process = self.site.start("upgrade", version=version)
+        until = time.monotonic() + 300
+        while any(self._at(host) != ("started", version, step) for host in hosts):
+            if process.poll() is not None or time.monotonic() > until:
+                process.terminate()
+                raise AssertionError(f"not all hosts have come to {step}: {self.site.end(process).stdout}")
+            time.sleep(0.2)
+        kill(process)
+        self._mark(f"sleep-{step}", present=False, hosts=hosts)
+        for host in hosts:
+            self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)
+
+    def _at(self, host: str) -> tuple[str, ...]:
+        """Return the state, version and step of a host's record."""
+        record = self.site.record(host)
+        return tuple(str(record.get(name)) for name in ("state", "version", "step"))
+
+    def finish(self, version: str, **given: Any) -> str:
+        """Upgrade to the end; return what was printed."""
+        shown = self.site.play("upgrade", version=version, **given)
+        self._assert_upgraded(version)
+        return shown
+
+    def _mark(self, name: str, *, present: bool, hosts: Sequence[str] | None = None) -> None:
+        """Make a file on all hosts, or on some, or remove it."""
+        for host in self._hosts if hosts is None else hosts:
             self.lab.nodes[host].run("sh", "-c", f"touch /run/{name}" if present else f"rm -f /run/{name}")
 
     def _assert_upgraded(self, version: str) -> None:
