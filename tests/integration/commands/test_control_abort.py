@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import gates, history, ledger, names, seed
+from integration.support.fleets.fleet import gates, history, ledger, names, report_roles, seed
 from integration.support.runs.commands import UNLIMITED, control, cut_short, fail, upgrade
 from integration.support.runs.playbook import Runner
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.one_release
 
 def test_an_abort_closes_what_has_not_begun_and_keeps_every_record(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, names(compute=4, web=2))
+    report_roles(consul, names(compute=4, web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited", "roles": {"compute": 3}}}))
     assert gates(consul)["role/web"] == "True"
     upgrade(store, "compute1")

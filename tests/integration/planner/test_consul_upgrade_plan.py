@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files import 
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules import consul_upgrade_plan as module
 from devkit.kv import RawKV
-from integration.support.fleets.fleet import gates, history, ledger, names, opened, seed
+from integration.support.fleets.fleet import gates, history, ledger, names, opened, report_roles, seed
 from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.playbook import Runner, plan
 
@@ -140,6 +140,7 @@ def test_repeated_it_changes_nothing(run: Runner, consul: RawKV) -> None:
 
 def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run: Runner, consul: RawKV) -> None:
     seed(consul, names(controller=2, compute=3, web=2))
+    report_roles(consul, names(controller=2, compute=3, web=2))
     consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "disk", "by": "ann", "at": "today"}))
     (result,) = run(
         [plan(version="2", instructions={"rolling_rules": {"global": "unlimited", "roles": {"controller": 1}}})]

@@ -34,6 +34,12 @@ def seed(
     consul.load([*keys.items(), *((f"{prefix}{GATES}/{name}", value) for name, value in (gates or {}).items())])
 
 
+def report_roles(consul: RawKV, hosts: Iterable[str], version: str = "1") -> None:
+    """Let hosts have reported the role in their settings, without which planners open no gate of a role."""
+    records = {host: {"version": version, "state": "upgraded", "role": host.rstrip("0123456789")} for host in hosts}
+    consul.load((f"upgrade/hosts/{host}", json.dumps(record)) for host, record in records.items())
+
+
 def gates(consul: RawKV, prefix: str = "") -> dict[str, str]:
     """Return the gates: ``{"global": "False", "host/compute1": "True"}``."""
     folder = f"{prefix}{GATES}/"
