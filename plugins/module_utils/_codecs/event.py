@@ -54,7 +54,7 @@ def decode_event(epoch: int, value: bytes) -> dict[str, Any] | None:
     for name in ("hosts", "roles", "instructions", "changed"):
         if name in event and not isinstance(event[name], dict):
             del event[name]
-    for name in ("keys", "held"):
+    for name in ("keys", "held", "at_work"):
         if name in event and not _are_texts(event[name]):
             del event[name]
     if "hosts" in event:

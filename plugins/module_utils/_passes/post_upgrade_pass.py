@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from .._codecs.record import decode_record, encode_record
 from .._codecs.values import text_of
 from .._common import runtime
 from .._common.errors import UpgradeError, needs_memory
+from .._common.names import in_order
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
@@ -60,6 +62,10 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
         return retry_on_conflict(attempt, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
 
 
+# The newest admission names so many hosts that are at work, at most. With more, a host that is done may say that it still is.
+_MOST_AT_WORK = 500
+
+
 def _try_once(
     store: Store, request: PassRequest, repeated: RepeatedRead, roles: Collection[str], opened: list[Admission]
 ) -> PassResult:
@@ -104,7 +110,10 @@ def _try_once(
         )
 
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
-        event = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
+        event: dict[str, Any] = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
+        at_work = in_order({*admitted, *(one.host for one in opened)})
+        if len(at_work) <= _MOST_AT_WORK:
+            event["at_work"] = at_work
         writer.write(replace(ledger), event, operations, changes)
         repeated.note(writer.ledger)
         outcome.admissions += [by_host[host] for host in hosts]
@@ -121,15 +130,24 @@ def _try_once(
 def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> dict[str, int]:
     """Return the hosts of ``begun`` that were admitted in this rollout, by its history, and when (unix seconds).
 
+    The newest admission names the hosts that were at work then. An earlier admission of another host has ended, whatever its record says now, and so
+    has one before a retry of the host.
+
     One request for each 64 entries since the oldest of these admissions; none if ``begun`` is empty.
     """
     found: dict[str, int] = {}
     missing = set(begun)
+    is_newest = True
     for event in store.history(ledger) if missing else ():
+        hosts = event.get("hosts", {}).keys()
+        if event["what"] in ("retry", "forget"):
+            missing -= hosts
         if event["what"] == "after":
-            now = missing & event.get("hosts", {}).keys()
-            found |= dict.fromkeys(now, int(event["at"]))
-            missing -= now
+            found |= dict.fromkeys(missing & hosts, int(event["at"]))
+            missing -= hosts
+            if is_newest and "at_work" in event:
+                missing &= set(event["at_work"])
+            is_newest = False
         if not missing or event["what"] in BEGINNINGS:
             break
     return found

@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
     make_pass,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import ledger, names, record, seed
@@ -190,6 +191,26 @@ def test_a_host_that_planners_admitted_goes_on_and_one_that_only_says_so_does_no
     assert opened(outcome) == ["compute4"]
     put_post(consul, "compute4", "done")
     assert not go(done).plan.can_move
+
+
+def test_a_host_that_was_done_or_retried_since_is_not_admitted_again_by_its_own_record(
+    done: Store, consul: RawKV
+) -> None:
+    assert opened(go(done)) == ["compute1", "compute2"]
+    put_post(consul, "compute1", "done")
+    assert opened(go(done)) == ["compute3"]
+    # With its own token it says that it is at work, beside the host that got its slot.
+    put_post(consul, "compute1", "started")
+    put_post(consul, "compute2", "started")
+    hosts = go(done).plan.hosts
+    assert [hosts[f"compute{number}"].unadmitted for number in (1, 2, 3)] == [True, False, False]
+    put_post(consul, "compute1", "done")
+    # The same after an operator has retried it.
+    put_post(consul, "compute2", "failed")
+    control.retry(done, control.Command(fleet=FLEET), ["compute2"])
+    put_post(consul, "compute2", "started")
+    hosts = go(done).plan.hosts
+    assert [hosts[f"compute{number}"].unadmitted for number in (2, 3)] == [True, False]
 
 
 def test_an_admission_that_the_history_has_no_more_does_not_count(done: Store, consul: RawKV) -> None:
