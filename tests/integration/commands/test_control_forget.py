@@ -170,6 +170,30 @@ def test_a_host_that_starts_a_job_in_that_moment_is_not_forgotten(store: Store, 
     assert consul.get(key) is not None
 
 
+def test_a_host_that_keeps_writing_its_record_keeps_no_other_from_being_forgotten(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET, "1")
+    make_pass(store, PassRequest("2", CAPPED, fleet=FLEET))
+    count = 0
+
+    def noisy(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal count
+        count += 1
+        consul.put(
+            "upgrade/hosts/compute8", json.dumps({"version": "1", "state": "failed", "times": {"failed": count}})
+        )
+        return write(operations)
+
+    around_writes(store, noisy)
+    with pytest.raises(
+        UpgradeError, match=r"compute9, compute12: forgotten\. compute8: the ledger or a record changed"
+    ) as caught:
+        operator.forget(store, operator.Command(fleet=FLEET), ["compute8", "compute9", "compute12"])
+    assert caught.value.code == "busy"
+    assert {one for one in ("compute8", "compute9", "compute12") if f"running/versions/1/{one}" in consul.tree()} == {
+        "compute8"
+    }
+
+
 def test_it_works_without_a_rollout_and_with_a_name_without_a_role(run: Runner, consul: RawKV) -> None:
     consul.put("running/versions/1/cache", "1700000000")
     consul.put("config_state/enable_puppet/host/cache", "False")

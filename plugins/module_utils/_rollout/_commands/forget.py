@@ -14,6 +14,7 @@ from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id, listing
 from ..._common.sanitize import option
 from ..._consul.client import KVEntry, Operation
+from ..._consul.errors import Conflict
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, HostRecord, Snapshot, compile_role_pattern, role_by_name
@@ -68,6 +69,10 @@ def forget(
                 if known[host]:
                     _remove(of_rollout, writer, snapshot, command, host, known[host], changes, force=force)
                 remarks[host] = found
+        except Conflict:
+            # A host that keeps writing its record comes last, so that it stops no other.
+            names.append(names.pop(names.index(host)))
+            raise
         finally:
             changes.extend(writer.changes)
         gone = [host for host in names if any(_host_of(store.keys, one.key) == host for one in changes)]
