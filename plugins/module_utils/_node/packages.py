@@ -50,6 +50,11 @@ _NOTHING = "Nothing to do."
 _WOULD_CHANGE = "Operation aborted"
 
 
+def is_locked(output: str) -> bool:
+    """Return whether a command failed because another process has a lock of the package manager."""
+    return bool(_LOCKED.search(output))
+
+
 @dataclass(frozen=True)
 class PackageOptions:
     """What to do.
@@ -155,7 +160,7 @@ class _Work:
         until = runtime.monotonic() + self._options.lock_seconds
         while True:
             ended = self._start(command)
-            if ended.code == 0 or not _LOCKED.search(ended.output):
+            if ended.code == 0 or not is_locked(ended.output):
                 break
             if runtime.monotonic() >= until:
                 raise self._failure(

@@ -20,6 +20,7 @@ from .._common import runtime
 from .._common.errors import UpgradeError
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .lock_file import FOLDER, open_lock_file
+from .packages import is_locked
 from .process import FinishedProcess, last_lines, run_process
 
 # Exit codes with --detailed-exitcodes, see `puppet help apply` and `puppet help agent`: whether the run changed anything.
@@ -46,6 +47,8 @@ _OWN_LOCK = f"{FOLDER}/puppet.lock"
 _USERS_LOCK = "{home}/.convoy/puppet.lock"
 _PLACES = os.pathsep.join(("/opt/puppetlabs/bin", "/usr/local/bin", "/usr/bin"))
 _SECONDS_BETWEEN_TRIES = 1
+# Puppet does not wait for the locks of the package manager, which unattended upgrades hold for minutes. So it runs again after this time.
+_SECONDS_BETWEEN_RUNS = 5
 _SECONDS_OF_CONFIG = 120
 # The most that is read of the file with the reason (bytes).
 _MOST_REASON = 8192
@@ -70,7 +73,7 @@ class PuppetOptions:
     :param environment: may have ``{version}``, see :func:`environment_name`; empty for that of Puppet's configuration.
     :param version: the version that the run is for.
     :param seconds: how long the run may take.
-    :param lock_seconds: how long to wait until another run has ended.
+    :param lock_seconds: how long to wait until another run has ended, and until no other process has a lock of the package manager.
     """
 
     kind: str = "apply"
@@ -264,12 +267,16 @@ def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: 
         refuse_disabled()
         # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
         ended = run_process(command, options.seconds, keep=[lock])
-        if not (options.kind == "agent" and ended.code not in _SUCCESS and _LOCKED in ended.output):
-            break
+        has_failed = ended.code is not None and ended.code not in _SUCCESS
         # The agent was locked, which has the same exit code 1 as a failure.
+        is_agent_locked = options.kind == "agent" and has_failed and _LOCKED in ended.output
+        if not is_agent_locked and not (has_failed and is_locked(ended.output)):
+            break
         if waited >= options.lock_seconds:
-            raise _locked(options.lock_seconds, last_lines(ended.output, 1))
-        runtime.sleep(_SECONDS_BETWEEN_TRIES)
+            if is_agent_locked:
+                raise _locked(options.lock_seconds, last_lines(ended.output, 1))
+            break
+        runtime.sleep(_SECONDS_BETWEEN_TRIES if is_agent_locked else _SECONDS_BETWEEN_RUNS)
         waited = runtime.monotonic() - began
     if ended.code not in _SUCCESS:
         raise _failure(command, options.seconds, ended)

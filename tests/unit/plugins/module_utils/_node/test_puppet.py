@@ -154,6 +154,19 @@ def test_an_agent_that_is_locked_out_tries_again(tmp_path: Path) -> None:
     assert done.waited > 0
 
 
+def test_it_waits_until_no_other_process_has_a_lock_of_the_package_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puppet, "_SECONDS_BETWEEN_RUNS", 0.1)
+    says = "echo 'E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)'; exit 4"
+    body = f"[ -e {tmp_path}/free ] && exit 2; touch {tmp_path}/free; {says}"
+    done = run_puppet(wish(tmp_path, body, lock_seconds=30))
+    assert (done.code, done.changed, done.waited > 0) == (2, True, True)
+    with pytest.raises(UpgradeError, match="Could not get lock") as caught:
+        run_puppet(wish(tmp_path, says, lock_seconds=0.1))
+    assert caught.value.code == "puppet_failed"
+
+
 def test_an_agent_that_stays_locked_out_fails_when_its_time_is_up(tmp_path: Path) -> None:
     with pytest.raises(UpgradeError, match=r"has not ended within 0.2 s \(Notice: Run already in progress") as caught:
         run_puppet(wish(tmp_path, "echo 'Notice: Run already in progress'; exit 1", kind="agent", lock_seconds=0.2))
