@@ -13,7 +13,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
 from ...module_utils._common.versions import VersionOrder
 from ...module_utils._rules.allowed_versions import VersionRules, version_rules_from
-from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions, origin_of
+from .routes import HOST_VARIABLE, PROVIDER_VARIABLE, declared_versions, origin_of, unusable_version
 
 _MOST_HOSTS = 20
 
@@ -42,7 +42,7 @@ def forbidden_upgrades(
 
     - If a host has an unfinished upgrade, both its origin and the target of that upgrade must be allowed.
     - Hosts that an operator holds are not checked, nor are pull hosts that never reported a version.
-    - A host whose version can't be compared is left out, and the others go. If no other host goes, all these hosts are forbidden.
+    - A host whose version can't be compared, or is none, is left out, and the others go. If no other host goes, all these hosts are forbidden.
 
     :param progress: a result of ``consul_upgrade_plan`` or ``consul_upgrade_info``.
     :param composition: a result of ``compose_upgrade_tasks``.
@@ -73,8 +73,9 @@ def forbidden_upgrades(
             for service, why, is_incomparable in known[role, start]:
                 services, hosts = found.setdefault((role, start, why), ({}, {}))
                 services[service] = hosts[host] = None
-                if is_incomparable:
-                    incomparable.setdefault(host, f"{service} of the role {role}: {why}")
+                odd = "" if start else unusable_version(view)
+                if is_incomparable or odd:
+                    incomparable.setdefault(host, f"{service} of the role {role}: {odd or why}")
         any_goes = any_goes or (host not in incomparable and starts != [version])
     left_out = incomparable if any_goes else {}
     forbidden = {

@@ -103,6 +103,8 @@ def routes_of(
         own_paths = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
         begun = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
         before[host] = _start(own_paths, origin_of(hosts[host], declared.get(host)), begun, own_problems)
+        if not before[host] and own_paths and (odd := unusable_version(hosts[host])):
+            own_problems[odd] = None
         if before[host] and not own_problems:
             _path_checkpoints(own_paths, before[host], {}, version, own_problems)
         if own_problems:
@@ -164,6 +166,14 @@ def origin_of(view: Mapping[str, Any], declared: str | None) -> str:
     """
     origin = _plain(view.get("origin"))
     return _plain(view["version"]) or (view.get("begun") and origin) or declared or origin
+
+
+def unusable_version(view: Mapping[str, Any]) -> str:
+    """Return why the version that a host reported is none, without a full stop; empty if it can be one, or the host reported none."""
+    version = view["version"]
+    return (
+        "" if not version or _plain(version) else f"it reported the version {version!r}, which is not safe in a command"
+    )
 
 
 def _plain(version: str | None) -> str:

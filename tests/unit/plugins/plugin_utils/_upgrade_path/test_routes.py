@@ -247,7 +247,11 @@ def test_reported_shell_syntax_does_not_reach_the_variables_of_tasks(reported: s
     found = plan(db1="2.2", db2=reported)
     composition = {"roles": {"db": role(CHECKPOINTS)}}
     assert unknown_hosts(found, composition) == ["db2"]
-    assert refused(found, composition).code == "unknown_version"
+    # It hurts that host, and no other.
+    routes = routes_of(found, run(found), composition, "2.10")
+    assert (routes.origins, list(routes.left_out)) == ({"db1": "2.2"}, ["db2"])
+    assert routes.left_out["db2"] == f"it reported the version {reported!r}, which is not safe in a command"
+    assert refused(plan(db2=reported), composition).code == "incomparable_versions"
     assert routes_of(found, run(found), composition, "2.10", {"db2": "2.4"}).origins == {"db1": "2.2", "db2": "2.4"}
     with pytest.raises(UpgradeError, match=r"version: the version .* is not safe in a command"):
         routes_of(plan(db1="2.2"), ["db1"], composition, reported)
