@@ -253,3 +253,22 @@ def test_a_host_that_failed_before_an_abort_and_starts_after_it_was_admitted(sto
     write_report(store, STARTS)
     make_pass(store, PassRequest("3", ONE_BY_ONE, fleet=names(web=2)))
     assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}
+
+
+def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_that_role(guarded: Agent) -> None:
+    wipe(guarded.kv)
+    fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
+    seed(guarded.kv, fleet)
+    guarded.kv.put("upgrade/schema", "1")
+    admin = admin_of(guarded)
+    # Until they start, nobody knows what role they have in their settings.
+    make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
+    for host in ("web2", "web3"):
+        refused(admin, HostReport(host, "2", "started", role="db", default=False))
+    write_report(admin, HostReport("web1", "2", "started", role="web", default=False))
+    # As an agent reports it when it is enrolled.
+    write_report(admin, HostReport("web2", "1", "upgraded", role="db"))
+    write_report(admin, HostReport("web1", "2", "upgraded", role="web"))
+    found = make_pass(admin, PassRequest(fleet=fleet))
+    assert [one.host for one in found.admissions] == ["web3"]
+    assert "its settings have the role db" in found.plan.hosts["web2"].reason

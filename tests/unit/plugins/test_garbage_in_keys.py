@@ -12,18 +12,21 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store import CachedStore
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import MOST_EPOCH
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import decode_holder
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries import notifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import progress_update
@@ -31,8 +34,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.info_resul
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import approve, pause
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
+    HoldTargets,
+    end_holds,
+    set_holds,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result as plan_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import plan_text, status_text
@@ -178,6 +188,46 @@ def test_a_fleet_without_garbage_is_read_by_all(*, has_job: bool) -> None:
 def test_garbage_is_read_or_named(chunk: int) -> None:
     for number in range(chunk, CASES, CHUNKS):
         try_one(number)
+
+
+_FLEET = {"web1": "web", "web2": "web", "db1": "db"}
+_OPERATOR = Command(fleet=_FLEET)
+_HELD = HoldTargets(hosts=["web1"], roles=["db"], fleet=_FLEET)
+# What writes, with what is read first.
+WRITERS: Mapping[str, Callable[[Store], object]] = {
+    "retry": lambda store: control.retry(store, _OPERATOR),
+    "retry of a host": lambda store: control.retry(store, _OPERATOR, ["web1"]),
+    "abort": lambda store: control.abort(store, _OPERATOR),
+    "resume": lambda store: control.resume(store, _OPERATOR),
+    "rollback": lambda store: control.roll_back(store, _OPERATOR),
+    "forget": lambda store: control.forget(store, _OPERATOR, ["web1", "db1"], force=True),
+    "hold": lambda store: set_holds(store, _HELD, "disk"),
+    "unhold": lambda store: end_holds(store, HoldTargets(True, ["db"], ["web1"], fleet=_FLEET)),
+    "reset of gates": reset_gates,
+    "a new rollout": lambda store: make_pass(
+        store, PassRequest("9", {"rolling_rules": {"global": 1}}, fleet=_FLEET, replace="2")
+    ),
+    "a pass": lambda store: make_pass(store, PassRequest(fleet=_FLEET, since=1)),
+    "a pass after the upgrade": lambda store: make_post_upgrade_pass(store, PassRequest("2", fleet=_FLEET), {"web"}),
+    "a start": lambda store: write_report(store, HostReport("web1", "2", "started", role="web")),
+    "a report": lambda store: write_report(store, HostReport("web1", "2", "upgraded")),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_garbage_is_written_over_or_named(name: str) -> None:
+    """Each writer gets its share of the fleets, half of them from the memory of a process."""
+    at = [*WRITERS].index(name)
+    for number in range(at, CASES, len(WRITERS)):
+        with MemoryConsul(garbage(number), nodes=("web1", "db1")).in_place() as consul:
+            store = (CachedStore if number // len(WRITERS) % 2 else Store)(Settings())
+            try:
+                WRITERS[name](store)
+            except UpgradeError as error:
+                _check([error.message, error.code, error.details])
+            except Exception as error:
+                raise AssertionError(f"{name} in fleet {number}: {error!r}") from error
+            assert consul.requests < 1500, number
 
 
 @pytest.mark.parametrize("epoch", [10**15, MOST_EPOCH - 1, MOST_EPOCH])
