@@ -22,7 +22,8 @@ RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upg
 HOSTS_OWN = (RECORDS, REPORTS)
 # What push runs, notifiers and planner services write for each other, and what wakes the agents of nodes, beside the ledger too.
 HANDOVER = "upgrade/handover"
-OF_RUNS = ("upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wake/", HANDOVER, "upgrade/planners/")
+LEASES = "upgrade/drivers/"
+OF_RUNS = (LEASES, "upgrade/once/", "upgrade/notified", "upgrade/wake/", HANDOVER, "upgrade/planners/")
 
 
 def data_of(entry: Entry | None) -> dict[str, Any]:
@@ -149,6 +150,9 @@ class Facts:
     def is_lost(self, host: str) -> bool:
         """Return whether a host is open and has been silent for much longer than it may, by the clock of the reader."""
         if self.rules.deadline is None or self.now is None or self.has_reported(host) or self.has_failed(host):
+            return False
+        if f"{LEASES}{host}" in self.state:
+            # The run that has the lease is responsible for the host, and reports it.
             return False
         gate, record = self.state.get(f"{GATES}host/{host}"), self.record(host)
         seen_at = [gate.flags] if gate is not None and gate.value == "True" and gate.flags else []

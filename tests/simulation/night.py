@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_cache, partitions
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import host_health_notes
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fire import actors
 from fire.facts import GATES, HANDOVER, HISTORY, LEDGER, OF_RUNS, RECORDS, REPORTS, Facts, data_of, is_open
@@ -47,8 +48,8 @@ _UNTIL_SENT = 60.0
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
 # The same of a reader of the status.
 _WITH_READER = 0.3
-# In so many nights, all planners are planner services, to which an operator hands the rollout over.
-_WITH_SERVICES = 0.2
+# In so many nights without push runs, all planners are planner services, to which an operator hands the rollout over. A push run ends the handover.
+_WITH_SERVICES = 0.3
 # In so many nights, only what has changed is decoded for a snapshot.
 _WITH_SHARED_DECODING = 0.8
 # In so many nights, all planners keep the fleet in memory.
@@ -164,9 +165,8 @@ class Night:
         self._is_honest = world.chance.random() < 0.5 or "lies" in without
         self._is_pushed = world.chance.random() < _WITH_PUSH and "push" not in without
         self._has_notifiers = world.chance.random() < _WITH_NOTIFIERS
-        self._has_services = (
-            random.Random(f"services {plan.seed}").random() < _WITH_SERVICES and "services" not in without
-        )
+        has_services = random.Random(f"services {plan.seed}").random() < _WITH_SERVICES and "services" not in without
+        self._has_services = has_services and not self._is_pushed
         self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
         self._hook = Hook(world)
         # Host -> the thread of a push run that works on it, and since when.
@@ -293,10 +293,19 @@ class Night:
         world, again = self._world, [*planners]
         until = world.now + _SECONDS
         while world.now < until and not (self._is_complete or self._has_failed()):
-            world.run(min(until, world.now + 1), lambda: self._is_complete or self._has_failed())
+            until = max(until, self._next_recovery())
+            world.run(world.now + 1, lambda: self._is_complete or self._has_failed())
             for actor in [one for one in again if self._may_end(one)]:
                 again.remove(actor)
                 actor.start()
+
+    def _next_recovery(self) -> float:
+        """Return how long the end may take because planners note further recoveries of one rollout with pauses only (seconds of the night)."""
+        ledger = data_of(self._network.now.get(LEDGER))
+        if ledger.get("recoveries", 0) < host_health_notes._FREE_RECOVERIES:
+            return 0.0
+        pause = host_health_notes._LEAST_BETWEEN_RECOVERIES
+        return float(ledger["recovered_at"] - stand_ins.BEGIN + pause + _SECONDS)
 
     def _wait_for_hook(self, faults: Faults) -> None:
         """Let time pass until the hook has got every event, or should have."""

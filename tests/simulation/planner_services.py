@@ -23,8 +23,8 @@ from fire.actors import patience
 from fire.fleet import FLEET, NEW
 from fire.rules import Rules
 
-# How often an operator looks whether the rollout is still in the hands of services (seconds).
-_LOOKS_EVERY = 0.5
+# After these times, an operator looks whether the rollout is still in the hands of services (seconds).
+_LOOKS_AFTER = (0.3, 4.0)
 # As with a command that comes too late, or during which Consul was restored.
 _TOO_LATE = ("went_back", "needs_tasks", "no_rollout")
 
@@ -43,7 +43,7 @@ def be_beginner(_shared: Any, settings: Settings, rules: Rules) -> None:
     while True:
         with patience(*_TOO_LATE):
             _begin_and_hand_over(store, rules)
-        runtime.sleep(_LOOKS_EVERY)
+        runtime.sleep(runtime.uniform(*_LOOKS_AFTER))
 
 
 def _begin_and_hand_over(store: Store, rules: Rules) -> None:
