@@ -240,15 +240,16 @@ def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
 def _reason_to_refuse_skipping(groups: Sequence[_Selected], *, is_drained: bool) -> str:
     """Return why ``--skip-tags`` is refused for a host; empty if it is not.
 
-    What they leave out counts as done.
+    What they leave out counts as done, also if a tag of the service leaves out one task of several.
 
     :param is_drained: whether an earlier run has drained some of its services.
     """
     drained = {one.service for one in groups if one.step == DRAIN and (is_drained or one.is_done or one.any)}
-    missing = (one for one in groups if not (one.is_done or one.any))
+    missing = (one for one in groups if not (one.is_done or one.whole))
     for one in missing:
+        run = "without all its tasks" if one.any else "without being run"
         if one.step in REPLACEMENT:
-            return f"{one.name} would count as done without being run"
+            return f"{one.name} would count as done {run}"
         if one.step == UNDRAIN and one.service in drained:
-            return f"{one.name} would count as done without being run, and the host would stay drained"
+            return f"{one.name} would count as done {run}, and the host would stay drained"
     return ""
