@@ -246,7 +246,8 @@ class PlaybookRun:
         try:
             refuse_leftovers(context.CLIARGS.get("extra_vars") or (), VARIABLES | own_variables(extra_vars))
             for name in self._names:
-                refuse_task_options(name, context.CLIARGS)
+                if name not in _UNATTENDED:
+                    refuse_task_options(name, context.CLIARGS, is_imported=not is_of_collection(self._command.playbook))
             if self._name not in _UNATTENDED:
                 # A playbook that imports others may have variables of its own.
                 refuse_unknown_variables(self._command.name, extra_vars)

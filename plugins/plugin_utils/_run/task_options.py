@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse options that select tasks, where Ansible would ignore them, or skip the plan and all checks."""
+"""Refuse options that select tasks, where Ansible would ignore them, or skip the plan and all checks, or all that a command does."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ _REFUSED = {
     "--step": ("step", "hosts are upgraded independently of each other, so Ansible would not ask before their tasks"),
     "--start-at-task": ("start_at_task", "it would skip the plan, the checks and the admission of hosts"),
 }
-# The same for jobs, which are run as a whole.
-_OF_JOBS = {"--step": "step", "--start-at-task": "start_at_task", "--tags": "tags", "--skip-tags": "skip_tags"}
+# The same for commands such as pause, which are run as a whole, and for jobs, of which hosts would also run a part.
+_OF_COMMANDS = {"--start-at-task": "start_at_task", "--tags": "tags", "--skip-tags": "skip_tags"}
+_OF_JOBS = {"--step": "step", **_OF_COMMANDS}
+# Each of these shows what the tags of a service select.
+_WITH_TAGS = (*UPGRADES, "compose")
 
 
-def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
+def refuse_task_options(playbook: str, options: Mapping[str, Any], *, is_imported: bool = False) -> None:
     """Raise an error for options that select tasks in a way that a rollout can't follow.
 
     :param playbook: the playbook's name, such as ``upgrade``.
     :param options: the options of ``ansible-playbook``, as ``context.CLIARGS`` has them.
+    :param is_imported: whether another playbook imports it, whose tags these may be.
     :raises UpgradeError: ``refused_option``. ``option`` in its details is the option to leave out.
     """
     for name, (key, why) in _REFUSED.items():
@@ -43,10 +47,15 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any]) -> None:
             f"--skip-tags {everything[0]}: it would skip the plan, the checks and the admission of hosts. Nothing was done. Leave it out, and name steps.",
             option="--skip-tags",
         )
-    for name, key in _OF_JOBS.items():
-        if playbook == COMMAND and options.get(key) not in (None, False, [], (), ["all"], ("all",)):
-            raise UpgradeError(
-                "refused_option",
-                f"{name}: a host that has run a part of a job would count as done. Nothing was done: leave {name} out.",
-                option=name,
-            )
+    if playbook == COMMAND:
+        _refuse_any(_OF_JOBS, options, "a host that has run a part of a job would count as done")
+    elif playbook not in _WITH_TAGS and not is_imported:
+        _refuse_any(
+            _OF_COMMANDS, options, f"Ansible would skip what convoy.upgrade.{playbook} does, and still report success"
+        )
+
+
+def _refuse_any(refused: Mapping[str, str], options: Mapping[str, Any], why: str) -> None:
+    for name, key in refused.items():
+        if options.get(key) not in (None, False, [], (), ["all"], ("all",)):
+            raise UpgradeError("refused_option", f"{name}: {why}. Nothing was done: leave {name} out.", option=name)

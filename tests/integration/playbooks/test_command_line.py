@@ -83,6 +83,18 @@ def test_an_option_that_a_rollout_can_not_follow_is_refused(
     assert consul.tree() == before
 
 
+def test_tags_that_would_skip_a_command_are_refused(play: Shipped, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    before = consul.tree()
+    done = play("pause", "--tags", "x", "-e", "reason=disk")
+    assert done.returncode == 5, done.stdout
+    assert "[refused_option] --tags: Ansible would skip what convoy.upgrade.pause does" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith("-e reason=disk")
+    assert consul.tree() == before
+
+
 @pytest.fixture
 def site(play: Shipped) -> str:
     """Return a playbook that prints the arguments for SSH, fails, and imports another one after that."""
