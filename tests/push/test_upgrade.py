@@ -277,7 +277,12 @@ def test_an_unreachable_host_keeps_its_slot_and_the_rest_from_following(site: Si
         (
             (),
             {},
-            {"web1": [], "web2": ["ConnectTimeout=7", "ServerAliveInterval=3"], "web3": ["ServerAliveInterval=4"]},
+            {
+                "web1": [],
+                "web2": ["ConnectTimeout=7", "ServerAliveInterval=3"],
+                "web3": ["ServerAliveInterval=4"],
+                "lb1": ["ConnectTimeout=6"],
+            },
         ),
         pytest.param(
             ("--ssh-extra-args", "-o ConnectTimeout=8"),
@@ -307,10 +312,18 @@ def test_keepalives_of_ssh_follow_the_arguments_of_the_operator(
         "patience": 7,
     }
     host_vars["web3"] |= {"ansible_ssh_common_args": "-o ServerAliveInterval=4"}
+    # A balancer is in no play. Tasks of the hosts are delegated to it.
+    host_vars["lb1"] = refused | {"ansible_host": "127.0.0.4", "ansible_ssh_extra_args": "-o ConnectTimeout=6"}
+    host_vars["near"] = {"ansible_connection": "local"}
+    tasks = site.folder / "roles/app/tasks/upgrade_tasks.yml"
+    tasks.write_text(
+        f"{tasks.read_text()}\n- name: Drain\n  ansible.builtin.command: 'true'\n  delegate_to: lb1\n  tags: [validate]\n"
+    )
     roles = {"web": {"plane": "dataplane", "services": ["app"]}}
-    site.inventory(roles, {"web": [*addresses]}, **host_vars)
+    site.inventory(roles, {"web": [*addresses, "near"], "balancers": ["lb1"]}, **host_vars)
+    addresses["lb1"] = "127.0.0.4"
     ended = site.end(site.start("upgrade", "-vvv", *arguments, version="v1", **given))
-    assert "3 of 3 hosts can't be upgraded" in ended.stdout
+    assert "4 of 4 hosts can't be upgraded" in ended.stdout
     for host, own in expected.items():
         line = next(line for line in ended.stdout.splitlines() if line.startswith(f"<{addresses[host]}> SSH: EXEC "))
         words = shlex.split(line)

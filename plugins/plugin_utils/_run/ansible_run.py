@@ -102,11 +102,19 @@ class PlaybookRun:
         return any(name in (*UPGRADES, COMMAND) for name in self._names)
 
     def keep_connections_alive(self, play: Any) -> None:
-        """Add keepalives to the arguments for ``ssh`` of the hosts of a play."""
+        """Add keepalives to the arguments for ``ssh`` of the hosts of a play, and of all others if it has hosts besides the planner host.
+
+        Their tasks may be delegated to hosts of no play, such as a balancer.
+        """
         if not self._may_push:
             return
         variables = play.get_variable_manager()
-        hosts = [host for host in variables._inventory.get_hosts(play.hosts) if host.name not in self._kept_alive]
+        inventory = variables._inventory
+        hosts = inventory.get_hosts(play.hosts)
+        if len(hosts) > 1:
+            everyone = inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
+            hosts = [*dict.fromkeys([*hosts, *everyone])]
+        hosts = [host for host in hosts if host.name not in self._kept_alive]
         self._kept_alive.update(host.name for host in hosts)
         keep_connections_of_hosts_alive(variables, hosts)
 
