@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Callback of each run: refuses ineffective options, records unreachable hosts as lost, and ends the notifier.
+"""Callback of each run: refuses ineffective options, records unreachable and hanging hosts as lost, and ends the notifier.
 
 Ansible finds it because it is beside the playbooks.
 """
@@ -13,11 +13,16 @@ from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import (
+    report_lost_host,
+    report_timeout,
+    took_too_long,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.output import print_each_line_at_once
 
@@ -31,7 +36,8 @@ description:
   - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, a C(--limit) that
     leaves out hosts on which a playbook must run, and hosts to enroll that do not exist. Ansible itself ignores all of these.
   - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
-    to the push daemon, which records the host as lost.
+    to the push daemon, which records the host as lost. It also reports tasks that took longer than C(health.progress_deadline), as a service
+    may rescue them.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
@@ -52,11 +58,17 @@ class CallbackModule(CallbackBase):
         self._run = PlaybookRun(str(playbook._file_name), self._say, plays)
         self._run.check_options(plays[0].get_variable_manager().extra_vars)
         self._run.begin()
+        # Host -> when its task began (monotonic seconds).
+        self._began: dict[str, float] = {}
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Check that the play has the hosts that it needs, and keep the connections to them alive."""
         self._run.check_hosts(play)
         self._run.keep_connections_alive(play)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:  # noqa: ARG002  what Ansible gives
+        """Keep when a task of a host began."""
+        self._began[host.get_name()] = runtime.monotonic()
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep what the ``Next:`` line depends on."""
@@ -69,8 +81,14 @@ class CallbackModule(CallbackBase):
             self._display.warning(warning)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: ARG002  what Ansible gives
-        """Keep the failure, for the ``Next:`` line."""
+        """Keep the failure, for the ``Next:`` line, and report a task that took too long."""
         self._run.remember(result._result)
+        host = result._host.get_name()
+        seconds = runtime.monotonic() - self._began.get(host, runtime.monotonic())
+        if took_too_long(result._result, seconds, self._run.task_timeout):
+            warning = report_timeout(host)
+            if warning is not None:
+                self._display.warning(warning)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Record an unreachable host as lost."""

@@ -29,7 +29,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "goes_last": {"type": "bool", "default": False},
     "puppet_disabled": {"type": "str"},
     "error": {"type": "str"},
-    "lost": {"type": "bool", "default": False},
 }
 
 
@@ -79,7 +78,7 @@ class ActionModule(ControllerAction):
 
     def _fail(self, host: str, options: dict[str, Any]) -> dict[str, Any]:
         error = _error(options)
-        service, step = ask(FailHost(host, error, is_lost=options["lost"]))
+        service, step = ask(FailHost(host, error))
         return {"error": error, "service": service, "step": step}
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:

@@ -62,11 +62,6 @@ options:
     description:
       - Error of the host, for O(state=failing), O(state=failed) and O(state=invalid).
     type: str
-  lost:
-    description:
-      - Whether the host is lost, because its task took longer than C(health.progress_deadline), so that it may still run. For O(state=failed).
-    type: bool
-    default: false
 notes:
   - It runs only on the control node, without a connection to a host.
 seealso:

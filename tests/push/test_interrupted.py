@@ -157,6 +157,48 @@ def test_a_task_that_hangs_fails_at_the_deadline_and_the_others_go_on(site: Site
     ]
 
 
+_HANGS = """
+- name: Hang with each item
+  ansible.builtin.command: sleep 600
+  loop: "{{ range(60) | list }}"
+  when: inventory_hostname == 'web1'
+  changed_when: false
+  tags: [prepare]
+- name: Hang, and say something else
+  tags: [prepare]
+  block:
+    - name: Hang
+      ansible.builtin.command: sleep 600
+      when: inventory_hostname == 'web2'
+      changed_when: false
+  rescue:
+    - name: Say something else
+      ansible.builtin.fail: {msg: The mirror does not answer.}
+- name: Have a shorter time
+  ansible.builtin.command: sleep 600
+  timeout: 1
+  when: inventory_hostname == 'web3'
+  changed_when: false
+  tags: [prepare]
+"""
+
+
+@pytest.mark.thorough
+def test_a_host_is_lost_too_if_its_task_hangs_in_a_loop_or_its_service_says_something_else(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    tasks = site.folder / "roles/app/tasks/upgrade_tasks.yml"
+    tasks.write_text(tasks.read_text() + _HANGS)
+    site.inventory(ROLES, {"web": ["web1", "web2", "web3", "web4"]})
+    rules = {"rolling_rules": {"global": "unlimited"}, "health": {"progress_deadline": 8}}
+    # Each item for itself would take eight minutes together.
+    ended = site.end(site.start("upgrade", version="v1", instructions=rules), 300)
+    assert ended.code == 2, ended.stdout
+    assert site.done("web4") == ["app/upgrade"]
+    assert "web1 (lost): lost, service app, step prepare: " in ended.stdout
+    assert "web2 (lost): lost, service app, step prepare: The mirror does not answer." in ended.stdout
+    assert "web3 (failed): failed, service app, step prepare: " in ended.stdout
+
+
 @pytest.mark.thorough
 def test_a_check_that_hangs_fails_at_the_deadline_and_nothing_is_touched(site: Site) -> None:
     site.service("app", ["validate", "upgrade"])

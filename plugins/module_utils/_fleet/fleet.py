@@ -35,6 +35,8 @@ RETRIED = "retried"
 RECORD_STATES = (*REPORTED_STATES, RETRIED)
 # What a host reports of a job whose end no one saw.
 REPORTED_LOST = "lost"
+# With this, the error of post-upgrade tasks begins if the run that worked on the host lost it. The record has no times for these tasks.
+LOST_AFTER = "lost, and its task may still run there: "
 # A host that has not started other work than the rollout's, and may at any time, because its gate for that is open.
 MAY_START = "admitted"
 
@@ -159,9 +161,14 @@ class HostRecord:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it reported that it is lost, or the run that worked on it lost it: its failure has the same time then."""
+        """Whether it reported that it is lost, or the run that worked on it lost it: its failure has the same time then.
+
+        In the post-upgrade tasks, the error says so.
+        """
         if self.state == REPORTED_LOST:
             return True
+        if self.post == POST_FAILED:
+            return (self.error or "").startswith(LOST_AFTER)
         return self.readable and self.state == FAILED and self.times.get(REPORTED_LOST, -1) == self.times.get(FAILED)
 
     def failed_at(self, at: int) -> Failure:

@@ -86,7 +86,8 @@ class HostState:
         version = record.version if record is not None else "another version"
         if record is None or not record.readable or record.post not in (POST_STARTED, POST_FAILED):
             return f"failed in the upgrade to {version}"
-        return f"{'failed' if record.post == POST_FAILED else 'stopped'} in the post-upgrade tasks of {version}"
+        what = "stopped" if record.post == POST_STARTED else "lost" if record.is_lost else "failed"
+        return f"{what} in the post-upgrade tasks of {version}"
 
     @property
     def _is_of_failed_tasks(self) -> bool:

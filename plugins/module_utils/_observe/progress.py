@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._common.names import is_job
-from .._fleet.fleet import POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
+from .._fleet.fleet import LOST_AFTER, POST_FAILED, POST_OPEN, POST_STARTED, HostRecord, Snapshot
 from .._fleet.ledger import ABORTED, COMPLETE
-from .._host_states.state_names import BROKEN, FAILED, UPGRADED, UPGRADING, state_text
+from .._host_states.state_names import BROKEN, FAILED, LOST, UPGRADED, UPGRADING, state_text
 from .._planner.blocker_codes import BUDGET
 from .._planner.plan import HostView, Plan
 from .operator_needs import OperatorNeed, operator_needs
@@ -108,8 +108,9 @@ def _watched(view: HostView, record: HostRecord | None, version: str | None) -> 
     if record.post in (POST_OPEN, POST_STARTED):
         return replace(view, state=UPGRADING, reason=f"runs its post-upgrade tasks{record.where()}")
     if record.post == POST_FAILED:
-        error = record.error or "no error was given"
-        return replace(view, state=FAILED, reason=f"failed after the upgrade{record.where()}: {error}")
+        error = (record.error or "no error was given").removeprefix(LOST_AFTER)
+        state = LOST if record.is_lost else FAILED
+        return replace(view, state=state, reason=f"{state} after the upgrade{record.where()}: {error}")
     return view
 
 

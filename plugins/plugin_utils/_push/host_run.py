@@ -34,6 +34,7 @@ class HostRun:
     :param left_to_others: task groups that another host runs, and that this one still has to wait for.
     :param refusals: task group -> when it first refused the stop of its service (monotonic seconds), and how often it did.
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
+    :param timed_out: whether a task of the current task group took too long, so that it may still run.
     :param failure: why it fails, while its drained services are undrained.
     :param machine: the ID of its machine, once it is known.
     :param begun_on: the ID of the machine on which an earlier run began an upgrade and did not end it; None if there is none or it is not known.
@@ -53,6 +54,7 @@ class HostRun:
     left_to_others: list[str] = field(default_factory=list)
     refusals: dict[str, tuple[float, int]] = field(default_factory=dict)
     in_wave: bool = False
+    timed_out: bool = False
     failure: str | None = None
     was_midway: bool = False
     machine: str | None = None

@@ -16,7 +16,16 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import option
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
-from ...module_utils._fleet.fleet import FAILED, POST_DONE, POST_FAILED, POST_STARTED, STARTED, UPGRADED, HostRecord
+from ...module_utils._fleet.fleet import (
+    FAILED,
+    LOST_AFTER,
+    POST_DONE,
+    POST_FAILED,
+    POST_STARTED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.job_report import write_job_report
 from ...module_utils._host.start import Start, not_admitted, start
@@ -113,6 +122,7 @@ class HostRuns:
             this host left to another host, or has to wait for, did not succeed there; and what :meth:`Providers.begin` and :meth:`Providers.check` raise.
         """
         host_run = self._active(host)
+        host_run.timed_out = False
         self._check_machine(host_run, machine)
         self._close_current(host_run)
         self._wait_for_others(host_run)
@@ -171,6 +181,8 @@ class HostRuns:
         :raises UpgradeError: ``not_admitted``, ``leased``; ``may_not_stop`` if the time is over.
         """
         host_run = self._active(host)
+        # A check that takes too long only refuses.
+        host_run.timed_out = False
         now = runtime.monotonic()
         began, tries = host_run.refusals.get(name, (now, 0))
         host_run.refusals[name] = (began, tries + 1)
@@ -234,6 +246,12 @@ class HostRuns:
         self._release(host)
         return ()
 
+    def note_timeout(self, host: str) -> None:
+        """Note that a task took too long on a host. If its task group fails, also later and with another error, the host is lost."""
+        host_run = self._host_runs.get(host)
+        if host_run is not None:
+            host_run.timed_out = True
+
     def begin_failure(self, host: str, error: str) -> tuple[str, ...]:
         """Note why a host fails; return the services to undrain before the failure is recorded.
 
@@ -265,13 +283,14 @@ class HostRuns:
 
         A pull host reports the failure of its upgrade itself.
 
-        :param is_lost: whether it no longer answers, or its task took too long. Its state is lost then.
+        :param is_lost: whether it no longer answers. Its state is lost then, as after :meth:`note_timeout`.
         :returns: the service and the step that failed, empty if the host is not active or has run nothing.
         :raises UpgradeError: for what can't be recorded. Everything else is recorded, and the lease is released.
         """
         host_run = self._host_runs.get(host)
         if host_run is None:
             return "", ""
+        is_lost = is_lost or host_run.timed_out
         if host_run.failure is not None and host_run.failure != error:
             error = f"{host_run.failure} Nothing was stopped, but the host may still be drained: {error}"
         # Callbacks run in reverse order, each also if another one fails.
@@ -331,7 +350,8 @@ class HostRuns:
                 return
             raise
         if self._run.phase == POST_UPGRADE_PHASE:
-            self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=truncate_error(error)))
+            text = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}"
+            self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=text))
         elif not self._run.on_host:
             where = (host_run.service, host_run.step)
             self._report(HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost))

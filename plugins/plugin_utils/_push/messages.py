@@ -195,10 +195,17 @@ class BeginFailure(Message[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class NoteTimeout(Message[None]):
+    """Report that a task of a host took too long, so that the host is lost if it fails because of that."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class FailHost(Message["tuple[str, str]"]):
     """Report that a host failed. The answer is the service and the step that failed, both empty if it has run nothing.
 
-    :param is_lost: whether it no longer answers, or its task took too long, so that it may still run.
+    :param is_lost: whether it no longer answers.
     """
 
     host: str

@@ -28,6 +28,7 @@ from .messages import (
     FailHost,
     FinishTaskGroup,
     HostAdmission,
+    NoteTimeout,
     RefuseStop,
     Settle,
     Settlement,
@@ -97,6 +98,10 @@ class HostService:
     def begin_failure(self, message: BeginFailure) -> tuple[str, ...]:
         """Answer :class:`BeginFailure`."""
         return self._host_runs.begin_failure(message.host, message.error)
+
+    def note_timeout(self, message: NoteTimeout) -> None:
+        """Answer :class:`NoteTimeout`."""
+        self._host_runs.note_timeout(message.host)
 
     def fail_host(self, message: FailHost) -> tuple[str, str]:
         """Answer :class:`FailHost`."""

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ansible import context
+from ansible.plugins.loader import filter_loader
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -70,6 +71,8 @@ class PlaybookRun:
         # Until then, further signals to end are ignored: a terminal that is closed sends several.
         self._ends_until = 0.0
         self._has_lost_host = False
+        # The longest that a task of a host may take (seconds); 0 for no limit.
+        self.task_timeout = 0
         self._pushed: set[str] = set()
         # Hosts whose connections have keepalives.
         self._kept_alive: set[str] = set()
@@ -89,6 +92,8 @@ class PlaybookRun:
             return
         if self._may_push:
             keep_connections_alive()
+            # Each task on a host has its limit by this filter, and would load it in a process of its own.
+            filter_loader.get("convoy.upgrade.time_left")
         call_when_closed(self._end_without_output)
         for number in (signal.SIGTERM, signal.SIGHUP):
             # nohup ignores one of them.
@@ -120,6 +125,8 @@ class PlaybookRun:
 
     def remember(self, result: Mapping[str, Any]) -> None:
         """Keep what the next step depends on from a task's result: the failure and the states of the hosts."""
+        if "pushes" in result and isinstance(result.get("task_timeout"), int):
+            self.task_timeout = result["task_timeout"]
         # Only results of push_run have this key.
         if "tasks_folder" in result:
             self._pushes = True

@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import reasons, rollout_summary
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
@@ -32,6 +33,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     BeginFailure,
     FailHost,
     HostAdmission,
+    NoteTimeout,
     RefuseStop,
     Settle,
 )
@@ -151,8 +153,34 @@ def test_post_upgrade_tasks_start_only_while_the_host_is_admitted_to_them(
     assert raised.value.code == "not_admitted"
 
 
+def test_a_host_is_lost_if_a_task_took_too_long_whatever_its_service_reports_after_that(
+    services: PushServices, store: Store
+) -> None:
+    groups = {"web": (RunTaskGroup("may_stop/app", "may_stop", "app", once=False), *GROUPS["web"])}
+    service = services.begin(groups, "2")
+    admit_apart(service, *FLEET)
+    for host in FLEET:
+        step(service, host, "may_stop/app")
+        service.note_timeout(NoteTimeout(host))
+    # Its service has gone on.
+    step(service, "web1", "upgrade/app")
+    # A check that hangs only refuses.
+    service.refuse_stop(RefuseStop("web2", "may_stop/app", "timed out", 60.0))
+    for host in FLEET:
+        service.fail_host(FailHost(host, "the mirror does not answer"))
+    assert [read_fleet(store, fleet=FLEET).plan.hosts[host].state for host in FLEET] == ["failed", "failed"]
+    service.close()
+    again = services.start(groups, "2", retry_failed=True)
+    admit_apart(again, *FLEET)
+    step(again, "web1", "upgrade/app")
+    again.note_timeout(NoteTimeout("web1"))
+    again.fail_host(FailHost("web1", "the mirror does not answer"))
+    assert read_fleet(store, fleet=FLEET).plan.hosts["web1"].state == "lost"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they_exhausted_the_budget(
-    services: PushServices, store: Store, consul: RawKV
+    services: PushServices, store: Store, consul: RawKV, *, is_lost: bool
 ) -> None:
     groups = {"web": (*GROUPS["web"], RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False))}
     upgrade = services.begin(groups, "2")
@@ -166,11 +194,14 @@ def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they
     first = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
     admit_apart(first, "web1")
     step(first, "web1", "post_upgrade/app")
+    if is_lost:
+        first.note_timeout(NoteTimeout("web1"))
     first.fail_host(FailHost("web1", "no kernel"))
     assert not first.admit(Admit("web1")).admitted
     first.close()
     view = read_fleet(store, fleet=FLEET)
     (need,) = operator_needs(view.snapshot, view.plan)
+    assert watched_hosts(view.snapshot, view.plan)["web1"].state == ("lost" if is_lost else "failed")
     info = {
         **rollout_summary(view.snapshot, view.plan),
         "reasons": reasons(view.plan.hosts),
