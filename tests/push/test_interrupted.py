@@ -159,7 +159,7 @@ def test_a_task_that_hangs_fails_at_the_deadline_and_the_others_go_on(site: Site
 
 _HANGS = """
 - name: Hang with each item
-  ansible.builtin.command: sleep 600
+  ansible.builtin.command: sleep 100
   loop: "{{ range(60) | list }}"
   when: inventory_hostname == 'web1'
   changed_when: false
@@ -168,14 +168,14 @@ _HANGS = """
   tags: [prepare]
   block:
     - name: Hang
-      ansible.builtin.command: sleep 600
+      ansible.builtin.command: sleep 100
       when: inventory_hostname == 'web2'
       changed_when: false
   rescue:
     - name: Say something else
       ansible.builtin.fail: {msg: The mirror does not answer.}
 - name: Have a shorter time
-  ansible.builtin.command: sleep 600
+  ansible.builtin.command: sleep 100
   timeout: 1
   when: inventory_hostname == 'web3'
   changed_when: false
