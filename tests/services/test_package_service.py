@@ -8,15 +8,18 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from lab.node import Node
+from push.site import Site
 
 from .conftest import MakeSteps
 from .snapshots import PINS, installed, publish, use_version
 from .steps import STEPS, Steps, one_line
 
 PACKAGES = ["nginx", "nginx-common"]
+ARCHIVES = "/var/cache/apt/archives"
 SETTINGS = {
     "package_service_packages": PACKAGES,
     "package_service_units": ["nginx.service"],
@@ -235,28 +238,57 @@ def test_a_service_that_does_not_run_is_reported_in_a_sentence(steps: Steps) -> 
     assert "and the sources have" in one_line(run(steps, "verify", code=2))
 
 
-@pytest.mark.thorough
-def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> None:
+@contextmanager
+def without_space_for(steps: Steps, version: str) -> Iterator[None]:
+    """Publish a version that a node can't download, as its disk is full. The service runs."""
     node = steps.lab.nodes["web1"]
-    publish(steps.lab, PACKAGES, "v4")
-    use_version(node, "v4")
+    publish(steps.lab, PACKAGES, version)
+    use_version(node, version)
     # Packages behind copy: are downloaded, those behind file: are used where they are.
-    node.write("/etc/apt/sources.list.d/lab.list", "deb [trusted=yes] copy:/srv/lab/v4 ./\n")
+    node.write("/etc/apt/sources.list.d/lab.list", f"deb [trusted=yes] copy:/srv/lab/{version} ./\n")
     node.run("apt-get", "-q", "update")
     node.run("apt-get", "clean")
     node.run("systemctl", "start", "nginx")
-    archives = "/var/cache/apt/archives"
-    node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", archives)
-    node.run("mkdir", f"{archives}/partial")
-    shown = one_line(run(steps, "prepare", code=2))
-    assert "web1: nginx, nginx-common could not be downloaded" in shown
-    assert "so they were not replaced:" in shown
-    assert "free space" in shown
-    assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
-    node.run("umount", archives)
+    node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", ARCHIVES)
+    node.run("mkdir", f"{ARCHIVES}/partial")
+    yield
+    node.run("umount", ARCHIVES)
+
+
+@pytest.mark.thorough
+def test_packages_are_downloaded_before_anything_is_stopped(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    with without_space_for(steps, "v4"):
+        shown = one_line(run(steps, "prepare", code=2))
+        assert "web1: nginx, nginx-common could not be downloaded" in shown
+        assert "so they were not replaced:" in shown
+        assert "free space" in shown
+        assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
 
     assert "changed=1 " in run(steps, "prepare")
-    assert [name for name in node.run("ls", archives).stdout.split() if name.startswith("nginx_")]
+    assert [name for name in node.run("ls", ARCHIVES).stdout.split() if name.startswith("nginx_")]
     assert "changed=0 " in run(steps, "prepare")
     run(steps)
     assert [installed(node, name).endswith("+v4") for name in PACKAGES] == [True, True]
+
+
+@pytest.mark.thorough
+def test_a_run_without_space_for_a_download_stops_nothing_and_ends_with_the_next_command(
+    steps: Steps, tmp_path: Path
+) -> None:
+    node = steps.lab.nodes["web1"]
+    site = Site(tmp_path, steps.lab)
+    service = {"service": "package_service", "name": "web", "vars": SETTINGS}
+    site.inventory({"web": {"plane": "dataplane", "services": [service]}}, {"web": ["web1"]})
+    with without_space_for(steps, "v5"):
+        before = node.run("systemctl", "show", "--property=MainPID", "nginx").stdout
+        shown = site.play("upgrade", version="v5", code=2)
+        assert "web1: nginx, nginx-common could not be downloaded for v5, so they were not replaced:" in one_line(shown)
+        last = shown.rstrip().splitlines()[-1]
+        assert last.startswith("Next: ansible-playbook ")
+        assert last.endswith("-e retry_failed=true")
+        assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
+        assert node.run("systemctl", "show", "--property=MainPID", "nginx").stdout == before
+        assert not [name for name in PACKAGES if installed(node, name).endswith("+v5")]
+    site.play("upgrade", version="v5", retry_failed=True)
+    assert [installed(node, name).endswith("+v5") for name in PACKAGES] == [True, True]
