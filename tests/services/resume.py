@@ -20,7 +20,7 @@ STEPS = ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "
 REPOSITORY = {
     "repositories_files": [{"src": "{{ inventory_dir }}/lab.list.j2", "dest": "/etc/apt/sources.list.d/lab.list"}]
 }
-# Listed first, so that a run ends before the services begin the step.
+# Usually listed first, so that a run ends before the services begin the step.
 _BREAK = """\
 - name: Break
   ansible.builtin.shell: {{cmd: "test ! -e /run/sleep-{step} || sleep 600; test ! -e /run/break-{step}"}}
@@ -36,12 +36,14 @@ class Services:
     :param entries: the services, as entries of ``upgrade_roles``.
     :param packages: the packages that they upgrade.
     :param units: the units that have to be active afterwards.
+    :param plane: the plane of the role. Hosts of the control plane are in one wave.
     """
 
     hosts: Sequence[str]
     entries: Sequence[Any]
     packages: Sequence[str] = ()
     units: Sequence[str] = ()
+    plane: str = "dataplane"
 
 
 class Fleet:
@@ -50,6 +52,7 @@ class Fleet:
     :param roles: role -> its services.
     :param others: groups of further hosts in the inventory.
     :param stop_together: whether all services of a host stop before the first one is upgraded.
+    :param ends_after: how many services of a role begin each step before runs end in it.
     """
 
     def __init__(
@@ -61,12 +64,18 @@ class Fleet:
         others: Mapping[str, Sequence[str]] | None = None,
         *,
         stop_together: bool = True,
+        ends_after: int = 0,
     ) -> None:
         """Write the inventory and the service that ends runs."""
         self.lab = lab
         self.site = Site(folder, lab)
         self._roles = roles
         self._hosts = [host for services in roles.values() for host in services.hosts]
+        first = [host for services in roles.values() if services.plane == "controlplane" for host in services.hosts]
+        last = [host for host in self._hosts if host not in first]
+        # The data plane begins when the control plane is upgraded.
+        parts: list[tuple[list[str], tuple[str, ...]]] = [(first, STEPS[:-1]), (last, STEPS)]
+        self._ends = [(hosts, step) for hosts, steps in parts if hosts for step in steps]
         breaker = folder / "roles/breaker"
         (breaker / "tasks").mkdir(parents=True)
         (breaker / "meta").mkdir()
@@ -76,23 +85,22 @@ class Fleet:
         (breaker / "tasks/post_upgrade_tasks.yml").write_text(_BREAK.format(step=post))
         (breaker / "meta/upgrade.yml").write_text("stop_together: true\n" if stop_together else "{}\n")
         (folder / "lab.list.j2").write_text("deb [trusted=yes] file:/srv/lab/{{ version }} ./\n")
-        entries = {
-            role: {"plane": "dataplane", "services": ["breaker", "repositories", *services.entries]}
-            for role, services in roles.items()
-        }
+        entries: dict[str, dict[str, Any]] = {}
+        for role, services in roles.items():
+            listed = [*services.entries[:ends_after], "breaker", *services.entries[ends_after:]]
+            listed.insert(1 if ends_after == 0 else 0, "repositories")
+            entries[role] = {"plane": services.plane, "services": listed}
         members = {role: list(services.hosts) for role, services in roles.items()}
         of_host = {host: {**REPOSITORY, **variables} for host in self._hosts}
         self.site.inventory(entries, {**members, **(others or {})}, **of_host)
 
     def fail_in_each_step(self, version: str) -> None:
         """Upgrade all hosts by runs that fail, each one step later."""
-        for step in STEPS:
-            self._mark(f"break-{step}", present=True)
+        for hosts, step in self._ends:
+            self._mark(f"break-{step}", present=True, hosts=hosts)
             shown = self.site.play("upgrade", version=version, retry_failed=True, upgrade_may_stop_timeout=1, code=2)
-            assert {host: self.site.record(host).get("step") for host in self._hosts} == dict.fromkeys(
-                self._hosts, step
-            ), shown
-            self._mark(f"break-{step}", present=False)
+            assert {host: self.site.record(host).get("step") for host in hosts} == dict.fromkeys(hosts, step), shown
+            self._mark(f"break-{step}", present=False, hosts=hosts)
         self.site.play("upgrade", version=version, retry_failed=True)
         self._assert_upgraded(version)
 
@@ -104,17 +112,17 @@ class Fleet:
 
     def kill_in_each_step(self, version: str) -> None:
         """Upgrade all hosts by runs that are killed, each one step later."""
-        for step in STEPS:
-            self._mark(f"sleep-{step}", present=True)
+        for hosts, step in self._ends:
+            self._mark(f"sleep-{step}", present=True, hosts=hosts)
             process = self.site.start("upgrade", version=version)
             until = time.monotonic() + 180
-            while any(self.site.record(host).get("step") != step for host in self._hosts):
+            while any(self.site.record(host).get("step") != step for host in hosts):
                 assert time.monotonic() < until, f"not all hosts have come to {step}"
                 time.sleep(0.2)
             kill(process)
             # Over SSH, a task goes on after its controller is gone.
-            self._mark(f"sleep-{step}", present=False)
-            for host in self._hosts:
+            self._mark(f"sleep-{step}", present=False, hosts=hosts)
+            for host in hosts:
                 self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)
         self.site.play("upgrade", version=version)
         self._assert_upgraded(version)
