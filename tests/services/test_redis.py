@@ -135,7 +135,18 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
     assert cli(replica, "WAIT", "1", "5000") == "1"
     # A replica is not switched over.
     run(steps, "redis1", "drain", redis_switchover_command=["false"])
+    # FAILOVER alone changes no configuration, so that after its restart it is a second primary.
+    primary.run("systemctl", "restart", "redis-server")
+    primary.wait(6379)
+    wait_until(lambda: "role:master" in cli(primary, "INFO", "replication"))
+    shown = run(steps, "redis1", "verify", code=2)
+    assert (
+        f"redis1: Redis was switched over to {replica.address}:6379 in the step drain, and is a primary again" in shown
+    )
+    assert f"Run 'redis-cli -p 6379 REPLICAOF {replica.address} 6379'" in shown
+    cli(primary, "REPLICAOF", replica.address, "6379")
     run(steps, "redis1", "verify")
+    assert primary.run("test", "-e", "/var/lib/convoy/redis-6379-switched", check=False).returncode == 1
     cli(replica, "FAILOVER")
     wait_until(lambda: "role:master" in cli(primary, "INFO", "replication"))
 
