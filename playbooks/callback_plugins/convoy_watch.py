@@ -1,7 +1,8 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Callback of each run: refuses ineffective options, records unreachable and hanging hosts as lost, and ends the notifier.
+"""Callback of each run: refuses ineffective options, lets hosts wait without a fork, records unreachable and hanging hosts as lost, and ends the
+notifier.
 
 Ansible finds it because it is beside the playbooks.
 """
@@ -23,6 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts im
     report_timeout,
     took_too_long,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import PlayHosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.output import print_each_line_at_once
 
@@ -38,6 +40,7 @@ description:
   - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
     to the push daemon, which records the host as lost. It also reports tasks that took longer than C(health.progress_deadline), as a service
     may rescue them.
+  - Keeps hosts that wait for their admission out of Ansible's forks, so that only admitted hosts take one.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """
@@ -60,11 +63,13 @@ class CallbackModule(CallbackBase):
         self._run.begin()
         # Host -> when its task began (monotonic seconds).
         self._began: dict[str, float] = {}
+        self._hosts = PlayHosts(self._display.display)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Check that the play has the hosts that it needs, and keep the connections to them alive."""
+        """Check that the play has the hosts that it needs, keep the connections to them alive, and let hosts wait without a fork."""
         self._run.check_hosts(play)
         self._run.keep_connections_alive(play)
+        self._hosts.begin(play)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:  # noqa: ARG002  what Ansible gives
         """Keep when a task of a host began."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import LEASED_ELSEWHERE
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
     AdmitWave,
@@ -83,10 +82,8 @@ class ActionModule(ControllerAction):
 
     def _show(self, admissions: Mapping[str, HostAdmission]) -> None:
         for host, one in admissions.items():
-            is_leased = one.state == LEASED_ELSEWHERE
-            if not (one.admitted or (one.asks_again and not is_leased) or one.state == "upgraded"):
-                more = ". It asks again after the other hosts" if one.asks_again else ""
-                self._display.display(f"{host} is not admitted ({one.state}): {one.reason}{more}")
+            if not (one.admitted or one.state == "upgraded"):
+                self._display.display(f"{host} is not admitted ({one.state}): {one.reason}")
 
 
 def _error(options: dict[str, Any]) -> str:
@@ -94,5 +91,5 @@ def _error(options: dict[str, Any]) -> str:
 
 
 def _plain(one: HostAdmission) -> dict[str, Any]:
-    found = {"go": one.admitted, "state": one.state, "reason": one.reason, "asks_again": one.asks_again}
+    found = {"go": one.admitted, "state": one.state, "reason": one.reason}
     return {**found, "done": list(one.done)} if one.admitted else found

@@ -26,7 +26,6 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import with_time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
-    GetHostsThatGaveWay,
     GetRun,
     GetValidation,
     KeepRun,
@@ -51,7 +50,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     roles_with_post_upgrade,
 )
 
-_STATES = ("validated", "started", "asked_again", "settled", "finished", "stopped")
+_STATES = ("validated", "started", "settled", "finished", "stopped")
 _OPTIONS: dict[str, dict[str, Any]] = {
     **ACTION_CONNECTION_OPTIONS,
     "state": {"type": "str", "choices": list(_STATES), "required": True},
@@ -75,7 +74,6 @@ class ActionModule(ControllerAction):
         act: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "validated": self._validate,
             "started": self._start,
-            "asked_again": self._ask_again,
             "settled": self._settle,
             "finished": self._finish,
             "stopped": self._stop,
@@ -201,9 +199,6 @@ class ActionModule(ControllerAction):
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))
-
-    def _ask_again(self, _options: dict[str, Any]) -> dict[str, Any]:
-        return {"gave_way": list(ask(GetHostsThatGaveWay()))}
 
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).hosts_of(_needed(options, "play"))

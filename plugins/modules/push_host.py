@@ -99,12 +99,6 @@ go:
   description: Whether the host is admitted.
   returned: with O(state=begun), without O(hosts)
   type: bool
-asks_again:
-  description:
-    - Whether the host is not admitted yet, and asks again later in the run, because it gave its fork to a host that can be admitted, or because
-      another run has its lease.
-  returned: with O(state=begun), without O(hosts)
-  type: bool
 state:
   description:
     - With O(state=begun), the state of the host, or V(leased) if another run has its lease.

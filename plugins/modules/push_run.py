@@ -35,14 +35,12 @@ options:
       - V(validated) fails if a host has reported that it can't be upgraded, or has reported nothing. It holds hosts whose Puppet is
         disabled, and ends such holds of earlier runs.
       - V(started) opens a session with Consul and admits hosts from now on. The rollout has to have begun.
-      - V(asked_again) returns the hosts that waited in a play and gave their forks to hosts that could be admitted. They ask again in another
-        play, and do not give way a second time.
       - V(settled) waits until the hosts of O(play) are upgraded, shows every change, and fails if nothing can move any more.
         Hosts of roles without services are admitted meanwhile, as they upgrade themselves.
       - V(finished) admits hosts to the post-upgrade tasks, if every host of the fleet is upgraded.
       - V(stopped) ends the session, and with it all leases of the run.
     type: str
-    choices: [validated, started, asked_again, settled, finished, stopped]
+    choices: [validated, started, settled, finished, stopped]
     required: true
   upgrade_roles:
     description:
@@ -187,11 +185,6 @@ providers:
 left_out:
   description: Why the run leaves out some of its hosts, a sentence each.
   returned: with V(started) and V(finished)
-  type: list
-  elements: str
-gave_way:
-  description: Hosts that gave their forks to others, or that another run had leased, and have to ask again.
-  returned: with V(asked_again)
   type: list
   elements: str
 done:

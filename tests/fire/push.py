@@ -22,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     EndHost,
     FailHost,
     FinishTaskGroup,
+    GetNextHosts,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
@@ -81,9 +82,7 @@ class Pusher:
         )
         service = PushService(run)
         try:
-            while hosts:
-                Play(service, run, hosts, self).finish()
-                hosts = list(service.hosts_that_gave_way())
+            Play(service, run, hosts, self).finish()
         finally:
             service.close()
 
@@ -134,7 +133,7 @@ def record_failure(service: HostService, host: str, error: Exception) -> None:
 
 
 class Play:
-    """A play: as many threads as Ansible has forks, each of which takes a host after the other."""
+    """A play: a thread for each host that the push service lets begin. The others wait without one."""
 
     def __init__(self, service: PushService, run: PushRun, hosts: Sequence[str], pusher: Pusher) -> None:
         self._service = service
@@ -142,22 +141,26 @@ class Play:
         self._left = list(hosts)
         self._pusher = pusher
         self._changed = threading.Condition()
-        self._threads = min(run.forks, len(hosts))
+        self._threads = 0
         self._error: Exception | None = None
-        for _number in range(self._threads):
-            threading.Thread(target=self._work, daemon=True).start()
 
     def finish(self) -> None:
-        """Wait for the end of all hosts."""
+        """Let all hosts begin, and wait for their ends."""
+        while self._left and self._error is None:
+            found = self._service.next_hosts(GetNextHosts(tuple(self._left))).hosts
+            self._left = [host for host in self._left if host not in found]
+            for host in found:
+                with self._changed:
+                    self._threads += 1
+                threading.Thread(target=self._work, args=(host,), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: not self._threads)
         if self._error is not None:
             raise self._error
 
-    def _work(self) -> None:
+    def _work(self, host: str) -> None:
         try:
-            while self._left:
-                self._pusher.upgrade(self._service, self._run, self._left.pop(0))
+            self._pusher.upgrade(self._service, self._run, host)
         except Exception as error:
             self._error = error
         finally:

@@ -109,7 +109,7 @@ def test_hosts_of_a_run_elsewhere_are_left_to_it_and_taken_up_when_it_is_gone(si
     ended = site.end(process)
     assert ended.code == 0, ended.stdout
     assert "web1 is not admitted (leased): its lease belongs to bob@elsewhere since " in ended.stdout
-    assert "It asks again after the other hosts" in ended.stdout
+    assert "It is admitted once that run has ended with it" in ended.stdout
     assert site.reported("v1") == {"web1", "web2"}
 
 

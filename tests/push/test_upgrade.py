@@ -495,6 +495,20 @@ def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> N
     assert begun[2:] == hosts, begun
 
 
+def test_a_free_slot_is_taken_while_a_slow_host_of_another_role_has_the_other_fork(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    roles = {role: {"plane": "dataplane", "services": ["app"]} for role in ("web", "cache")}
+    site.inventory(roles, {"web": ["web1", "web2"], "cache": ["cache1", "cache2"]})
+    for host, seconds in {"web1": 4, "cache1": 0.5, "web2": 8, "cache2": 8}.items():
+        site.sleep(seconds, host)
+    rules = {"rolling_rules": {"global": 1}}
+    ended = site.end(site.start("upgrade", forks=2, version="v1", instructions=rules))
+    assert ended.code == 0, ended.stdout
+    log = [(one.what, one.host) for one in site.entries()]
+    # When web1 ends, its slot and its fork are free.
+    assert log.index(("end", "web1")) < log.index(("begin", "web2")) < log.index(("end", "cache2")), log
+
+
 @pytest.mark.thorough
 def test_a_held_host_is_left_out_and_named(fleet: Site) -> None:
     fleet.consul.put("upgrade/hold/host/web2", json.dumps({"reason": "disk on order", "by": "ann", "at": "today"}))

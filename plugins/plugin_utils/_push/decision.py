@@ -28,13 +28,11 @@ class Decision:
     """Whether a host is admitted in this run.
 
     :param state: its state, or :data:`LEASED_ELSEWHERE`.
-    :param asks_again: whether it gives its fork to another host and asks again later in this run.
     """
 
     admitted: bool
     state: str
     reason: str
-    asks_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,23 @@ class HostAdmission:
 
     :param state: the host's state, or ``leased`` if another run holds its lease.
     :param done: the task groups that it finished in earlier runs, if it is admitted.
-    :param asks_again: whether it gives its fork to another host and asks again later in this run.
     """
 
     admitted: bool
     state: str
     reason: str
     done: tuple[str, ...] = ()
-    asks_again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextHosts:
+    """Hosts that do not wait any longer.
+
+    :param lines: why others wait for another run, a sentence for each host, once.
+    """
+
+    hosts: tuple[str, ...]
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +126,20 @@ class StopPush(Message[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Admit(Message[HostAdmission]):
-    """Wait until a host is admitted, or it is clear that it will not be."""
+class GetNextHosts(Message[NextHosts]):
+    """Wait until one of the hosts of a play is admitted, or it is clear that it will not be. Each host that is answered asks with :class:`Admit`.
 
-    host: str
+    :param hosts: those that wait. No more of them are admitted than Ansible has free forks. Others than those of this run are answered at once.
+    """
+
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GetHostsThatGaveWay(Message[tuple[str, ...]]):
-    """Return the hosts of a play that gave their forks to others, and have to ask again."""
+class Admit(Message[HostAdmission]):
+    """Return whether a host is admitted. One that was not answered to :class:`GetNextHosts` waits."""
+
+    host: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ from .messages import (
     EndHost,
     FailHost,
     FinishTaskGroup,
+    GetNextHosts,
     HostAdmission,
+    NextHosts,
     NoteTimeout,
     RefuseStop,
     Settle,
@@ -137,9 +139,9 @@ class PushService(HostService):
         with self._released_on_error([message.host]):
             return self._begin(message.host, self._admission.admit(message.host))
 
-    def hosts_that_gave_way(self) -> tuple[str, ...]:
-        """Answer :class:`GetHostsThatGaveWay`."""
-        return self._admission.hosts_that_gave_way()
+    def next_hosts(self, message: GetNextHosts) -> NextHosts:
+        """Answer :class:`GetNextHosts`."""
+        return NextHosts(self._admission.next_hosts(message.hosts), self._admission.lines_of_leases())
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
@@ -228,6 +230,5 @@ class PushService(HostService):
         if not decision.admitted:
             if decision.state != LEASED_ELSEWHERE:
                 self.session.release(host)
-            if not decision.asks_again:
-                self._admission.ended(host)
-        return HostAdmission(decision.admitted, decision.state, decision.reason, done, decision.asks_again)
+            self._admission.ended(host)
+        return HostAdmission(decision.admitted, decision.state, decision.reason, done)

@@ -1,11 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Admission of a run's hosts: each waits here until the planner admits it, or until it is clear that it will not."""
+"""Admission of a run's hosts: they wait here until the planner admits them, or until it is clear that it will not.
+
+The hosts of a play wait together and take no fork: see :meth:`RunAdmission.next_hosts`. A host that asks by itself waits in its task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ...module_utils._common import runtime
@@ -81,9 +84,15 @@ class RunAdmission:
         self._last_request = 0.0
         self._gathered_plays: set[int] = set()
         self._has_passed = False
-        # Hosts that gave their forks to others, or are leased by another run, and those of them that have been told to ask again.
-        self._gave_way: dict[str, None] = {}
-        self._asking_again: set[str] = set()
+        # The hosts that wait without a fork, and those of them that have been told to begin or to end, and so take one.
+        self._queued: set[str] = set()
+        self._with_fork: set[str] = set()
+        # The hosts whose leases this run has, why others wait for another run, and what has to be shown of that.
+        self._leased: set[str] = set()
+        self._leased_elsewhere: dict[str, str] = {}
+        self._new_lines: list[str] = []
+        # When a host was last admitted or ended.
+        self._moved_at = 0.0
         self._pulled = [host for host, role in run.fleet.items() if not run.is_pushed(role) and host in self._remaining]
 
     def close(self) -> None:
@@ -98,8 +107,7 @@ class RunAdmission:
         with self._lock:
             if has_worked:
                 self._worked.add(host)
-            self._remaining.pop(host, None)
-            self._admitted.discard(host)
+            self._forget(host)
             self._changed.notify_all()
             if any(decision is None for decision in self._waiting.values()):
                 self._try_pass()
@@ -109,22 +117,50 @@ class RunAdmission:
         with self._lock:
             self._dropped.update(hosts)
             for host in hosts:
-                self._remaining.pop(host, None)
-                self._admitted.discard(host)
+                self._forget(host)
             self._changed.notify_all()
 
-    def hosts_that_gave_way(self) -> tuple[str, ...]:
-        """Return the hosts that have to ask again: of those that waited, the ones that gave their forks to others."""
+    def next_hosts(self, hosts: Collection[str]) -> tuple[str, ...]:
+        """Wait until there is a decision on some of the hosts of a play; return these. :meth:`admit` then returns the decision.
+
+        No more hosts are admitted than Ansible has free forks. Hosts that are not in this run are returned at once. The result is empty if only
+        :meth:`lines_of_leases` has something new.
+        """
+        if others := tuple(host for host in hosts if host not in self._remaining):
+            return others
         with self._lock:
-            found = sorted(
-                (host for host in self._run.hosts if host in self._gave_way), key=self._run.last.__contains__
-            )
-            self._gave_way = {}
-            self._asking_again.update(found)
-            return tuple(found)
+            self._gathered_plays.add(self._play(hosts))
+            new = [host for host in hosts if host not in self._waiting]
+            self._queued.update(new)
+            self._waiting.update(dict.fromkeys(new))
+            if new:
+                self._moved_at = runtime.monotonic()
+                self._try_pass()
+            self._start_watching()
+            while True:
+                found = tuple(host for host in hosts if self._waiting.get(host) is not None)
+                left = self._moved_at + self._run.wait_timeout - runtime.monotonic()
+                if found or self._new_lines or not hosts:
+                    return found
+                if left <= 0:
+                    for host in hosts:
+                        self._decide_on(host, self._too_late(host))
+                else:
+                    self._changed.wait(left)
+
+    def lines_of_leases(self) -> tuple[str, ...]:
+        """Return why hosts wait for another run, a sentence for each host, once."""
+        with self._lock:
+            found, self._new_lines = tuple(self._new_lines), []
+            return found
 
     def admit(self, host: str) -> Decision:
-        """Wait until a host is admitted, or it is clear that it will not be; return the decision."""
+        """Return the decision on a host. Without one, wait until the host is admitted, or it is clear that it will not be."""
+        with self._lock:
+            if host in self._queued:
+                self._queued.discard(host)
+                if (decision := self._waiting.pop(host)) is not None:
+                    return decision
         return self._decide([host], as_wave=False)[host]
 
     def admit_wave(self, hosts: Collection[str], unreachable: Collection[str] = ()) -> dict[str, Decision]:
@@ -182,9 +218,13 @@ class RunAdmission:
         decisions: dict[str, Decision] = {}
         deadline = runtime.monotonic() + self._run.wait_timeout
         for host in hosts:
-            holder = self._lease(host, deadline)
-            if holder is not None:
-                decisions[host] = self._leased_elsewhere(host, holder, as_wave=as_wave)
+            holder = self._acquire(host)
+            if holder is None:
+                self._leased.add(host)
+            else:
+                decisions[host] = Decision(
+                    admitted=False, state=LEASED_ELSEWHERE, reason=f"its lease belongs to {holder}"
+                )
         leased = [host for host in hosts if host not in decisions]
         with self._lock:
             if as_wave:
@@ -210,38 +250,37 @@ class RunAdmission:
                 is_over = not self._changed.wait(timeout=left) and runtime.monotonic() >= deadline
                 # A pass may have admitted it in that moment.
                 if is_over and self._waiting[leased[0]] is None:
-                    self._waiting[leased[0]] = Decision(
-                        admitted=False,
-                        state=state_names.PENDING,
-                        reason=f"it was not admitted within {self._run.wait_timeout:.0f} s (upgrade_wait_timeout)",
-                    )
+                    self._waiting[leased[0]] = self._too_late(leased[0])
             for host in leased:
                 decision = self._waiting.pop(host)
                 if decision is not None:
                     decisions[host] = decision
         return decisions
 
-    def _lease(self, host: str, deadline: float) -> str | None:
-        """Acquire the lease of a host; return the other run that has it, or None.
+    def _forget(self, host: str) -> None:
+        self._moved_at = runtime.monotonic()
+        self._remaining.pop(host, None)
+        for found in (self._admitted, self._with_fork, self._leased):
+            found.discard(host)
 
-        A host that asks for the second time waits until the other run has ended with it, or is gone.
-        """
-        while True:
-            position = self._watcher.mark()
-            holder = self._acquire(host)
-            left = deadline - runtime.monotonic()
-            if holder is None or host not in self._asking_again or left <= 0:
-                return holder
-            self._watcher.wait(position, min(_LONGEST_WAIT, left))
+    def _too_late(self, host: str) -> Decision:
+        state, why = (
+            state_names.PENDING,
+            f"it was not admitted within {self._run.wait_timeout:.0f} s (upgrade_wait_timeout)",
+        )
+        if host in self._leased_elsewhere:
+            state, why = LEASED_ELSEWHERE, f"{self._leased_elsewhere[host]}; {why}"
+        return Decision(admitted=False, state=state, reason=why)
 
-    def _leased_elsewhere(self, host: str, holder: str, *, as_wave: bool) -> Decision:
-        """Return the decision on a host whose lease another run has. Alone, it asks again after all others, as that run may be interrupted."""
-        reason = f"its lease belongs to {holder}"
-        with self._lock:
-            asks_again = not as_wave and host not in self._asking_again
-            if asks_again:
-                self._gave_way[host] = None
-        return Decision(admitted=False, state=LEASED_ELSEWHERE, reason=reason, asks_again=asks_again)
+    def _decide_on(self, host: str, decision: Decision | None) -> None:
+        self._waiting[host] = decision
+        if decision is None:
+            return
+        if host in self._queued:
+            self._with_fork.add(host)
+        if decision.admitted:
+            self._admitted.add(host)
+            self._moved_at = runtime.monotonic()
 
     def _note_request(self, hosts: Collection[str]) -> None:
         self._requested.update(hosts)
@@ -314,51 +353,78 @@ class RunAdmission:
         play = self._play(waiting)
         if not waiting or play not in self._gathered_plays:
             return
-        if any(host in self._run.last or self._may_need_slot(host) for host in waiting):
+        if any(host in self._queued or host in self._run.last or self._may_need_slot(host) for host in waiting):
             # Whether they go last depends on hosts that may have failed since the last pass.
             latest = self._make_pass(self._pulled)
-            self._put_back(latest, [host for host in waiting if not self._why_later(host)])
-        later = {host: why for host in waiting if (why := self._why_later(host))}
-        mates = [host for host in waiting if host not in later]
-        latest = self._make_pass([*mates, *self._pulled])
+            latest = self._put_back(latest, [host for host in waiting if not self._why_later(host)])
+            later = {host: why for host in waiting if (why := self._why_later(host))}
+            chosen = self._choose(latest, [host for host in waiting if host not in later])
+        else:
+            later, chosen = {}, waiting
+        if chosen:
+            latest = self._make_pass([*chosen, *self._pulled])
         self._has_passed = True
-        for host in mates:
-            decision = self._waiting[host] = decide(self._run, latest, host)
-            if decision is not None and decision.admitted:
-                self._admitted.add(host)
+        for host in chosen:
+            self._decide_on(host, decide(self._run, latest, host))
         undecided = [host for host in waiting if self._waiting[host] is None]
         # Hosts of a later play ask only when this play is over, so no host can wait for them.
         to_ask = [
             host
             for host in self._remaining
-            if host not in self._admitted
-            and host not in self._gave_way
-            and host not in later
-            and self._play_of.get(host, play) == play
+            if host not in self._admitted and host not in later and self._play_of.get(host, play) == play
         ]
-        if undecided and not self._can_move(latest, to_ask):
+        if undecided and not self._can_move(latest, to_ask) and not self._waits_for_another_run(latest, undecided):
             for host in undecided:
                 view = latest.hosts[host]
-                # It may wait for a host that gave way.
-                asks_again = bool(self._gave_way) and host not in self._asking_again
-                if asks_again:
-                    self._gave_way[host] = None
-                reason = later.get(host, view.reason)
-                self._waiting[host] = Decision(admitted=False, state=view.state, reason=reason, asks_again=asks_again)
-        elif undecided:
-            self._make_way(latest, undecided, [host for host in to_ask if host not in self._requested])
+                self._decide_on(host, Decision(admitted=False, state=view.state, reason=later.get(host, view.reason)))
         self._changed.notify_all()
 
-    def _make_way(self, latest: PassView, waiting: Sequence[str], to_ask: Collection[str]) -> None:
-        """Let waiting hosts, the last ones first, give their forks to hosts that can be admitted and have no fork to ask with."""
-        if not to_ask or len(self._admitted) + len(waiting) < self._run.forks:
-            return
-        admissible = len(latest.plan_for(to_ask, self._to_retry(latest, to_ask)).admissions)
-        candidates = [host for host in reversed(self._run.hosts) if host in waiting and host not in self._asking_again]
-        for host in candidates[:admissible]:
-            view = latest.hosts[host]
-            self._waiting[host] = Decision(admitted=False, state=view.state, reason=view.reason, asks_again=True)
-            self._gave_way[host] = None
+    def _choose(self, latest: PassView, hosts: Collection[str]) -> list[str]:
+        """Return the waiting hosts to decide on now: those with a fork, and of the others no more than Ansible has free forks."""
+        asking = [host for host in hosts if host not in self._queued]
+        decided = [host for host in hosts if host in self._queued and decide(self._run, latest, host) is not None]
+        queued = [host for host in hosts if host in self._queued]
+        while True:
+            admissible = [one.host for one in latest.plan_for([*asking, *queued]).admissions if one.host in queued]
+            chosen: list[str] = []
+            left_out: set[str] = set()
+            for host in dict.fromkeys([*decided, *admissible]):
+                if len(chosen) == self._free_forks():
+                    break
+                if self._has_lease(host):
+                    chosen.append(host)
+                else:
+                    left_out.add(host)
+            # Others may have the slots of hosts that another run has leased.
+            if not left_out or len(chosen) == self._free_forks():
+                return [*asking, *chosen]
+            decided = [host for host in decided if host not in left_out]
+            queued = [host for host in queued if host not in left_out]
+
+    def _free_forks(self) -> int:
+        return max(0, self._run.forks - len(self._with_fork))
+
+    def _has_lease(self, host: str) -> bool:
+        """Acquire the lease of a host that waits without a fork; return whether no other run has it. Others have theirs."""
+        if host not in self._queued:
+            return True
+        holder = self._acquire(host)
+        if holder is None:
+            self._leased.add(host)
+            self._leased_elsewhere.pop(host, None)
+            return True
+        self._leased.discard(host)
+        if host not in self._leased_elsewhere:
+            self._new_lines.append(
+                f"{host} is not admitted ({LEASED_ELSEWHERE}): its lease belongs to {holder}. It is admitted once that run has ended with it"
+            )
+        self._leased_elsewhere[host] = f"its lease belongs to {holder}"
+        return False
+
+    def _waits_for_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
+        """Return whether another run has the lease of one of these hosts. It ends, or is interrupted, without waiting for this run."""
+        leases = latest.outcome.snapshot.leases
+        return not latest.is_aborted and any(host in leases and host not in self._leased for host in hosts)
 
     def _why_unreachable(self, host: str) -> str:
         return (
@@ -419,6 +485,7 @@ class RunAdmission:
             # The snapshot is from before them.
             latest = self._make_pass(())
         chosen = chosen_to_retry(latest, to_retry(self._run, latest, hosts), hosts)
+        chosen = [host for host in chosen if self._has_lease(host)]
         if not chosen:
             return latest
         command = Command("-e retry_failed=true", fleet=self._run.fleet)
@@ -431,7 +498,9 @@ class RunAdmission:
             self._not_retried.update(chosen)
             return latest
         self._not_retried.clear()
-        return self._make_pass([*chosen, *self._pulled])
+        with_fork = [host for host in chosen if host not in self._queued]
+        without = [host for host in chosen if host in self._queued]
+        return self._make_pass([*with_fork, *without[: self._free_forks()], *self._pulled])
 
     def _make_pass(self, limit: Collection[str]) -> PassView:
         run = self._run
@@ -503,7 +572,7 @@ class RunAdmission:
             not self._run.is_pushed(latest.hosts[host].role)
             or latest.hosts[host].soaking
             or latest.hosts[host].busy
-            or (host in leases and host not in self._waiting and host not in self._dropped)
+            or (host in leases and host not in self._dropped and not (host in self._waiting and host in self._leased))
             for host in upgrading
         )
 
@@ -529,9 +598,8 @@ class RunAdmission:
         try:
             self._pass()
         except Exception as error:
-            for host, decision in self._waiting.items():
-                if decision is None:
-                    self._waiting[host] = Decision(admitted=False, state=state_names.PENDING, reason=str(error))
+            for host in [host for host, decision in self._waiting.items() if decision is None]:
+                self._decide_on(host, Decision(admitted=False, state=state_names.PENDING, reason=str(error)))
             self._changed.notify_all()
 
     def _wait(self, latest: PassView | None, seconds: float) -> None:

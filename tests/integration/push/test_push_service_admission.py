@@ -32,7 +32,9 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     AdmitWave,
     BeginFailure,
     FailHost,
+    GetNextHosts,
     HostAdmission,
+    NextHosts,
     NoteTimeout,
     RefuseStop,
     Settle,
@@ -339,22 +341,44 @@ def test_a_run_waits_for_hosts_that_another_run_is_to_upgrade(services: PushServ
     assert "but no run holds its lease; run the same command again" in settled.reasons[0]
 
 
-def test_a_host_that_another_run_has_leased_asks_again_and_waits_then(services: PushServices, consul: RawKV) -> None:
-    service = services.begin(GROUPS, "2")
+def test_a_host_that_another_run_has_leased_waits_for_it_while_others_take_its_slot(
+    services: PushServices, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1)
     _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
     other = json.loads(body)["ID"]
-    assert consul.call("PUT", f"kv/upgrade/drivers/web2?acquire={other}", b"{}")[2] == b"true"
-    answer = service.admit(Admit("web2"))
-    assert (answer.state, answer.asks_again) == ("leased", True)
-    admit_apart(service, "web1")
-    assert step(service, "web1", "upgrade/app")
-    assert end(service, "web1") == "upgraded"
-    assert service.hosts_that_gave_way() == ("web2",)
+    assert consul.call("PUT", f"kv/upgrade/drivers/web1?acquire={other}", b"{}")[2] == b"true"
+    found = service.next_hosts(GetNextHosts(("web1", "web2")))
+    assert found.hosts == ("web2",)
+    (line,) = found.lines
+    assert line.startswith("web1 is not admitted (leased): its lease belongs to another run")
+    admit_apart(service, "web2")
+    assert step(service, "web2", "upgrade/app")
+    assert end(service, "web2") == "upgraded"
     with ThreadPoolExecutor() as pool:
-        again = pool.submit(service.admit, Admit("web2"))
-        assert not wait([again], 1).done
-        consul.delete("upgrade/drivers/web2")
-        assert again.result(60).admitted
+        later = pool.submit(service.next_hosts, GetNextHosts(("web1",)))
+        assert not wait([later], 1).done
+        assert consul.get("config_state/enable_puppet/host/web1") is None
+        consul.delete("upgrade/drivers/web1")
+        assert later.result(60) == NextHosts(("web1",))
+    admit_apart(service, "web1")
+
+
+def test_no_more_hosts_that_wait_are_admitted_than_there_are_free_forks(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2", forks=1)
+    assert service.next_hosts(GetNextHosts(("planner", *FLEET))).hosts == ("planner",)
+    assert service.next_hosts(GetNextHosts(tuple(FLEET))).hosts == ("web1",)
+    admit_apart(service, "web1")
+    with ThreadPoolExecutor() as pool:
+        later = pool.submit(service.next_hosts, GetNextHosts(("web2",)))
+        assert not wait([later], 1).done
+        assert [consul.get(f"{key}/web2") for key in ("upgrade/drivers", "config_state/enable_puppet/host")] == [
+            None
+        ] * 2
+        assert step(service, "web1", "upgrade/app")
+        assert end(service, "web1") == "upgraded"
+        assert later.result(60).hosts == ("web2",)
+    admit_apart(service, "web2")
 
 
 @pytest.mark.parametrize("as_wave", [True, False])

@@ -23,6 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     AdmitWave,
     BeginFailure,
     FailHost,
+    GetNextHosts,
     Settle,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
@@ -162,12 +163,12 @@ def test_a_failed_host_that_is_not_yet_admitted_keeps_its_failure(
     assert entry(consul, "upgrade/hosts/web2")["state"] == "started"
 
 
-def test_a_host_gives_its_fork_to_a_failed_one_that_is_retried(services: PushServices, store: Store) -> None:
+def test_a_host_that_waits_leaves_the_only_fork_to_a_failed_one_that_is_retried(
+    services: PushServices, store: Store
+) -> None:
     _failed_then_restarted(services, store, {"db": ["web"]})
     service = services.start(GROUPS, "2", retry_failed=True, forks=1, wait_timeout=60)
-    waits = service.admit(Admit("db1"))
-    assert (waits.admitted, waits.asks_again) == (False, True)
-    assert service.hosts_that_gave_way() == ("db1",)
+    assert service.next_hosts(GetNextHosts(("db1", "web2"))).hosts == ("web2",)
     assert service.admit(Admit("web2")).admitted
 
 

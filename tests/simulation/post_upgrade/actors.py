@@ -141,9 +141,7 @@ class PostUpgradeRuns(Pusher):
         service = PushService(run)
         try:
             waiting = [host for host in hosts if fleet[host] in PUSHED]
-            while waiting:
-                Play(service, run, waiting, self).finish()
-                waiting = list(service.hosts_that_gave_way())
+            Play(service, run, waiting, self).finish()
             until = runtime.monotonic() + _WAIT
             while runtime.monotonic() < until:
                 settled = service.settle(Settle(tuple(hosts), _SETTLE))

@@ -30,8 +30,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messa
     WaitForEnd,
     WaitUntilShown,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import report_lost_host
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, StartPush, StopPush
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import report_lost_host
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun
 
 NOWHERE = Settings(port=1, timeout=0.1)
