@@ -35,7 +35,7 @@ class HostAdmission:
 class NextHosts:
     """Hosts that do not wait any longer.
 
-    :param lines: why others wait for another run, a sentence for each host, once.
+    :param lines: why others wait for another run or for Consul, each sentence once.
     """
 
     hosts: tuple[str, ...]

@@ -141,7 +141,7 @@ class PushService(HostService):
 
     def next_hosts(self, message: GetNextHosts) -> NextHosts:
         """Answer :class:`GetNextHosts`."""
-        return NextHosts(self._admission.next_hosts(message.hosts), self._admission.lines_of_leases())
+        return NextHosts(self._admission.next_hosts(message.hosts), self._admission.new_lines())
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""

@@ -87,9 +87,11 @@ class RunAdmission:
         # The hosts that wait without a fork, and those of them that have been told to begin or to end, and so take one.
         self._queued: set[str] = set()
         self._with_fork: set[str] = set()
-        # The hosts whose leases this run has, why others wait for another run, and what has to be shown of that.
+        # The hosts whose leases this run has, and why others wait for another run.
         self._leased: set[str] = set()
         self._leased_elsewhere: dict[str, str] = {}
+        self._is_cut_off = False
+        # Why hosts wait, as far as it has not been shown.
         self._new_lines: list[str] = []
         # When a host was last admitted or ended.
         self._moved_at = 0.0
@@ -124,7 +126,7 @@ class RunAdmission:
         """Wait until there is a decision on some of the hosts of a play; return these. :meth:`admit` then returns the decision.
 
         No more hosts are admitted than Ansible has free forks. Hosts that are not in this run are returned at once. The result is empty if only
-        :meth:`lines_of_leases` has something new.
+        :meth:`new_lines` has something new.
         """
         if others := tuple(host for host in hosts if host not in self._remaining):
             return others
@@ -148,8 +150,8 @@ class RunAdmission:
                 else:
                     self._changed.wait(left)
 
-    def lines_of_leases(self) -> tuple[str, ...]:
-        """Return why hosts wait for another run, a sentence for each host, once."""
+    def new_lines(self) -> tuple[str, ...]:
+        """Return why hosts wait for another run or for Consul, each sentence once."""
         with self._lock:
             found, self._new_lines = tuple(self._new_lines), []
             return found
@@ -594,12 +596,21 @@ class RunAdmission:
                 self._try_pass()
 
     def _try_pass(self) -> None:
-        """Make a pass. If it fails, no waiting host is admitted; without a decision, they would wait until the timeout."""
+        """Make a pass. If it fails, no waiting host is admitted; without a decision, they would wait until the timeout.
+
+        While Consul can't be reached, hosts without a fork wait until then, as a wave does. The watch makes the next pass.
+        """
         try:
             self._pass()
+            self._is_cut_off = False
         except Exception as error:
+            is_cut_off = isinstance(error, Unreachable)
+            if is_cut_off and not self._is_cut_off and self._queued:
+                self._new_lines.append(f"No further host is admitted until Consul can be reached again. {error}")
+            self._is_cut_off = is_cut_off
             for host in [host for host, decision in self._waiting.items() if decision is None]:
-                self._decide_on(host, Decision(admitted=False, state=state_names.PENDING, reason=str(error)))
+                if not (is_cut_off and host in self._queued):
+                    self._decide_on(host, Decision(admitted=False, state=state_names.PENDING, reason=str(error)))
             self._changed.notify_all()
 
     def _wait(self, latest: PassView | None, seconds: float) -> None:

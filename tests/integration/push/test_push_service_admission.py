@@ -39,13 +39,20 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     RefuseStop,
     Settle,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import POST_UPGRADE_PHASE, PushRun, RunTaskGroup
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
+    POST_UPGRADE_PHASE,
+    UPGRADE,
+    PushRun,
+    RunTaskGroup,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import HostService, PushService
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import after_failure
+from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import seed
 from integration.support.processes.planner_service import until
+from integration.support.processes.proxy import LossyProxy
 from integration.support.processes.push_services import (
     PushServices,
     admit_apart,
@@ -379,6 +386,26 @@ def test_no_more_hosts_that_wait_are_admitted_than_there_are_free_forks(services
         assert end(service, "web1") == "upgraded"
         assert later.result(60).hosts == ("web2",)
     admit_apart(service, "web2")
+
+
+def test_hosts_that_wait_outlast_an_outage_of_consul(
+    services: PushServices, store: Store, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.begin(GROUPS, "2").close()
+    with LossyProxy(agent.http_port) as proxy:
+        run = PushRun(replace(store.settings, port=proxy.port), "2", UPGRADE, FLEET, GROUPS, tuple(FLEET), forks=2)
+        service = PushService(run)
+        try:
+            monkeypatch.setattr(service._pool, "_retry_timeout", 0.5)
+            proxy.loses_all = True
+            found = service.next_hosts(GetNextHosts(tuple(FLEET)))
+            assert (found.hosts, len(found.lines)) == ((), 1)
+            assert found.lines[0].startswith("No further host is admitted until Consul can be reached again. ")
+            proxy.loses_all = False
+            assert service.next_hosts(GetNextHosts(tuple(FLEET))) == NextHosts(tuple(FLEET))
+            admit_apart(service, *FLEET)
+        finally:
+            service.close()
 
 
 @pytest.mark.parametrize("as_wave", [True, False])
