@@ -19,12 +19,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client import address
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import EndRun
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import (
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import (
+    PlayHosts,
     report_lost_host,
     report_timeout,
     took_too_long,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import PlayHosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.output import print_each_line_at_once
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_text import failure_text
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import time_left
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import time_left
 
 
 class FilterModule:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import lost_hosts
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.lost_hosts import time_left, took_too_long
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import play_hosts
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import time_left, took_too_long
 
 
 class Clock(runtime.Runtime):
@@ -26,7 +26,7 @@ class Clock(runtime.Runtime):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    monkeypatch.setattr(lost_hosts, "_BEGAN", {})
+    monkeypatch.setattr(play_hosts, "_BEGAN", {})
     found = Clock()
     before = runtime.use(found)
     yield found
