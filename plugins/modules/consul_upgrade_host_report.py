@@ -45,7 +45,7 @@ options:
       - V(failed) means that the upgrade failed. The host keeps its slot.
       - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
         next report of any state. V(released) only ends this hold. Both leave the rest of the record unchanged.
-      - V(delivered) only stores O(services) in the record of a host, if it has one.
+      - V(delivered) only stores O(services) and O(role) in the record of a host, if it has one.
     type: str
     required: true
     choices: [started, upgraded, failed, held, released, delivered]
@@ -60,7 +60,7 @@ options:
   role:
     description:
       - Role in the settings of the host. Its gate and hold count for the admission. A host with another role in the fleet is not admitted. The
-        default of V(started) is the role that O(role_pattern) finds in O(name).
+        default of V(started), and of other reports with O(release), is the role that O(role_pattern) finds in O(name).
     type: str
     version_added: 0.1.0
   role_pattern:
@@ -243,6 +243,7 @@ failure:
       type: dict
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -255,6 +256,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     RELEASED,
     REPORTED_STATES,
     STARTED,
+    compile_role_pattern,
+    role_by_name,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import role_by_host_name
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -296,7 +299,7 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         release=options["release"] or None,
         services=options["services"],
         # The role in the host's settings. Planners open the gate of a role only if they know that no other host reads it.
-        role=(options["role"] or None) if options["state"] != STARTED else None,
+        role=_role_in_settings(options) if options["state"] != STARTED else None,
     )
     if report.state == STARTED and options["admitted"]:
         # Before the role, so that an invalid name is reported as such, and not as a name without a role.
@@ -305,6 +308,13 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         report = replace(report, role=role, default=options["default"])
     record, changes = write_report(store, report, dry=call.check_mode)
     return {"record": record.plain(), **changed(changes)}
+
+
+def _role_in_settings(options: Mapping[str, Any]) -> str | None:
+    """Return the role by which a node agent reads its gate; None if something else reports, and gives no role."""
+    if options["role"] or not options["release"]:
+        return options["role"] or None
+    return role_by_name(options["name"], compile_role_pattern(options["role_pattern"]))
 
 
 def main() -> None:

@@ -91,8 +91,8 @@ def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tupl
     check_name("host", report.host, "name")
     if report.state != DELIVERED:
         check_version(report.version, "version")
-    elif report.services is None:
-        raise UpgradeError("bad_report", "services is required with state: delivered.")
+    elif report.services is None and report.role is None:
+        raise UpgradeError("bad_report", "services or role is required with state: delivered.")
     if report.error is not None and report.state != FAILED:
         raise UpgradeError("bad_report", f"error is valid only with state: failed; state is {report.state}.")
     if (report.reason is not None) != (report.state == HELD):
@@ -346,10 +346,11 @@ def _with_own_hold(before: HostRecord | None, report: HostReport) -> HostRecord:
 
 
 def _with_services(before: HostRecord | None, report: HostReport) -> HostRecord:
-    """Return the record with the ID of the tasks of services that the host has now, and nothing else changed."""
+    """Return the record with the ID of the tasks of services that the host has now, and the role in its settings, and nothing else changed."""
     if before is None or not before.readable:
         return before or HostRecord(report.version, RETRIED)
-    return replace(before, services=_services(before, report))
+    role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else before.role
+    return replace(before, services=_services(before, report), role=role)
 
 
 def _services(before: HostRecord | None, report: HostReport) -> str | None:

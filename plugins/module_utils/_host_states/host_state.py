@@ -131,11 +131,6 @@ class HostState:
         return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
 
     @property
-    def reads_other_role(self) -> bool:
-        """Whether its settings have another role than the fleet, so that it reads the gate and the holds of that role."""
-        return self.record is not None and self.record.readable and self.record.role not in (None, self.role)
-
-    @property
     def takes_a_slot(self) -> bool:
         """Whether it is down, or may be, and so leaves fewer slots for others."""
         return self.is_down or (self.state in TAKES_A_SLOT and not (self.is_excused and self.state in BROKEN))

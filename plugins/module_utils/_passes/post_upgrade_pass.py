@@ -17,7 +17,7 @@ from .._common.names import in_order
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from .._fleet.fleet import POST_OPEN, UPGRADED, HostRecord, find_members
+from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, find_members
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host_states.states import read_states
@@ -91,7 +91,13 @@ def _try_once(
             f"{len(unfinished)} of {len(members)} hosts are not upgraded to {request.version}, such as {unfinished[0]}, so the "
             "post-upgrade tasks do not run yet.",
         )
-    admitted = _admitted(store, ledger, begun_post_upgrade(snapshot))
+    begun = begun_post_upgrade(snapshot)
+    # A pull host repeats tasks that failed, and keeps its slot meanwhile.
+    unfinished_tasks = begun | {
+        host for host, one in snapshot.records.items() if (one.version, one.post) == (request.version, POST_FAILED)
+    }
+    at_work = _admitted(store, ledger, unfinished_tasks)
+    admitted = {host: at for host, at in at_work.items() if host in begun}
     view = post_upgrade_snapshot(snapshot, members, roles, store.keys.gate("global"), hosts, admitted)
     plan = make_plan(view, members, rules, request.limit)
     if plan.missing:
@@ -111,9 +117,9 @@ def _try_once(
 
     def write(hosts: Sequence[str], operations: list[Operation], changes: list[Change]) -> None:
         event: dict[str, Any] = {"what": "after", "hosts": {host: by_host[host].reason for host in hosts}}
-        at_work = in_order({*admitted, *(one.host for one in opened)})
-        if len(at_work) <= _MOST_AT_WORK:
-            event["at_work"] = at_work
+        names = in_order({*at_work, *(one.host for one in opened)})
+        if len(names) <= _MOST_AT_WORK:
+            event["at_work"] = names
         writer.write(replace(ledger), event, operations, changes)
         repeated.note(writer.ledger)
         outcome.admissions += [by_host[host] for host in hosts]

@@ -242,7 +242,7 @@ def _queue(fleet: FleetState, role: str, hosts: Sequence[HostState]) -> tuple[st
         waiting = [one for one in waiting if fleet.in_scope(one.host)]
     if role in fleet.services:
         waiting = [one for one in waiting if not fleet.lacks_services(one)]
-    waiting = [one for one in waiting if not one.reads_other_role]
+    waiting = [one for one in waiting if not fleet.reads_other_role(one)]
     if waiting and waiting[0].in_rollback:
         waiting = _latest_first(fleet.snapshot, waiting)
     # They have slots already, and others have to wait for these.

@@ -119,10 +119,10 @@ def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Rea
         return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
     if fleet.lacks_services(one):
         return Reason(_NO_SERVICES, OTHER_SERVICES)
-    if one.reads_other_role and one.record is not None:
+    if fleet.reads_other_role(one):
         return Reason(
-            f"its settings have the role {one.record.role} (puppet_gate_role), and the fleet has {one.role}: correct one of them, then enroll it again "
-            "(ansible-playbook convoy.upgrade.enroll --limit HOST)",
+            f"its settings have the role {fleet.role_in_settings(one)} (puppet_gate_role), and the fleet has {one.role}: correct one of them, then enroll it "
+            "again (ansible-playbook convoy.upgrade.enroll --limit HOST)",
             OTHER_ROLE,
         )
     if not blockers.stages.is_due(one.host):

@@ -107,10 +107,21 @@ class FleetState:
         """
         if not roles:
             return []
-        records = [(one.role, one.record.role if one.record is not None else None) for one in self.hosts.values()]
+        records = [(one.role, self.role_in_settings(one)) for one in self.hosts.values()]
         read = {known for role, known in records if known not in (None, role)}
         unknown = {role for role, known in records if known is None}
         return [role for role in roles if role not in read and unknown <= {role}]
+
+    def role_in_settings(self, one: HostState) -> str | None:
+        """Return the role in a host's settings, by which it reads gates and holds, as it last reported it; None if it never did."""
+        versions = self.snapshot.versions
+        # The record of a job has none before the host has begun one.
+        record = one.record if versions is None else versions.records.get(one.host)
+        return record.role if record is not None and record.readable else None
+
+    def reads_other_role(self, one: HostState) -> bool:
+        """Return whether a host's settings have another role than the fleet, so that it reads the gate and the holds of that role."""
+        return self.role_in_settings(one) not in (None, one.role)
 
     def in_scope(self, host: str) -> bool:
         """Return whether this pass may admit the host."""

@@ -38,6 +38,7 @@ class HostRun:
     :param failure: why it fails, while its drained services are undrained.
     :param machine: the ID of its machine, once it is known.
     :param begun_on: the ID of the machine on which an earlier run began an upgrade and did not end it; None if there is none or it is not known.
+    :param is_other_machine: whether it is refused because it is another machine than the one that began.
     :param was_midway: whether it had begun an upgrade to another version and not ended it, so that it counts as one whose services may be stopped.
     """
 
@@ -59,6 +60,7 @@ class HostRun:
     was_midway: bool = False
     machine: str | None = None
     begun_on: str | None = None
+    is_other_machine: bool = False
 
     @property
     def begun_steps(self) -> tuple[StepStart, ...]:

@@ -160,16 +160,22 @@ class HostRuns:
 
         :raises UpgradeError: ``other_machine`` if an upgrade that has not ended began on another one.
         """
+        known = host_run.record.machine if host_run.record is not None else None
+        if machine is None and known is not None and host_run.machine is None and not self._run.on_host:
+            # It may be another machine, so nothing that one has finished counts.
+            host_run.done = {}
+            host_run.machine = known
         if machine is None or host_run.machine is not None:
             return
         if host_run.begun_on not in (None, machine):
+            host_run.is_other_machine = True
             raise UpgradeError(
                 "other_machine",
                 f"{host_run.host} is another machine ({machine}) than the one on which its upgrade began ({host_run.begun_on}), so none of its tasks "
                 "run. If it was reinstalled, run the same command with -e retry_failed=true, which runs all of them. If two machines have this "
                 "name, rename one in the inventory first.",
             )
-        if host_run.record is not None and host_run.record.machine not in (None, machine):
+        if known not in (None, machine):
             host_run.done = {}
         host_run.machine = machine
 
@@ -269,7 +275,7 @@ class HostRuns:
             if lost.code == "leased" or isinstance(lost, Unreachable):
                 return ()
             raise
-        if host_run.was_midway or host_run.stopping_step:
+        if host_run.was_midway or host_run.stopping_step or host_run.is_other_machine:
             return ()
         begun = {start.service for start in host_run.begun_steps if start.step == DRAIN}
         return tuple(

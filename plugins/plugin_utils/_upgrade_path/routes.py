@@ -103,7 +103,7 @@ def routes_of(
         own_paths = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
         begun = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
         before[host] = _start(own_paths, origin_of(hosts[host], declared.get(host)), begun, own_problems)
-        if not before[host] and own_paths and (odd := unusable_version(hosts[host])):
+        if own_paths and not declared.get(host) and (odd := unusable_version(hosts[host])):
             own_problems[odd] = None
         if before[host] and not own_problems:
             _path_checkpoints(own_paths, before[host], {}, version, own_problems)

@@ -213,6 +213,18 @@ def test_a_host_that_was_done_or_retried_since_is_not_admitted_again_by_its_own_
     assert [hosts[f"compute{number}"].unadmitted for number in (2, 3)] == [True, False]
 
 
+def test_a_host_that_repeats_failed_tasks_by_itself_is_still_admitted(done: Store, consul: RawKV) -> None:
+    make_pass(done, PassRequest("2", {**RULES, "failure_rules": {"fleet": 3}}, fleet=FLEET))
+    assert opened(go(done)) == ["compute1", "compute2"]
+    put_post(consul, "compute1", "failed")
+    put_post(consul, "compute2", "done")
+    assert opened(go(done)) == ["compute3"]
+    # As the agent of a pull host does.
+    put_post(consul, "compute1", "started")
+    hosts = go(done).plan.hosts
+    assert [hosts[f"compute{number}"].unadmitted for number in (1, 3)] == [False, False]
+
+
 def test_an_admission_that_the_history_has_no_more_does_not_count(done: Store, consul: RawKV) -> None:
     assert opened(go(done)) == ["compute1", "compute2"]
     newest = max(consul.tree("upgrade/history/"), key=lambda key: int(key.rpartition("/")[2]))

@@ -377,14 +377,26 @@ def test_another_machine_under_the_name_of_an_interrupted_host_runs_nothing_unti
     assert end(third, "web1") == "upgraded"
 
 
-@pytest.mark.parametrize("machine", ["a", None])
-def test_the_same_machine_and_one_that_is_not_known_go_on_where_the_host_was(
-    services: PushServices, consul: RawKV, machine: str | None
+@pytest.mark.parametrize(("machine", "first"), [("a", False), (None, True)])
+def test_the_same_machine_goes_on_where_it_was_and_one_that_is_not_known_begins_at_the_first_step(
+    services: PushServices, consul: RawKV, machine: str | None, *, first: bool
 ) -> None:
     _interrupted_in_upgrade(services)
     second = services.start(MACHINE_GROUPS, "2")
     admit_apart(second, "web1")
     runs = [step(second, "web1", f"{one}/app", machine=machine) for one in ("stop", "upgrade", "start")]
-    assert runs == [False, True, True]
+    assert runs == [first, True, True]
     assert end(second, "web1") == "upgraded"
     assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
+
+
+def test_another_machine_is_not_put_back_where_the_interrupted_one_was_drained(services: PushServices) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app", machine="a")
+    first.close()
+    second = services.start(GROUPS, "2")
+    admit_apart(second, "web1")
+    with pytest.raises(UpgradeError, match="another machine") as no:
+        step(second, "web1", "drain/app", machine="b")
+    assert second.begin_failure(BeginFailure("web1", str(no.value))) == ()

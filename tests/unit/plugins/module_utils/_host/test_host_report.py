@@ -11,7 +11,13 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import decode_job_record, encode_job_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    DELIVERED,
+    FAILED,
+    STARTED,
+    UPGRADED,
+    HostRecord,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 
@@ -58,6 +64,12 @@ def test_another_machine_under_the_name_has_finished_no_task_group(machine: str 
     before = replace(BEFORE, machine="a")
     for version, kept in (("2", done), ("3", ())):
         assert next_record(before, HostReport("compute1", version, STARTED, machine=machine), 9).done == kept
+
+
+def test_a_delivery_of_tasks_or_an_enrolment_corrects_the_role_and_nothing_else() -> None:
+    before = replace(BEFORE, role="web", services="a")
+    assert next_record(before, HostReport("compute1", "", DELIVERED, role="db"), 9) == replace(before, role="db")
+    assert next_record(before, HostReport("compute1", "", DELIVERED, services="b"), 9) == replace(before, services="b")
 
 
 def test_failures_are_kept_when_a_host_recovers_and_until_its_target_changes() -> None:

@@ -339,6 +339,14 @@ def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consu
     assert found.hosts()["web1"].busy
 
 
+def test_a_job_does_not_admit_a_host_with_another_role_in_its_settings(store: Store, consul: FlaggedConsul) -> None:
+    # It would look for a hold of that role only, and its record of the job does not say so before it begins.
+    consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "role": "db"})
+    begin(store, rules={"rolling_rules": {"global": 9}})
+    assert admitted(consul) == ["db1", "web1", "web3"]
+    assert "its settings have the role db" in read_fleet(store, fleet=FLEET).plan.hosts["web2"].reason
+
+
 def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: Store, consul: FlaggedConsul) -> None:
     begin(store, rules={**RULES, "health": {"progress_deadline": 60}})
     consul.flags = {key: flags - 3600 for key, flags in consul.flags.items() if flags}
