@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
@@ -24,7 +25,7 @@ from convoy_node.jobs.job_run import JobRun
 from convoy_node.jobs.spool import Spool
 from convoy_node.node.connection import Connection
 from convoy_node.node.settings import NodeSettings
-from devkit.agent import Agent
+from devkit.agent import ROOT, Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import names, seed
 from integration.support.processes.job_nodes import command_folder, install, running_nodes
@@ -96,6 +97,25 @@ def test_a_command_runs_on_the_fleet_one_host_of_a_role_at_a_time(
     assert "4 of 4 hosts done" in play("status", job=found[1], **MORE).stdout
     report = play("report", job=found[1], report_folder=str(folder), **MORE)
     assert len([*folder.glob("*.html")]) == 1, report.stdout
+
+
+@pytest.mark.thorough
+def test_a_job_template_of_awx_makes_arguments_from_the_answer_of_its_survey(
+    play: Shipped, consul: RawKV, folder: Path, job_nodes: JobNodes
+) -> None:
+    seed(consul, FLEET)
+    templates = DataLoader().load_from_file(str(ROOT / "docs/awx.yml"))["controller_templates"]
+    (extra_vars,) = (one["extra_vars"] for one in templates if one["playbook"] == "playbooks/command.yml")
+    # AWX gives answers as texts, and adds its own variables.
+    answers = {"run": "work", "arguments": '{"grace": 1}', "only": "compute1", "awx_user_name": "ann"}
+    with job_nodes():
+        done = play("command", **extra_vars, **answers, **MORE)
+        assert done.returncode == 0, done.stdout
+        assert re.search(r"Job work-\S+, begun .* by ann, complete: 1 of 1 host done", done.stdout), done.stdout
+        assert "| compute1 waits 1 s" in play("status", host="compute1", **MORE).stdout
+        wrong = play("command", **extra_vars, **{**answers, "arguments": "grace=1"}, **MORE)
+    assert wrong.returncode
+    assert (folder / "log").read_text().splitlines() == ["begin compute1", "end compute1"]
 
 
 @pytest.mark.thorough
