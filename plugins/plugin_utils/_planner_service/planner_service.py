@@ -44,8 +44,11 @@ _QUIET, _SPREAD = 1.0, 0.3
 _MOST_QUIET = 10.0
 # A new handover is found at the latest after this time (seconds).
 _HANDOVER_SECONDS = 1.0
-# The first and the longest pause before another try if Consul can't be reached, or if a pass was refused (seconds).
-_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+# If Consul can't be reached, the next try comes after this pause (seconds). It never gets longer: the planner that acts may be killed as soon as
+# Consul is back.
+_PAUSE = 0.5
+# The longest pause before another try if a pass was refused and nothing changes (seconds).
+_LONGEST_PAUSE = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class PlannerService:
             self._read_and_carry(mark, mark_of_handover)
         except Unreachable as error:
             self._log.state("unreachable", f"Admits no host: {error.message}", WARNING)
-            self._rest_after_error()
+            self._sleep(_PAUSE)
         except UpgradeError as error:
             self._log.state(error.code, f"Admits no host: {error.message}", WARNING)
             self._presence.answer(self._handover_id, error.message)
@@ -125,7 +128,7 @@ class PlannerService:
                 self._end_handover(self._work, error.message)
             elif error.code == "overtaken":
                 self._drop_work()
-            self._rest_after_error()
+            self._rest_after_refusal(mark)
         else:
             self._pause = _PAUSE
 
@@ -153,8 +156,15 @@ class PlannerService:
             self._log.say_once("handover", error.code, f"{key} can't be deleted: {error.message}", WARNING)
         self._newest = None
 
-    def _rest_after_error(self) -> None:
-        self._sleep(self._pause)
+    def _rest_after_refusal(self, mark: int) -> None:
+        """Wait until a key has changed that may end the refusal. The more refusals follow each other, the longer it waits for that.
+
+        :param mark: the position of the watch before the keys were read.
+        """
+        self._sleep(_PAUSE)
+        until = runtime.monotonic() + self._pause - _PAUSE
+        while (left := until - runtime.monotonic()) > 0 and not self._either.wait(mark, min(left, self._systemd.every)):
+            self._systemd.alive()
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     def _read_and_carry(self, mark: int, mark_of_handover: int) -> None:
