@@ -419,7 +419,9 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
         (tmp_path / "token").write_text(own)
         (tmp_path / "token").chmod(0o600)
         _begin(store, agent.kv)
-        one = service(port=agent.http_port, token_file=str(tmp_path / "token"), page=str(tmp_path))
+        page = tmp_path / "page"
+        page.mkdir()
+        one = service(port=agent.http_port, token_file=str(tmp_path / "token"), page=str(page))
         for host, following in itertools.pairwise(HOSTS):
             # A node can write its record only. Passes publish what it reports.
             node = grant(store, TokenKind("node", host)).secret
@@ -429,6 +431,13 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
         until(lambda: ledger(agent.kv)["state"] == "complete")
         assert running(agent.kv) == ["upgrade/planners/one"]
         assert one.messages("denied") == []
+        until(lambda: '"complete"' in (page / "state.json").read_text())
+        # The page ends with the last change that the service makes to it.
+        assert one.end() == 0
+        files = {file: file.read_text() for file in page.rglob("*") if file.is_file()}
+        assert {file.name for file in files} >= {"index.html", "state.json"}
+        assert [str(file) for file, text in files.items() if own in text or MASTER in text] == []
+        assert own not in one.log.read_text()
         client = Store(Settings(port=agent.http_port, token=own)).client
         for key in (
             "current_version",
