@@ -21,6 +21,15 @@ from ...module_utils._rule_checks.sources import leaves
 from .._observe.wording import about_minutes
 from .charts import clock_text, duration_text, iso_text, time_text
 
+# What people read for entries of the history whose own words are not those of the pages. The JSON has those of the history.
+_ENTRIES = {
+    "open": "admitted",
+    "after": "admitted to post-upgrade tasks",
+    "publish": "upgraded",
+    "converge": "complete",
+    "close": "gates closed",
+    "unhold": "hold ended",
+}
 _FOLDER = Path(__file__).parent / "templates"
 
 
@@ -70,6 +79,7 @@ def _environment() -> Environment:
         px="{:.2f}".format,
         target=target_text,
         hash=text_hash,
+        entry=lambda what: _ENTRIES.get(what, what),
     )
     environment.globals.update(plural=plural)
     return environment

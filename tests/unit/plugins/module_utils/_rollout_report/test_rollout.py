@@ -146,6 +146,17 @@ def test_a_host_that_recovered_has_failed_all_the_same() -> None:
     assert '<td>retried</td><td>by bob</td><td class="long">it was: failed</td>' in shown
 
 
+def test_the_page_says_admitted_and_complete_where_the_history_has_other_words() -> None:
+    found = rollout_report([*EVENTS, entry(240, "converge")], MEMBERS, RECORDS, {}, 250, is_current=True)
+    assert [one["what"] for one in found["commands"]] == ["begin", "open", "open", "retry", "open", "converge"]
+    who_did_what = html_page(found).partition("Who did what when")[2].partition("</section>")[0]
+    assert "<td>admitted</td>" in who_did_what
+    assert "compute1, compute2: slot" in who_did_what
+    assert "<td>complete</td>" in who_did_what
+    assert ">open<" not in who_did_what
+    assert ">converge<" not in who_did_what
+
+
 def test_failures_that_are_only_counted_are_failures() -> None:
     failures = (Failure(175, 8, "nova", "stop", total=8), Failure(200, 9, "nova", "stop", "no space"))
     record = HostRecord("2", "upgraded", attempt=10, times={"started": 205, "upgraded": 205}, failures=failures)

@@ -121,6 +121,28 @@ def test_its_data_follow_the_schema_and_say_what_consul_has(site: Site) -> None:
     assert [one["what"] for one in details["compute31"]["events"]] == ["open"]
 
 
+def test_the_history_says_admitted_and_complete_as_the_rest_of_the_page(site: Site) -> None:
+    ledger = json.loads(site.consul.keys["upgrade/ledger"])
+    common = {"at": int(site.read().view.snapshot.now), "version": ledger["version"], "who": "ann"}
+    for what, more in (("open", {"hosts": {"compute31": "slot 1 of 3"}}), ("publish", {}), ("converge", {})):
+        ledger["epoch"] += 1
+        entry = {**common, "epoch": ledger["epoch"], "what": what, **more}
+        site.consul.keys[f"upgrade/history/{ledger['epoch']}"] = json.dumps(entry).encode()
+    site.consul.keys["upgrade/ledger"] = json.dumps(ledger).encode()
+    site.update()
+    assert [one["what"] for one in site.state["rollout"]["history"]][:3] == ["converge", "publish", "open"]
+    part = json.loads(site.hosts_index)["compute31"]
+    history = site.index.partition('id="history"')[2]
+    for page in (history, (site.folder / f"hosts/{part}.html").read_text()):
+        assert "<b>admitted</b>" in page
+        assert not re.search("<b>(open|publish|converge|after)</b>", page)
+    admitted = history.partition("<b>admitted</b>")[2].partition("</li>")[0]
+    assert ">compute31</a>" in admitted
+    assert "slot 1 of 3" in admitted
+    assert "<b>upgraded</b>" in history
+    assert "<b>complete</b>" in history
+
+
 def test_a_retry_is_offered_only_for_a_host_on_which_nothing_can_run_any_more(site: Site) -> None:
     site.update()
     part = json.loads(site.hosts_index)["compute31"]
