@@ -9,15 +9,17 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alertmanager import active_silences, running_alertmanager
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
@@ -28,6 +30,7 @@ from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, ledger, names, seed
 from integration.support.processes.planner_service import Nodes, Service, carried, open_hosts, running, until
 from integration.support.runs.commands import upgrade
+from integration.support.runs.shipped import Shipped
 from thorough import quick
 
 pytestmark = pytest.mark.one_release
@@ -372,6 +375,54 @@ def test_it_sends_notifications_and_reports_a_target_that_refuses(
         assert (one.end(), other.end()) == (0, 0)
         assert time.monotonic() - began < 15
         server.shutdown()
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path) -> Iterator[tuple[str, Callable[[], set[str]]]]:
+    """A settings file for a real Alertmanager, and what returns the hosts that are silenced there."""
+    with running_alertmanager(tmp_path) as url:
+        (tmp_path / "maintenance.yml").write_text(json.dumps({"alertmanager": {"url": url}}))
+        yield str(tmp_path / "maintenance.yml"), lambda: {host for host, _silence in active_silences(url)}
+
+
+@pytest.mark.thorough
+def test_a_host_is_silenced_until_it_is_done_or_failed_although_a_service_is_killed(
+    service: Start, store: Store, consul: RawKV, alertmanager: tuple[str, Callable[[], set[str]]]
+) -> None:
+    file, silenced = alertmanager
+    one = service(maintenance=file)
+    until(lambda: running(consul))
+    _begin(store, consul)
+    until(lambda: silenced() == {"web1"})
+    other = service(name="other", maintenance=file)
+    until(lambda: "upgrade/planners/other" in running(consul))
+    write_report(store, HostReport("web1", "2", "started"))
+    one.kill()
+    assert silenced() == {"web1"}
+    upgrade(store, "web1")
+    until(lambda: silenced() == {"web2"})
+    assert other.admitted() == ["web2"]
+    write_report(store, HostReport("web2", "2", "started"))
+    write_report(store, HostReport("web2", "2", "failed", error="no space left"))
+    until(lambda: not silenced())
+    # A failed host keeps its slot.
+    assert open_hosts(consul, HOSTS) == ["web1", "web2"]
+
+
+@pytest.mark.thorough
+def test_a_status_that_follows_silences_hosts_too(
+    play: Shipped, store: Store, consul: RawKV, alertmanager: tuple[str, Callable[[], set[str]]]
+) -> None:
+    file, silenced = alertmanager
+    seed(consul, HOSTS)
+    make_pass(store, PassRequest("2", ONE))
+    followed = play.start("status", follow=True, maintenance=file)
+    until(lambda: silenced() == {"web1"})
+    upgrade(store, "web1")
+    until(lambda: not silenced())
+    operator.abort(store, operator.Command())
+    shown, _none = followed.communicate(timeout=90)
+    assert followed.returncode == 0, shown
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alertmanager import active_silences, running_alertmanager
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
@@ -28,53 +27,14 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import main
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.alertmanager import Alertmanager
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.maintenance import Maintenance, read_maintenance
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.silences import MaintenanceError, Silence
-from devkit.agent import ROOT
-from devkit.child import start, stop
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
-from missing import missing
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Alertmanager of this test."""
-    found = subprocess.run(
-        [ROOT / "tools/monitoring.sh", "prometheus-alertmanager"], capture_output=True, text=True, check=False
-    )
-    if found.returncode:
-        missing(f"no Alertmanager here: {found.stderr}")
-    folder = tmp_path_factory.mktemp("alertmanager")
-    (folder / "config.yml").write_text("route: {receiver: none}\nreceivers: [{name: none}]\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = [
-        f"--config.file={folder}/config.yml",
-        f"--storage.path={folder}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--cluster.listen-address=",
-    ]
-    program = found.stdout.strip()
-    # Debian's build reads a template below /usr/share, also if it is unpacked elsewhere.
-    share = Path(program).parents[1] / "share"
-    mounted = f'mount -t overlay none -o lowerdir={share}:/usr/share /usr/share && exec "$@"'
-    command = ["unshare", "--mount", "bash", "-c", mounted, "bash"] if share.joinpath("prometheus").is_dir() else []
-    if command and subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        missing("Alertmanager is not installed here, and the unpacked one needs CAP_SYS_ADMIN.")
-    process = start([*command, program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: is_ready(url))
+    with running_alertmanager(tmp_path_factory.mktemp("alertmanager")) as url:
         yield url
-    finally:
-        stop(process)
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
@@ -105,10 +65,8 @@ def elsewhere(place: Alertmanager, **changes: Any) -> Alertmanager:
 
 def silenced(place: Alertmanager) -> dict[str, dict[str, Any]]:
     """Return host -> its active silence, as Alertmanager itself returns it."""
-    with urllib.request.urlopen(f"{place.address.url}/api/v2/silences", timeout=5) as answer:
-        found = json.load(answer)
-    active = [one for one in found if one["createdBy"] == place.author and one["status"]["state"] == "active"]
-    hosts = {one["comment"].partition(" is ")[0]: one for one in active}
+    active = active_silences(place.address.url, place.author)
+    hosts = dict(active)
     assert len(hosts) == len(active)
     return hosts
 
