@@ -26,6 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
     as_request,
     as_result,
     read_sources,
+    share,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
@@ -129,6 +130,7 @@ class ActionModule(ModuleAction):
             lambda store: as_request(store, params, sources),
             as_asked,
             lambda line: self._say([line]),
+            lambda store, outcome: share(store, outcome, params, dry=False),
             with_diff=bool(self._task.diff),
         )
 

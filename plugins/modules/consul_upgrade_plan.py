@@ -130,6 +130,14 @@ options:
       - Only for hosts that upgrade themselves. Planner services run no Ansible tasks.
     type: bool
     default: false
+  share:
+    description:
+      - Hand the rollout over as well, if a planner service runs, so that planner services carry it on if this call ends before the rollout.
+      - A handover without a limit stays as it is. Otherwise O(limit) replaces the one of an earlier handover.
+      - If this is not possible, such as with a token that may not write the handover, it warns and the call goes on. In check mode it does nothing.
+      - Only for hosts that upgrade themselves.
+    type: bool
+    default: false
   restart:
     description:
       - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
@@ -356,6 +364,11 @@ targets:
   returned: success
   type: dict
   sample: {"roles": ["compute"]}
+continued_by:
+  description: Names of the planner services that carry the rollout on if this call ends before it. Empty if none does.
+  returned: with O(share)
+  type: list
+  elements: str
 planners:
   description: Names of the planner services that carry the rollout, in check mode of all that run.
   returned: with O(hand_over), unless every host is upgraded
@@ -751,6 +764,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import (
     hand_over,
     require_planner,
+    share_with_planners,
     wait_for_planner,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
@@ -774,6 +788,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "wait": {"type": "bool", "default": False},
     "wait_timeout": {"type": "int", "default": 14400},
     "hand_over": {"type": "bool", "default": False},
+    "share": {"type": "bool", "default": False},
     "restart": {"type": "bool", "default": False},
     "by": {"type": "str", "default": ""},
     "replace": {"type": "str"},
@@ -905,6 +920,18 @@ def _refuse_with_job(options: Mapping[str, Any]) -> None:
         )
 
 
+def share(store: Store, outcome: PassResult, options: Mapping[str, Any], *, dry: bool) -> dict[str, Any]:
+    """Hand the rollout of a first pass over to planner services, if the options ask for it; return what that adds to the result."""
+    if not options["share"]:
+        return {}
+    if dry or outcome.ledger is None or options["hand_over"] or options["since"] is not None or outcome.plan.complete:
+        return {"continued_by": []}
+    shared = share_with_planners(store, outcome.ledger, options["limit"])
+    outcome.changes += shared.changes
+    outcome.warnings += [shared.warning] if shared.warning else []
+    return {"continued_by": list(shared.planners)}
+
+
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     """Make a pass; return its result.
 
@@ -932,10 +959,11 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         outcome.changes += handed.changes
         if not call.check_mode:
             planners = list(wait_for_planner(store, handed.id))
+    shared = share(store, outcome, options, dry=call.check_mode)
     for warning in outcome.warnings:
         call.warn(warning)
     handed_over = {"planners": planners} if hands_over else {}
-    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over}
+    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over, **shared}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The handover of a rollout to planner services: a run begins the rollout and ends, and they carry it to its end.
+"""The handover of a rollout to planner services: a run begins the rollout, and they carry it to its end, beside the run or after it.
 
 A planner service admits no host of a rollout that was not handed over, because only the run that began it knows which hosts may be
 admitted, and which hosts Ansible upgrades.
@@ -9,7 +9,7 @@ admitted, and which hosts Ansible upgrades.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._codecs.handover import decode_answer, decode_handover, encode_handover
@@ -58,6 +58,19 @@ class HandedOver:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRollout:
+    """A rollout that was handed over while its run goes on.
+
+    :param planners: the planner services that carry it to its end if the run ends; empty for none.
+    :param warning: why they do not, if that needs an operator.
+    """
+
+    planners: tuple[str, ...] = ()
+    changes: Sequence[Change] = ()
+    warning: str = ""
+
+
 def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry: bool) -> HandedOver:
     """Hand a rollout over to planner services: one read and one write.
 
@@ -68,8 +81,58 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
     """
     if ledger.by_ansible:
         raise needs_tasks(ledger)
+    new = _new_handover(ledger, limit)
     keys = store.keys
-    new = Handover(
+
+    def write() -> KVEntry | None:
+        entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover))}
+        if not dry:
+            # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
+            _replace(store, new, ledger, entries)
+        return entries.get(keys.handover)
+
+    return HandedOver(
+        _changes(store, new, retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)), new.id
+    )
+
+
+def share_with_planners(store: Store, ledger: Ledger, limit: Sequence[str] | None) -> SharedRollout:
+    """Hand a rollout over that its run carries too, so that planner services go on if the run ends: one read, and at most one write.
+
+    Without a planner service, nothing is written, and neither if one carries the rollout with this limit already. A handover without a limit
+    stays as it is: a run for some of the hosts must not end what planner services do for the others. No failure ends the run.
+
+    :param limit: as for :func:`hand_over`.
+    """
+    keys = store.keys
+    if ledger.by_ansible or not ledger.is_under_way or (limit is not None and not limit):
+        return SharedRollout()
+    new = _new_handover(ledger, limit)
+
+    def write() -> SharedRollout:
+        entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover, keys.planners))}
+        services = {name: entry for name, entry in entries.items() if name.startswith(keys.planners)}
+        if not services:
+            return SharedRollout()
+        entry = entries.get(keys.handover)
+        if (old := _decoded(entry)) is not None and old.is_of(ledger):
+            answers = _answers_in(store, services.values(), old.id)
+            carrying = tuple(name for name, refusal in answers.items() if refusal == "")
+            if (old.limit is None and new.limit is not None) or (old.limit == new.limit and carrying):
+                return SharedRollout(carrying)
+        _replace(store, new, ledger, entries)
+        return SharedRollout(tuple(_answers_in(store, services.values(), "")), _changes(store, new, entry))
+
+    try:
+        return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
+    except UpgradeError as error:
+        return SharedRollout(
+            warning=f"Planner services do not carry this on if this run ends, because it could not be handed over to them: {error.message}"
+        )
+
+
+def _new_handover(ledger: Ledger, limit: Sequence[str] | None) -> Handover:
+    return Handover(
         ledger.version,
         ledger.since,
         None if limit is None else tuple(limit),
@@ -78,38 +141,49 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
         int(runtime.now()),
     )
 
-    def write() -> KVEntry | None:
-        entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover))}
-        before, current = entries.get(keys.handover), entries.get(keys.ledger)
-        if dry:
-            return before
-        found = decode_ledger(keys.ledger, current.value) if current is not None else None
-        if current is None or found is None or not new.is_of(found):
-            other = f"{rollout_text(found.version)}, begun by {found.who}," if found is not None else "another one"
-            name = rollout_text(ledger.version)
-            raise UpgradeError(
-                "overtaken",
-                f"{name[0].upper()}{name[1:]} was not handed over, because {other} has begun since. Look at it with ansible-playbook convoy.upgrade.status.",
-            )
-        # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
-        index = before.modify_index if before is not None else 0
-        store.client.write(
-            [compare(keys.ledger, current.modify_index), compare_and_put(keys.handover, encode_handover(new), index)]
-        )
-        return before
 
-    entry = retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
-    text = None
-    if entry is not None:
-        try:
-            old = decode_handover(entry.value)
-        except ValueError:
-            text = entry.value.decode(errors="replace")
-        else:
-            if (old.version, old.since, old.limit) == (new.version, new.since, new.limit):
-                return HandedOver([], new.id)
-            text = encode_handover(old)
-    return HandedOver([Change(keys.handover, text, encode_handover(new))], new.id)
+def _replace(store: Store, new: Handover, ledger: Ledger, entries: Mapping[str, KVEntry]) -> None:
+    """Write a handover in place of the one that was read.
+
+    :param entries: key -> what was read, with the ledger and the handover.
+    :raises UpgradeError: ``overtaken``, and what :meth:`ConsulClient.write` raises.
+    """
+    keys = store.keys
+    before, current = entries.get(keys.handover), entries.get(keys.ledger)
+    found = decode_ledger(keys.ledger, current.value) if current is not None else None
+    if current is None or found is None or not new.is_of(found):
+        other = f"{rollout_text(found.version)}, begun by {found.who}," if found is not None else "another one"
+        name = rollout_text(ledger.version)
+        raise UpgradeError(
+            "overtaken",
+            f"{name[0].upper()}{name[1:]} was not handed over, because {other} has begun since. Look at it with ansible-playbook convoy.upgrade.status.",
+        )
+    index = before.modify_index if before is not None else 0
+    store.client.write(
+        [compare(keys.ledger, current.modify_index), compare_and_put(keys.handover, encode_handover(new), index)]
+    )
+
+
+def _changes(store: Store, new: Handover, before: KVEntry | None) -> list[Change]:
+    """Return what a handover has changed; nothing if only its ID, its author and its time are others."""
+    text, old = None, _decoded(before)
+    if old is not None:
+        if (old.version, old.since, old.limit) == (new.version, new.since, new.limit):
+            return []
+        text = encode_handover(old)
+    elif before is not None:
+        text = before.value.decode(errors="replace")
+    return [Change(store.keys.handover, text, encode_handover(new))]
+
+
+def _decoded(entry: KVEntry | None) -> Handover | None:
+    """Return the handover in a key; None if there is none, or none that can be read."""
+    if entry is None:
+        return None
+    try:
+        return decode_handover(entry.value)
+    except ValueError:
+        return None
 
 
 def wait_for_planner(store: Store, handover: str, seconds: float = SECONDS_TO_ANSWER) -> tuple[str, ...]:
@@ -149,12 +223,16 @@ def wait_for_planner(store: Store, handover: str, seconds: float = SECONDS_TO_AN
 
 
 def _answers(store: Store, handover: str) -> dict[str, str | None]:
+    """Return what :func:`_answers_in` returns: one request."""
+    return _answers_in(store, store.client.read((store.keys.planners,)), handover)
+
+
+def _answers_in(store: Store, entries: Iterable[KVEntry], handover: str) -> dict[str, str | None]:
     """Return planner service -> why it refuses a handover, empty if it carries it, None if it has not answered."""
     found: dict[str, str | None] = {}
-    folder = store.keys.planners
-    for entry in store.client.read((folder,)):
+    for entry in entries:
         answer = decode_answer(entry.value)
-        name = sanitize(entry.key.removeprefix(folder))
+        name = sanitize(entry.key.removeprefix(store.keys.planners))
         found[name] = answer.refusal if answer is not None and answer.handover == handover else None
     return found
 

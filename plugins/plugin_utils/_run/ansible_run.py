@@ -21,6 +21,8 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import JOB, listing
 from .._services.steps import STEPS
+from .._wait.continuation import is_continued
+from .._wait.passes import PASSING
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive, keep_connections_of_hosts_alive
@@ -46,6 +48,7 @@ _INTERRUPTED = 99
 # How long Ansible may need to end after an interrupt (seconds), and how often it is interrupted. Python ignores an interrupt that comes
 # within a fork or a destructor.
 _SECONDS_TO_END, _INTERRUPTS = 10.0, 3
+_FOLLOW = NextStep("status", {"follow": "true"})
 # A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = ("node", "notification")
 
@@ -175,7 +178,7 @@ class PlaybookRun:
         if self._has_succeeded:
             step = next_to_admit(name, self._info)
             if self._is_handed_over and not context.CLIARGS.get("check"):
-                step = NextStep("status", {"follow": "true"})
+                step = _FOLLOW
             elif step is not None:
                 self._say("Hosts can be admitted now. If no run is in progress, start one.")
             elif not context.CLIARGS.get("check"):
@@ -186,7 +189,9 @@ class PlaybookRun:
                 self._say(f"Next: {self._line(step)}")
             return
         code = self._code if self._is_over else ""
-        if self._job and not self._is_over and not self._info:
+        # It has begun, and planner services do what a second run would do.
+        continued = code in ("", "timeout", *PASSING) and is_continued()
+        if self._job and not self._is_over and not self._info and not continued:
             # It has probably begun, and a second one must not begin.
             self._info = {"version": self._job}
             self._say(f"If the next command says unknown_job, the job had not begun: {self._command.again()}")
@@ -206,8 +211,14 @@ class PlaybookRun:
             has_lost_host=self._has_lost_host,
             is_limited=self._is_limited,
         )
+        if continued:
+            self._say(f"Planner services carry this on. To stop admissions: {self._command.other('pause')}")
+            if not step.playbook:
+                step = _FOLLOW
         self._say(f"Next: {self._line(step)}")
-        if step.then_again:
+        if step.then_again and continued:
+            self._say(f"Then: {self._line(_FOLLOW)}")
+        elif step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
 
     def _line(self, step: NextStep) -> str:

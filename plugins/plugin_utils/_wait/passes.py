@@ -16,6 +16,8 @@ from .._observe.progress_lines import FleetStates
 
 # What ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
 PASSING = ("unreachable", "redirected")
+# What the result of a wait has from its first pass.
+OF_FIRST = ("forecast", "waves", "wave_seconds", "replaces", "sources", "continued_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,15 @@ class PassFailed(Exception):
 
 
 class Passes(ABC):
-    """The passes of one wait. ``total`` is what they have done so far."""
+    """The passes of one wait. ``total`` is what they have done so far.
+
+    After the first one, ``continued_by`` names the planner services that carry the rollout on if the wait ends before it.
+    """
 
     def __init__(self) -> None:
         """Begin the total at zero."""
         self.total = Total()
+        self.continued_by: tuple[str, ...] = ()
 
     @abstractmethod
     def first(self) -> WaitedPass:

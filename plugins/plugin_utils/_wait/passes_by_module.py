@@ -13,7 +13,7 @@ from typing import Any
 
 from ...module_utils._observe.summary import ALL
 from .._observe.progress_lines import states_of_result
-from .passes import Passes, PassFailed, PatientPasses, WaitedPass
+from .passes import OF_FIRST, Passes, PassFailed, PatientPasses, WaitedPass
 
 # Options of the first call only. Then the ledger has the rules, and later calls must not undo an operator's commands.
 _FIRST_ONLY = (
@@ -27,6 +27,7 @@ _FIRST_ONLY = (
     "rollback",
     "by",
     "job",
+    "share",
 )
 # What a result has only if all hosts are asked for.
 _OF_HOSTS = ("hosts", "status", "waves", "wave_seconds")
@@ -56,7 +57,8 @@ class PassesByModule(Passes):
         """Make the first pass."""
         made = self._make(self._options)
         found = self._latest
-        self._first = {name: found[name] for name in ("forecast", "waves", "wave_seconds", "replaces", "sources")}
+        self._first = {name: found[name] for name in OF_FIRST if name in found}
+        self.continued_by = tuple(found.get("continued_by") or ())
         self._options = {name: value for name, value in self._options.items() if name not in _FIRST_ONLY}
         self._options["version"] = found["version"]
         return made

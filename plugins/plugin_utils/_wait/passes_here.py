@@ -17,7 +17,7 @@ from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import blocked_hosts, rollout_blockers
 from ...module_utils._state.store import Store
 from .._observe.progress_lines import states_of_pass
-from .passes import Passes, PassFailed, PatientPasses, WaitedPass
+from .passes import OF_FIRST, Passes, PassFailed, PatientPasses, WaitedPass
 
 
 class PassesHere(Passes):
@@ -25,6 +25,7 @@ class PassesHere(Passes):
 
     :param request: returns the request of the first pass.
     :param as_result: returns the module's result for a pass.
+    :param share: hands the rollout of the first pass over; returns what that adds to the module's result.
     :param with_diff: whether to keep all changes for diff mode.
     """
 
@@ -34,6 +35,7 @@ class PassesHere(Passes):
         request: Callable[[Store], PassRequest],
         as_result: Callable[[PassResult], dict[str, Any]],
         say: Callable[[str], None],
+        share: Callable[[Store, PassResult], dict[str, Any]],
         *,
         with_diff: bool = False,
     ) -> None:
@@ -43,6 +45,7 @@ class PassesHere(Passes):
         self._request = request
         self._as_result = as_result
         self._patient = PatientPasses(say)
+        self._share = share
         self._with_diff = with_diff
         # One of Ansible's workers goes on after its run was killed.
         self._parent = os.getppid()
@@ -50,13 +53,17 @@ class PassesHere(Passes):
 
     def first(self) -> WaitedPass:
         """Make the first pass."""
-        made = self._make(lambda: self._passes.first(self._request(self._passes.store), most_slow=1))
-        result = made.result()
-        self._first = {
-            name: result[name]
-            for name in ("forecast", "waves", "wave_seconds", "replaces", "sources")
-            if name in result
-        }
+        shared: dict[str, Any] = {}
+
+        def act() -> PassResult:
+            made = self._passes.first(self._request(self._passes.store), most_slow=1)
+            shared.update(self._share(self._passes.store, made))
+            return made
+
+        made = self._make(act)
+        result = {**made.result(), **shared}
+        self._first = {name: result[name] for name in OF_FIRST if name in result}
+        self.continued_by = tuple(shared.get("continued_by") or ())
         return made
 
     def next(self, seconds: float) -> WaitedPass | None:

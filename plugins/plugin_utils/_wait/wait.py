@@ -10,8 +10,9 @@ from typing import Any
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import Code, UpgradeError
-from ...module_utils._common.names import is_job
+from ...module_utils._common.names import is_job, listing
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
+from .continuation import note_continuation
 from .passes import PASSING, Passes, PassFailed, WaitedPass
 
 # If nothing changes, the running count is shown this often (seconds).
@@ -47,12 +48,22 @@ class RolloutWait:
 
         :param deadline: seconds of the monotonic clock.
         """
+        note_continuation(is_continued=False)
         try:
             latest = self._passes.first()
         except PassFailed as failed:
             return failed.result
         lines = self._progress.lines(latest.states)
         if not latest.done:
+            if planners := self._passes.continued_by:
+                # Before the live view, which takes its place.
+                self._say(
+                    [
+                        f"If this run ends, planner services ({listing(planners, 5)}) carry the {_kind(latest)} on. To stop admissions, run "
+                        "ansible-playbook convoy.upgrade.pause."
+                    ]
+                )
+                note_continuation(is_continued=True)
             self._follow(lines[:-1], latest.states)
         self._show(lines)
         try:
@@ -64,6 +75,7 @@ class RolloutWait:
         pause = 1.0
         while True:
             if latest.done:
+                note_continuation(is_continued=False)
                 return self._ended(latest)
             if not latest.can_move:
                 blocker = latest.blocker
@@ -71,8 +83,7 @@ class RolloutWait:
                 return self._stopped(latest, blocker.get("code", "stuck"), f"{reason[0].upper()}{reason[1:]}")
             left = deadline - runtime.monotonic()
             if left <= 0:
-                kind = "job" if is_job(latest.states.version) else "rollout"
-                why = f"The wait timeout has passed, and the {kind} continues without this call"
+                why = f"The wait timeout has passed, and the {_kind(latest)} continues without this call"
                 return self._stopped(latest, "timeout", why)
             longest = min(left, _SHOW_EVERY, latest.wake_at - runtime.now() + 1 if latest.wake_at else left)
             try:
@@ -104,3 +115,7 @@ class RolloutWait:
         blockers = latest.blockers()
         message = f"{why}. {running_count(latest.states)[3:]}. " + " | ".join(blockers)
         return {**self._ended(latest), **UpgradeError(code, message, blockers=blockers).as_result()}
+
+
+def _kind(latest: WaitedPass) -> str:
+    return "job" if is_job(latest.states.version) else "rollout"
