@@ -4,12 +4,14 @@
 """How soon the live page shows what a host reports: from the write in Consul to the changed text in a real Chromium.
 
 A planner service writes the page of a rollout in its third stage, a web server serves it, and Chromium has it open. Then hosts report failures, one after
-the other. Measured are the time until the files have changed, and the time until Chromium shows the error of the host.
+the other. Measured are the time until the files have changed, and the time until Chromium shows the error of the host: while nothing else changes,
+and while other hosts report their steps all the time.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 import threading
 import time
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from benchmarks.options import Options
@@ -39,6 +42,8 @@ ROUNDS = 5
 _OTHERS = 23
 # Nothing changes for so long before each report (seconds).
 _QUIET = 20.0
+# While hosts report all the time, so many reports come in a second, and so long before each measurement (seconds).
+_PER_SECOND, _BUSY = 20.0, 5.0
 # An update that is not there after this time does not come (seconds).
 _LONGEST = 60.0
 
@@ -60,9 +65,33 @@ def served(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def measure(hosts: int, rounds: int) -> tuple[list[float], list[float]]:
+@contextmanager
+def _reporting(store: Store, *, is_busy: bool) -> Iterator[None]:
+    """Let the hosts that are being upgraded report one step after the other meanwhile, if the fleet is busy."""
+    over = threading.Event()
+    hosts = [host for host, record in store.snapshot().records.items() if record.state == STARTED]
+
+    def report() -> None:
+        for number, host in enumerate(itertools.cycle(hosts)):
+            if over.wait(1 / _PER_SECOND):
+                return
+            write_report(store, HostReport(host, "2.10", STARTED, service="nova_compute", step=f"step{number}"))
+
+    thread = threading.Thread(target=report, daemon=True)
+    if is_busy:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if is_busy:
+            thread.join()
+
+
+def measure(hosts: int, rounds: int, *, is_busy: bool = False) -> tuple[list[float], list[float]]:
     """Return the times until the files and until Chromium have what a host reports (seconds).
 
+    :param is_busy: whether other hosts report all the time.
     :raises OSError: if there is no Chromium.
     """
     written, shown = [], []
@@ -73,14 +102,18 @@ def measure(hosts: int, rounds: int) -> tuple[list[float], list[float]]:
         Scene(computes=hosts - _OTHERS).write(agent.kv)
         service = Service(folder, agent.http_port, page=str(page))
         try:
-            with served(page) as url, browser_session(folder / "browser") as browser:
+            with (
+                served(page) as url,
+                browser_session(folder / "browser") as browser,
+                _reporting(Store(store.settings), is_busy=is_busy),
+            ):
                 until(lambda: (page / "changes.json").exists(), _LONGEST)
                 browser.set_display(width=1280, dark=False)
                 browser.open(f"{url}/index.html")
                 for number in range(rounds):
                     error = f"no space left on disk {number}"
                     # The service reads a fleet that changes all the time less often. Chromium last looked at another moment each time.
-                    time.sleep(_QUIET + number / rounds)
+                    time.sleep((_BUSY if is_busy else _QUIET) + number / rounds)
                     write_report(store, HostReport(f"compute{hosts - _OTHERS - number}", "2.10", "failed", error=error))
                     began = time.monotonic()
                     until(lambda error=error: error in (page / "index.html").read_text(), _LONGEST)
@@ -94,12 +127,16 @@ def measure(hosts: int, rounds: int) -> tuple[list[float], list[float]]:
 
 def run(options: Options, report: Report) -> None:
     """Measure all sizes of fleets."""
-    head = ["hosts", "files changed, median (s)", "shown, median (s)", "shown, slowest (s)", "updates"]
+    head = ["hosts", "other hosts", "files changed, median (s)", "shown, median (s)", "shown, slowest (s)", "updates"]
     table = report.table("From a host's report to the page in Chromium.", head)
-    for hosts in options.sizes or (SIZES[:1] if options.quick else SIZES):
+    sizes = options.sizes or (SIZES[:1] if options.quick else SIZES)
+    for hosts, is_busy in itertools.product(sizes, (False, True)):
         try:
-            written, shown = measure(hosts, options.repeated(ROUNDS))
+            written, shown = measure(hosts, options.repeated(ROUNDS), is_busy=is_busy)
         except OSError as error:
             report.say(f"\nPart {NAME} is skipped: there is no Chromium: {error}.")
             return
-        table.add(f"{hosts:,}", f"{median(written):.2f}", f"{median(shown):.2f}", f"{max(shown):.2f}", len(shown))
+        others = f"report {_PER_SECOND:.0f} times a second" if is_busy else "quiet"
+        table.add(
+            f"{hosts:,}", others, f"{median(written):.2f}", f"{median(shown):.2f}", f"{max(shown):.2f}", len(shown)
+        )

@@ -15,7 +15,7 @@ from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, job_id
 from .._common.sanitize import truncated_repr
 from .._consul.client import MOST_OPERATIONS
-from .._fleet.fleet import Snapshot, find_members
+from .._fleet.fleet import Membership, Snapshot, find_members
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host_states.state_names import PENDING
 from .._observe.explain import explain
@@ -40,6 +40,7 @@ class FleetView:
     :param history: entries, the newest first.
     :param details: for the requested host: its record, its explanation in sentences, the entries on it in the current rollout and shortly
         before that, and whether the history has or had older ones. None if no host was requested.
+    :param membership: the hosts of the fleet, which save time in the next read; None if it was not kept.
     """
 
     snapshot: Snapshot
@@ -47,6 +48,7 @@ class FleetView:
     history: list[dict[str, Any]] = field(default_factory=list)
     details: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    membership: Membership | None = None
 
 
 def read_fleet(
@@ -58,6 +60,7 @@ def read_fleet(
     name: str | None = None,
     of_job: bool | None = None,
     job: str | None = None,
+    before: FleetView | None = None,
 ) -> FleetView:
     """Return the state of the fleet, what the next pass would admit, and entries of the history.
 
@@ -66,6 +69,7 @@ def read_fleet(
     :param name: a host to explain.
     :param of_job: as for :meth:`Store.snapshot`.
     :param job: the ID of the last job, or :data:`LAST_JOB`, to show it also if it is complete. None shows it only while it is under way.
+    :param before: an earlier view of this process, which saves time.
     :raises UpgradeError: ``unknown_host``, ``unknown_job``, or what :meth:`Store.snapshot` raises.
     """
     snapshot = store.snapshot(of_job=of_job)
@@ -76,8 +80,9 @@ def read_fleet(
     store = store.of(snapshot)
     ledger = snapshot.ledger
     pattern = role_pattern or (ledger.role_pattern if ledger else None)
-    members = find_members(fleet, snapshot, pattern).members
-    plan, warnings = _plan(store, snapshot, members)
+    membership = find_members(fleet, snapshot, pattern, before.membership if before is not None else None)
+    members = membership.members
+    plan, warnings = _plan(store, snapshot, members, before.plan if before is not None else None)
     refusals = [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     refusals += _on_layout(store, snapshot)
     warnings += refusals
@@ -100,7 +105,7 @@ def read_fleet(
             "older_events": has_older,
             "jobs": _outputs(store, name) if name in snapshot.job_hosts else [],
         }
-    return FleetView(snapshot, plan, events, details, (*warnings, *plan.warnings, *plan.missing))
+    return FleetView(snapshot, plan, events, details, (*warnings, *plan.warnings, *plan.missing), membership)
 
 
 def _refuse_other_job(job: str, last: Ledger | None) -> None:
@@ -140,7 +145,7 @@ def _touches(event: Mapping[str, Any], host: str, role: str) -> bool:
     return (isinstance(hosts, dict) and host in hosts) or (isinstance(roles, dict) and role in roles)
 
 
-def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple[Plan, list[str]]:
+def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str], before: Plan | None) -> tuple[Plan, list[str]]:
     """Return the plan and warnings. If the rules can't be applied, the plan admits no host."""
     try:
         rules = parse(snapshot.ledger.instructions if snapshot.ledger is not None else {})
@@ -148,7 +153,7 @@ def _plan(store: Store, snapshot: Snapshot, members: Mapping[str, str]) -> tuple
         return _no_plan(store, snapshot, members, error)
     seen = with_checks(store, snapshot, rules)
     try:
-        return make_plan(seen, members, rules), []
+        return make_plan(seen, members, rules, before=before), []
     except UpgradeError as error:
         return _no_plan(store, snapshot, members, error)
 

@@ -46,8 +46,12 @@ _CHARTS_PAUSE = 2.0
 # The report is only for who opens it.
 _REPORT_SHARE = 50
 _REPORT_PAUSE = 30.0
-# Pages of hosts that changed are written again for at most this time at once, and the rest with the next call (seconds of processor).
-_HOST_DETAILS_TIME = 0.3
+# Pages of hosts that changed are written again for at most this time at once, and the rest with the next calls (seconds of processor): while
+# others wait for the state of the rollout, and while nothing changes.
+_HOST_DETAILS_TIME = 0.05
+_HOST_DETAILS_TIME_IN_QUIET = 0.3
+# So many of them are written at once however long it takes, which are all of a small fleet.
+_LEAST_AT_ONCE = 8
 # How many hosts have a bar in the timeline.
 _MOST_BARS = 40
 
@@ -82,6 +86,8 @@ class LivePage:
         self._host_details: dict[str, HostDetails] = {}
         self._written: dict[str, tuple[HostDetails, ...]] = {}
         self._is_behind = False
+        # The part that comes first with the next call, because the time of the last one was over before it.
+        self._next_part = 0
         self._charts, self._charts_due = Markup(), 0.0
         self._report, self._report_due = "", 0.0
         self._at = 0.0
@@ -162,7 +168,7 @@ class LivePage:
         elif self._read is not None:
             error = read.message if read is not None else self._state["error"]
             if self._is_behind:
-                self._write_host_details(self._read, most_seconds=_HOST_DETAILS_TIME)
+                self._write_host_details(self._read, most_seconds=_HOST_DETAILS_TIME_IN_QUIET)
                 self._folder.publish(int(runtime.now()), error, ended=False)
             if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
                 self._state["error"] = error
@@ -290,7 +296,7 @@ class LivePage:
         self._is_behind = True
         if roles != self._roles:
             self._parts = parts_of(roles)
-            self._written = {}
+            self._written, self._next_part = {}, 0
             self._links = {
                 host: f"{HOSTS}/{part.name}.html#h-{quote(host, safe='')}"
                 for part in self._parts
@@ -303,14 +309,20 @@ class LivePage:
         stages = [one.name for one in plan.stages.stages]
         events = events_by_host(self._history.current, roles)
         self._host_details = host_details(snapshot, read.hosts, stages, events, self._job_details.outputs)
-        began = runtime.processor_seconds()
-        for part in self._parts:
+        began, written = runtime.processor_seconds(), 0
+        # In a fleet where all parts change all the time, each of them has its turn.
+        first = self._next_part
+        for at in (*range(first, len(self._parts)), *range(first)):
+            part = self._parts[at]
             found = tuple(self._host_details[host] for host in part.hosts)
             before = self._written.get(part.name)
             if before == found:
                 continue
-            if before is not None and most_seconds is not None and runtime.processor_seconds() - began > most_seconds:
+            is_due = before is None or most_seconds is None or written < _LEAST_AT_ONCE
+            if not is_due and runtime.processor_seconds() - began > (most_seconds or 0.0):
+                self._next_part = at
                 return
+            written += 1
             self._folder.write(f"{HOSTS}/{part.name}.json", _json({one.host: one.plain() for one in found}))
             self._folder.write(
                 f"{HOSTS}/{part.name}.html",

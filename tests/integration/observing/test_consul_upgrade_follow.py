@@ -93,6 +93,23 @@ def test_after_an_abort_it_follows_hosts_that_had_begun_if_asked(store: Store, c
     assert (last.progress.flights, last.hosts["compute1"].state) == ((), "failed")
 
 
+def test_what_has_not_changed_is_kept_from_read_to_read(store: Store, consul: RawKV) -> None:
+    hosts = names(compute=3)
+    seed(consul, hosts)
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    for host in hosts:
+        write_report(store, HostReport(host, "2", "started"))
+    reads = follow_in_process(store.settings)
+    first = next(reads)
+    write_report(store, HostReport("compute1", "2", "failed", error="no space left"))
+    second = next(one for one in reads if isinstance(one, ProgressUpdate))
+    assert isinstance(first, ProgressUpdate)
+    assert second.hosts["compute1"].state == "failed"
+    # Reading and planning for a large fleet takes longer than finding out what has changed.
+    assert second.view.snapshot.records["compute2"] is first.view.snapshot.records["compute2"]
+    assert second.view.membership is first.view.membership
+
+
 @pytest.mark.thorough
 def test_it_keeps_a_page_and_says_where(run: Runner, store: Store, consul: RawKV) -> None:
     hosts = names(compute=2)

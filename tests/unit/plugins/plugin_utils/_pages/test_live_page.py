@@ -186,6 +186,31 @@ def test_only_what_has_changed_is_written(site: Site) -> None:
     }
 
 
+def test_if_the_hosts_of_all_parts_change_all_the_time_each_part_has_its_turn(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.update()
+    monkeypatch.setattr(live_page, "_HOST_DETAILS_TIME", -1.0)
+    monkeypatch.setattr(live_page, "_LEAST_AT_ONCE", 1)
+    parts = json.loads(site.hosts_index)
+    first_of = {part: host for host, part in reversed(parts.items())}
+    assert len(first_of) > 3
+    for number in range(len(first_of)):
+        for host in first_of.values():
+            site.report(host, version="2.10", state="failed", error=f"no space {number}", attempt=number + 1)
+        before = site.times()
+        site.update()
+        # One at a time.
+        changed = {name for name, inode in site.times().items() if before.get(name) != inode}
+        assert len([name for name in changed if name.startswith("hosts/")]) == 2
+    for part in first_of:
+        assert "no space" in (site.folder / f"hosts/{part}.json").read_text(), part
+    # In quiet, the rest follows.
+    site.page.update(None)
+    for part in first_of:
+        assert f"no space {number}" in (site.folder / f"hosts/{part}.json").read_text(), part
+
+
 def test_a_page_without_changes_is_written_once_a_minute(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.update()
     before = site.times()
