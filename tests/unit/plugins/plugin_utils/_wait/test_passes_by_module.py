@@ -64,6 +64,16 @@ def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> No
     ]
 
 
+def test_only_the_first_call_hands_the_rollout_over() -> None:
+    module = Module(result(5, "web1", continued_by=["one"]), result(7))
+    made = passes(module, share=True)
+    made.first()
+    later = made.next(1)
+    assert ["share" in call for call in module.calls] == [True, False]
+    assert made.continued_by == ("one",)
+    assert later is not None and later.result()["continued_by"] == ["one"]
+
+
 def test_the_total_has_what_all_calls_did() -> None:
     made = passes(Module(result(5, "web1", warnings=["a"]), result(6), result(7, "web2", warnings=["a", "b"])))
     made.first()
