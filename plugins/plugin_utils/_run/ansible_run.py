@@ -49,6 +49,9 @@ _INTERRUPTED = 99
 # within a fork or a destructor.
 _SECONDS_TO_END, _INTERRUPTS = 10.0, 3
 _FOLLOW = NextStep("status", {"follow": "true"})
+# How a run ends while its rollout goes on: by an interrupt, or by these failures; and while it goes on after what an operator does next.
+_LEFT_EARLY = ("", "timeout", *PASSING)
+_WAITS_FOR_OPERATOR = ("stuck", "failure_budget", "role_budget", "approval", "paused", "hours")
 # A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = ("node", "notification")
 
@@ -190,7 +193,7 @@ class PlaybookRun:
             return
         code = self._code if self._is_over else ""
         # It has begun, and planner services do what a second run would do.
-        continued = code in ("", "timeout", *PASSING) and is_continued()
+        continued = code in _LEFT_EARLY and is_continued()
         if self._job and not self._is_over and not self._info and not continued:
             # It has probably begun, and a second one must not begin.
             self._info = {"version": self._job}
@@ -216,7 +219,7 @@ class PlaybookRun:
             if not step.playbook:
                 step = _FOLLOW
         self._say(f"Next: {self._line(step)}")
-        if step.then_again and continued:
+        if step.then_again and code in (*_LEFT_EARLY, *_WAITS_FOR_OPERATOR) and is_continued():
             self._say(f"Then: {self._line(_FOLLOW)}")
         elif step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")

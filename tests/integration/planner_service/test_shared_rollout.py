@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, share_with_planners
@@ -119,6 +120,24 @@ def test_a_run_whose_wait_is_over_says_so_too(play: Shipped, service: Start, con
     assert ended.returncode == 2 and "[timeout] The wait timeout has passed" in ended.stdout
     last = ended.stdout.strip().splitlines()[-1]
     assert "/status.yml" in last and last.endswith("-e follow=true")
+
+
+@pytest.mark.thorough
+def test_after_what_an_operator_has_to_do_no_second_run_is_needed(
+    play: Shipped, service: Start, store: Store, consul: RawKV
+) -> None:
+    seed(consul, HOSTS)
+    service()
+    until(lambda: running(consul))
+    write_report(store, HostReport("web1", "2", "failed", step="upgrade", error="no space left"))
+    stuck = play("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
+    assert stuck.returncode == 2 and "[stuck] " in stuck.stdout, stuck.stdout
+    retry, follow = stuck.stdout.strip().splitlines()[-2:]
+    assert retry.startswith("Next: ") and "/retry.yml" in retry
+    assert follow.startswith("Then: ") and "/status.yml" in follow and follow.endswith("-e follow=true")
+    with Nodes(store, consul, HOSTS):
+        assert play("retry", host="web1").returncode == 0
+        until(lambda: ledger(consul)["state"] == "complete")
 
 
 @pytest.mark.thorough
