@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A push run beside plain playbooks that run the same tasks on the same hosts, which are this machine under several names.
 
-The first table has hosts whose upgrades take 1 to 3 s: the time from the first task to the last, beside that of a sliding window. The second one has five
-tasks that do nothing: the processor time of all processes, beside plain playbooks that gather the facts that an upgrade gathers, or none.
+The first table has hosts whose upgrades take 1 to 3 s: the time from the first task to the last, beside that of a sliding window. The second one has
+twelve hosts whose upgrades take 3 to 12 s, three at once, with five forks. The third one has five tasks that do nothing: the processor time of
+all processes, beside plain playbooks that gather the facts that an upgrade gathers, or none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.options import Options
 from benchmarks.processes import Cost, interleaved, operator_folder, run_playbook
 from benchmarks.rollout import uneven_hosts
 from benchmarks.simulated_nodes import ideal_seconds
-from benchmarks.tables import Report, median, times
+from benchmarks.tables import Report, Table, median, times
 from devkit.agent import Agent
 from devkit.wipe import wipe
 
@@ -31,6 +32,8 @@ NEEDS_LAB = False
 
 SIZES, QUICK_SIZES = (10, 50, 200), (4,)
 CAP, QUICK_CAP = 10, 2
+# How long the tasks of the hosts of the second table take. The ideal for three of the first at once is 32 s.
+SECONDS, QUICK_SECONDS = (9, 7, 8, 8, 12, 11, 7, 12, 3, 10, 5, 4), (1, 3, 2, 1)
 OURS = "convoy.upgrade"
 STEPS = ("prepare", "stop", "upgrade", "start", "verify")
 _ROLE = "web"
@@ -43,6 +46,7 @@ _PLAY = """\
     - ansible.builtin.import_tasks: roles/app/tasks/upgrade_tasks.yml
 """
 _LOG = "times"
+_WALL_HEAD = ("hosts", "way", "first to last task", "over ideal", "whole run", "processor")
 # From this size on, each way is run once.
 _LARGE = 100
 _SAME = "host_pinned with the same facts"
@@ -78,6 +82,7 @@ def run(options: Options, report: Report) -> None:
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     cap = QUICK_CAP if options.quick else CAP
     _wall(report, sizes, cap, options)
+    _few_slots(report, options)
     _processor(report, sizes, cap, options)
 
 
@@ -87,39 +92,61 @@ def _rounds(options: Options, size: int) -> int:
 
 
 def _wall(report: Report, sizes: Sequence[int], cap: int, options: Options) -> None:
-    head = ["hosts", "way", "first to last task", "over ideal", "whole run", "processor"]
     title = "Hosts of uneven speed, one task of 1 to 3 s each. The ideal is a sliding window."
-    table = report.table(title, head, texts=2)
-    log = f"{{{{ inventory_dir }}}}/{_LOG}"
-    shell = f"sh -c 'date +%s.%N >>{log}; sleep {{{{ seconds }}}}; date +%s.%N >>{log}'"
+    table = report.table(title, _WALL_HEAD, texts=2)
     least: dict[str, dict[str, float]] = {}
     for size in sizes:
         hosts = uneven_hosts(size, cap, [_ROLE])
         # With fewer hosts than places, nothing has to wait.
         at_once = min(cap, max(1, size // 2))
-        ideal = ideal_seconds(list(hosts.seconds.values()), at_once)
-        spans: dict[str, list[float]] = {}
-        with tempfile.TemporaryDirectory() as name, Agent() as agent:
-            folder = Path(name)
-            _write(folder, hosts.seconds, _TASK.format(step="upgrade", command=shell), at_once)
-            ways = {
-                name: _timed(act, folder / _LOG, spans.setdefault(name, []))
-                for name, act in _ways(folder, agent, at_once, _PEERS, _NO_FACTS).items()
-            }
-            found = interleaved(ways, _rounds(options, size))
-        least[f"seconds with {size:,} hosts"] = {way: median(found_spans) for way, found_spans in spans.items()}
-        for name, costs in found.items():
-            span = median(spans[name])
-            whole, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
-            table.add(
-                f"{size:,}, {at_once} at once",
-                name,
-                f"{span:.1f} s",
-                times(span, ideal),
-                f"{whole:.1f} s",
-                f"{busy:.1f} s",
-            )
+        spans = _add_spans(table, hosts.seconds, at_once, at_once, _PEERS, _rounds(options, size))
+        least[f"seconds with {size:,} hosts"] = spans
     report.least(least)
+
+
+def _few_slots(report: Report, options: Options) -> None:
+    """Measure with more forks than slots, all of which would be full of hosts that wait if these took one."""
+    seconds, cap, forks = (QUICK_SECONDS, 2, 3) if options.quick else (SECONDS, 3, 5)
+    title = "Fewer slots than forks, one task of each host. Plain playbooks have as many forks as there are slots."
+    table = report.table(title, _WALL_HEAD, texts=2)
+    hosts = {f"{_ROLE}{number}": float(one) for number, one in enumerate(seconds, 1)}
+    peers = {name: _PEERS[name] for name in ("host_pinned", "serial")}
+    spans = _add_spans(table, hosts, cap, forks, peers, _rounds(options, len(hosts)))
+    report.least({f"seconds with {len(hosts)} hosts, {cap} slots and {forks} forks": spans})
+
+
+def _add_spans(
+    table: Table, seconds: Mapping[str, float], at_once: int, forks: int, peers: Mapping[str, _Peer], rounds: int
+) -> dict[str, float]:
+    """Run one task on each host in all ways, and add a row for each; return way -> seconds from the first task to the last.
+
+    :param seconds: host -> how long its task takes.
+    :param forks: those of our run.
+    """
+    log = f"{{{{ inventory_dir }}}}/{_LOG}"
+    shell = f"sh -c 'date +%s.%N >>{log}; sleep {{{{ seconds }}}}; date +%s.%N >>{log}'"
+    ideal = ideal_seconds(list(seconds.values()), at_once)
+    spans: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name, Agent() as agent:
+        folder = Path(name)
+        _write(folder, seconds, _TASK.format(step="upgrade", command=shell), at_once)
+        ways = {
+            way: _timed(act, folder / _LOG, spans.setdefault(way, []))
+            for way, act in _ways(folder, agent, at_once, peers, _NO_FACTS, forks).items()
+        }
+        found = interleaved(ways, rounds)
+    for way, costs in found.items():
+        span = median(spans[way])
+        whole, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
+        table.add(
+            f"{len(seconds):,}, {at_once} at once" + (f", {forks} forks" if forks != at_once else ""),
+            way,
+            f"{span:.1f} s",
+            times(span, ideal),
+            f"{whole:.1f} s",
+            f"{busy:.1f} s",
+        )
+    return {way: median(found_spans) for way, found_spans in spans.items()}
 
 
 def _timed(act: Callable[[], Cost], log: Path, spans: list[float]) -> Callable[[], Cost]:
@@ -181,14 +208,14 @@ def _write(folder: Path, seconds: Mapping[str, float], tasks: str, cap: int) -> 
 
 
 def _ways(
-    folder: Path, agent: Agent, cap: int, peers: Mapping[str, _Peer], facts: str
+    folder: Path, agent: Agent, cap: int, peers: Mapping[str, _Peer], facts: str, forks: int | None = None
 ) -> dict[str, Callable[[], Cost]]:
-    """Return the ways to run the tasks: ours, and the peers."""
+    """Return the ways to run the tasks: ours, with as many forks as places under the cap if no number is given, and the peers."""
 
     def ours() -> Cost:
         wipe(agent.kv)
         rules: dict[str, Any] = {"rolling_rules": {"global": cap}}
-        return run_playbook("upgrade", folder, agent, forks=cap, version="v2", instructions=rules)
+        return run_playbook("upgrade", folder, agent, forks=forks or cap, version="v2", instructions=rules)
 
     def plain(name: str, peer: _Peer) -> Callable[[], Cost]:
         play = folder / f"{name.replace(' ', '-').replace(',', '')}-{len(facts)}.yml"
