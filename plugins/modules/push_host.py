@@ -11,7 +11,7 @@ short_description: Wait for the admission of a push host, and report the end of 
 version_added: 0.1.0
 description:
   - With O(state=begun), it waits until the planner admits the host. As this is the first task of each host, the rules hold whatever forks and
-    batches Ansible uses.
+    batches Ansible uses. In the playbooks, a host gets this task only when its admission is decided, so that hosts that wait take no fork.
   - A host that was admitted by an earlier run and has not ended continues without waiting, because it still has its slot.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:

@@ -72,11 +72,6 @@ EXAMPLES = r"""
     state: started
     wait_timeout: 3600
 
-- name: List the hosts that gave way
-  convoy.upgrade.push_run:
-    state: asked_again
-  register: upgrade_again
-
 - name: Wait until the hosts of the data plane are upgraded
   convoy.upgrade.push_run:
     state: settled
