@@ -376,8 +376,10 @@ class RunAdmission:
             if host not in self._admitted and host not in later and self._play_of.get(host, play) == play
         ]
         if undecided and not self._can_move(latest, to_ask) and not self._waits_for_another_run(latest, undecided):
+            # The pass may have been made for other hosts.
+            views = latest.plan_for(waiting).hosts
             for host in undecided:
-                view = latest.hosts[host]
+                view = views[host]
                 self._decide_on(host, Decision(admitted=False, state=view.state, reason=later.get(host, view.reason)))
         self._changed.notify_all()
 
