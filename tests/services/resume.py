@@ -117,7 +117,9 @@ class Fleet:
             process = self.site.start("upgrade", version=version)
             until = time.monotonic() + 180
             while any(self.site.record(host).get("step") != step for host in hosts):
-                assert time.monotonic() < until, f"not all hosts have come to {step}"
+                if process.poll() is not None or time.monotonic() > until:
+                    process.terminate()
+                    raise AssertionError(f"not all hosts have come to {step}: {self.site.end(process).stdout}")
                 time.sleep(0.2)
             kill(process)
             # Over SSH, a task goes on after its controller is gone.
