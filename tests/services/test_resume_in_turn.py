@@ -26,7 +26,7 @@ ROLES = {
 def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     hosts = {host: role for role, services in ROLES.items() for host in services.hosts}
     lab = make_steps(hosts, packages=["memcached", "nginx"]).lab
-    for version in ("v2", "v3", "v4"):
+    for version in ("v2", "v3"):
         publish(lab, PACKAGES, version)
     for host in hosts:
         serve(lab.nodes[host])
@@ -50,8 +50,3 @@ def test_a_service_is_replaced_before_the_next_one_stops(fleet: Fleet) -> None:
 @pytest.mark.thorough
 def test_after_a_failure_in_each_step(fleet: Fleet) -> None:
     fleet.fail_in_each_step("v3")
-
-
-@pytest.mark.thorough
-def test_after_a_kill_in_each_step(fleet: Fleet) -> None:
-    fleet.kill_in_each_step("v4")
