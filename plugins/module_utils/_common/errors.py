@@ -153,6 +153,9 @@ Code = Literal[
     "went_back",
 ]
 
+# The codes of what ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
+PASSING = ("unreachable", "redirected")
+
 
 class UpgradeError(Exception):
     """An error that ends a call, with what an operator needs to act on it.

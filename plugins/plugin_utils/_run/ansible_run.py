@@ -18,11 +18,10 @@ from ansible import context
 from ansible.plugins.loader import filter_loader
 
 from ...module_utils._common import runtime
-from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.errors import PASSING, UpgradeError
 from ...module_utils._common.names import JOB, listing
+from .._daemon_client.continuation import is_continued
 from .._services.steps import STEPS
-from .._wait.continuation import is_continued
-from .._wait.passes import PASSING
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive, keep_connections_of_hosts_alive

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...module_utils._common import runtime
+from ...module_utils._common.errors import PASSING
 from .._actions.other_action import ActionFailed
-from .passes import PASSING
 
 # Between two tries, at first and at most (seconds). A try plans for the whole fleet.
 _PAUSE, _LONGEST_PAUSE = 5.0, 30.0

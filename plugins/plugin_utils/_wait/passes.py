@@ -14,8 +14,6 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._rollout.opened_gates import MOST_SLOW, SlowTries
 from .._observe.progress_lines import FleetStates
 
-# What ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
-PASSING = ("unreachable", "redirected")
 # What the result of a wait has from its first pass.
 OF_FIRST = ("forecast", "waves", "wave_seconds", "replaces", "sources", "continued_by")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...module_utils._common import runtime
-from ...module_utils._common.errors import Code, UpgradeError
+from ...module_utils._common.errors import PASSING, Code, UpgradeError
 from ...module_utils._common.names import is_job, listing
+from .._daemon_client.continuation import note_continuation
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
-from .continuation import note_continuation
-from .passes import PASSING, Passes, PassFailed, WaitedPass
+from .passes import Passes, PassFailed, WaitedPass
 
 # If nothing changes, the running count is shown this often (seconds).
 _SHOW_EVERY = 30

@@ -250,7 +250,8 @@ def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: 
     assert not [key for key in consul.keys if key.startswith("upgrade/job_gates/role/")]
     assert set(states(store).values()) == {"upgrading"}
     for host, role in FLEET.items():
-        reports(consul, host, "done", role=role)
+        reports(consul, host, "done")
+        consul.write(f"upgrade/hosts/{host}", {"version": "2.0", "state": "upgraded", "role": role})
     go_on(store)
     begin(store, job("j2"), rules={"rolling_rules": {"global": "unlimited"}})
     assert consul.keys["upgrade/job_gates/role/web"] == b"True"

@@ -15,10 +15,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries import fol
 
 @pytest.mark.parametrize(
     ("seconds", "of_processor", "pause"),
-    [(0.02, 0.02, 0.48), (0.5, 0.5, 4.5), (0.5, 0.01, 0.5)],
+    [(0.02, 0.02, 0.48), (0.5, 0.5, 1.5), (0.5, 0.01, 0.5)],
     ids=["small fleet", "large fleet", "small fleet on a busy machine"],
 )
-def test_reads_take_a_tenth_of_the_processor_and_half_of_the_time(
+def test_reads_take_a_quarter_of_the_processor_and_half_of_the_time(
     monkeypatch: pytest.MonkeyPatch, seconds: float, of_processor: float, pause: float
 ) -> None:
     clock = SimpleNamespace(now=0.0, busy=0.0)
