@@ -36,7 +36,7 @@ from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.step_trail import extended_trail
 from .._state.layout import refuse_newer
 from .._state.store import Store
-from .start import Start, start
+from .start import Start, not_admitted, start
 
 # Consul takes values up to 512 KiB. The end of an error is kept, because it explains most.
 MOST_ERROR = 4000
@@ -151,12 +151,20 @@ def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord,
 
 
 def _start(store: Store, report: HostReport, role: str, *, dry: bool) -> tuple[HostRecord, list[Change]]:
+    asked = Start(report.host, role, report.version, report.default)
+
     def change(before: HostRecord | None) -> HostRecord:
         if before is not None and _is_of_another(before, report):
             raise _other_machine(store.keys.record(report.host), before, report)
+        if before is not None and before.readable and before.role not in (None, role):
+            # Planners have admitted it with the role that it reported, and a hold of that role would not be seen.
+            raise not_admitted(
+                asked,
+                f"its settings have the role {role}, and it reported {before.role} before; if that is right, enroll it again "
+                f"(ansible-playbook convoy.upgrade.enroll --limit {report.host})",
+            )
         return next_record(before, report, int(runtime.now()))
 
-    asked = Start(report.host, role, report.version, report.default)
     done = start(store, asked, change, dry=dry)
     return done.record, done.changes
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -272,3 +273,28 @@ def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_t
     found = make_pass(admin, PassRequest(fleet=fleet))
     assert [one.host for one in found.admissions] == ["web3"]
     assert "its settings have the role db" in found.plan.hosts["web2"].reason
+
+
+def test_a_role_that_is_edited_after_the_admission_passes_neither_a_cap_nor_a_hold(guarded: Agent) -> None:
+    wipe(guarded.kv)
+    fleet = {"web1": "web", "web2": "web", "db1": "db"}
+    seed(guarded.kv, fleet)
+    guarded.kv.put("upgrade/schema", "1")
+    admin = admin_of(guarded)
+    for host, role in fleet.items():
+        write_report(admin, HostReport(host, "1", "upgraded", role=role))
+    make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
+    assert guarded.kv.get("config_state/enable_puppet/role/db") == b"True"
+    edited = HostReport("web2", "2", "started", role="db", default=False)
+    why = refused(admin, edited)
+    assert "its settings have the role db, and it reported web before" in why
+    assert "ansible-playbook convoy.upgrade.enroll --limit web2" in why
+    set_holds(admin, HoldTargets(roles=["web"], fleet=fleet), "disk")
+    refused(admin, replace(edited, host="web1"))
+    end_holds(admin, HoldTargets(roles=["web"], fleet=fleet))
+    # Once it is enrolled with that role, planners know, and close the gate that it could use.
+    write_report(admin, HostReport("web2", "2", "delivered", role="db"))
+    found = make_pass(admin, PassRequest(fleet=fleet))
+    assert "its settings have the role db" in found.plan.hosts["web2"].reason
+    refused(admin, edited)
+    refused(admin, edited)
