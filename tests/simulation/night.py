@@ -374,7 +374,7 @@ class Night:
                 )
 
     def _not_handed_over(self, step: Step) -> None:
-        """Say that a planner service wrote the ledger of a rollout that nobody had handed over to it."""
+        """Say that a planner service wrote the ledger of a rollout that was not handed over to it."""
         if step.write is None or not step.write.who.startswith("planner") or LEDGER not in step.changed():
             return
         ledger, handover = data_of(step.before.get(LEDGER)), data_of(step.before.get(HANDOVER))

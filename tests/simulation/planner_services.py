@@ -38,7 +38,7 @@ def be_planner_service(_shared: Any, settings: Settings, name: str) -> None:
 
 
 def be_beginner(_shared: Any, settings: Settings, rules: Rules) -> None:
-    """Begin the rollout, and hand over each one that nobody has handed over, until killed; admit no host."""
+    """Begin the rollout, and hand over each one that is not handed over, until killed; admit no host."""
     store = Store(settings)
     while True:
         with patience(*_TOO_LATE):

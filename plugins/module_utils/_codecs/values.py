@@ -244,7 +244,7 @@ def _short_text(value: object) -> str:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number that no one needs to fear, such as of attempts."""
+    """Return whether a value is a whole number from 0 on that is small enough for arithmetic, such as a count of attempts."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 

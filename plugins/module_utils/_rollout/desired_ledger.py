@@ -112,7 +112,7 @@ def desired_ledger(
     gate = snapshot.gates.everywhere
     if begins and not keys.is_job and gate and gate.was_closed_by_hand(snapshot.current_version):
         warnings.append(
-            f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. That does not stop this rollout, which sets all gates anew."
+            f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. That does not stop this rollout, which sets all gates again."
         )
     ledger = replace(
         _begun(request, snapshot, version, members, now)

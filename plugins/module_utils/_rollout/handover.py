@@ -127,7 +127,7 @@ def share_with_planners(store: Store, ledger: Ledger, limit: Sequence[str] | Non
         return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
     except UpgradeError as error:
         return SharedRollout(
-            warning=f"Planner services do not carry this on if this run ends, because it could not be handed over to them: {error.message}"
+            warning=f"Planner services will not continue this if the run ends, because it could not be handed over to them: {error.message}"
         )
 
 

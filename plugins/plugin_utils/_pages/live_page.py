@@ -310,7 +310,7 @@ class LivePage:
         events = events_by_host(self._history.current, roles)
         self._host_details = host_details(snapshot, read.hosts, stages, events, self._job_details.outputs)
         began, written = runtime.processor_seconds(), 0
-        # In a fleet where all parts change all the time, each of them has its turn.
+        # In a fleet where all parts change all the time, they are written one after the other.
         first = self._next_part
         for at in (*range(first, len(self._parts)), *range(first)):
             part = self._parts[at]

@@ -144,7 +144,7 @@ class _WaitingHosts:
 def time_left(seconds: object) -> int:
     """Return how many seconds a task may still take, at least 1; 0 for no limit.
 
-    Ansible counts the keyword ``timeout`` for each item of a loop anew, and asks for its value before each of them.
+    Ansible counts the keyword ``timeout`` for each item of a loop separately, and asks for its value before each of them.
 
     :param seconds: how long the task may take, with all items of its loop; 0 for no limit.
     """

@@ -214,7 +214,7 @@ class PlaybookRun:
             is_limited=self._is_limited,
         )
         if continued:
-            self._say(f"Planner services carry this on. To stop admissions: {self._command.other('pause')}")
+            self._say(f"Planner services continue it. To stop admissions: {self._command.other('pause')}")
             if not step.playbook:
                 step = _FOLLOW
         self._say(f"Next: {self._line(step)}")

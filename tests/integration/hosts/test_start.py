@@ -262,7 +262,7 @@ def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_t
     seed(guarded.kv, fleet)
     guarded.kv.put("upgrade/schema", "1")
     admin = admin_of(guarded)
-    # Until they start, nobody knows what role they have in their settings.
+    # They have not reported the role in their settings.
     make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
     for host in ("web2", "web3"):
         refused(admin, HostReport(host, "2", "started", role="db", default=False))

@@ -102,7 +102,7 @@ def test_a_run_that_is_interrupted_says_that_they_carry_it_on(play: Shipped, ser
     process.send_signal(signal.SIGINT)
     shown, _nothing = process.communicate(timeout=60)
     assert process.returncode == 99, shown
-    assert "Planner services carry this on. To stop admissions: ansible-playbook " in shown, shown
+    assert "Planner services continue it. To stop admissions: ansible-playbook " in shown, shown
     last = shown.strip().splitlines()[-1]
     assert last.startswith("Next: ") and "/status.yml" in last and last.endswith("-e follow=true"), shown
     # An operator who wants to stop pauses it, and then nothing more is admitted.
@@ -150,7 +150,7 @@ def test_a_run_that_ends_well_leaves_nothing_to_follow(
     with Nodes(store, consul, HOSTS):
         ended = play("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
     assert ended.returncode == 0, ended.stdout
-    assert "Handed over" not in ended.stdout and "carry this on" not in ended.stdout
+    assert "Handed over" not in ended.stdout and "continue it" not in ended.stdout
     assert "follow=true" not in ended.stdout
     assert ledger(consul)["state"] == "complete"
 
@@ -189,8 +189,8 @@ def test_what_is_not_handed_over(run: Runner, consul: RawKV) -> None:
     consul.put("upgrade/planners/one", "{}")
     (checked,) = run([plan(version="2", share=True)], check=True)
     assert (checked["continued_by"], handover(consul)) == ([], {})
-    nobody, without = run([plan(version="2", share=True, limit=[]), plan(version="2")])
-    assert nobody["continued_by"] == [] and "continued_by" not in without
+    no_hosts, without = run([plan(version="2", share=True, limit=[]), plan(version="2")])
+    assert no_hosts["continued_by"] == [] and "continued_by" not in without
     assert handover(consul) == {}
     (shared,) = run([plan(version="2", share=True, limit=["web1"])])
     assert (shared["continued_by"], shared["changed"], handover(consul)["limit"]) == (["one"], True, ["web1"])
@@ -270,6 +270,6 @@ def test_a_token_that_may_not_hand_over_is_warned_of_and_its_run_goes_on() -> No
         shared = share_with_planners(viewer, begun, None)
         assert shared.planners == ()
         assert shared.warning.startswith(
-            "Planner services do not carry this on if this run ends, because it could not be handed over to them: "
+            "Planner services will not continue this if the run ends, because it could not be handed over to them: "
         )
         assert handover(agent.kv) == {}

@@ -271,7 +271,7 @@ def test_a_change_of_the_global_gate_keeps_puppet_out_at_once_and_is_read_over_s
 
     def wait(watch: WakeWatch, seconds: float, _every: float, _pause: object) -> bool:
         waits.append((seconds, puppet_lock.exists()))
-        # Another change of the global gate does not begin the wait anew, and the host's own key ends it.
+        # Another change of the global gate does not restart the wait, and the host's own key ends it.
         now[0] += 1.0 if len(waits) < 3 else seconds
         keys = reading.keys
         watch.changed = {keys.wake} if wakes and len(waits) == 2 else {keys.global_gate} if len(waits) < 3 else set()

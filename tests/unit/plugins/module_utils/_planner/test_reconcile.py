@@ -619,7 +619,7 @@ def test_a_role_whose_gate_a_host_of_another_role_reads_opens_by_keys_of_hosts()
     assert site.plan(caps(web=1)).role_gates == ("compute",)
     site.gated_at, site.ledger = int(site.now), Ledger(1, NEW, OLD)
     assert site.gated("True", "role/compute").plan(caps(web=1)).role_gates_to_close == ()
-    # The settings of web2 have another role, or nobody knows which. The gate of that role would admit it past the cap of its own.
+    # web2 has another role in its settings, or has reported none. The gate of that role would admit it past the cap of its own.
     for role in ("compute", None):
         site.records["web2"] = HostRecord(OLD, UPGRADED, role=role)
         assert site.plan(caps(web=1)).role_gates_to_close == ("compute",)
