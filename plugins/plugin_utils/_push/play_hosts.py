@@ -76,12 +76,13 @@ class _WaitingHosts:
         self._say = say
         # None before the play has begun.
         self._names: dict[str, None] | None = None
-        self._ended: set[str] = set()
+        # The hosts that the strategy may work on. It remembers its place in them after a task with `throttle`, so they only become more.
+        self._shown: dict[str, Any] = {}
         self._connection: Connection | None = None
         self._answers = select.poll()
 
     def leave_out(self, strategy: Any, iterator: Any, hosts: Sequence[Any]) -> Sequence[Any]:
-        """Return the hosts to work on. Without any, wait for an answer of the daemon; once no host waits, return all, which ends the play."""
+        """Return the hosts to work on. Without any that has a task, wait for an answer of the daemon; once no host waits, return all."""
 
         def has_task(host: Any) -> bool:
             # A strategy blocks a host while a task of it runs.
@@ -94,11 +95,11 @@ class _WaitingHosts:
             self._ask()
         self._read(0)
         while True:
-            begun = [host for host in hosts if host.name not in self._names and host.name not in self._ended]
-            found = [host for host in begun if has_task(host)]
-            self._ended.update(host.name for host in begun if host not in found)
-            if found or not self._names:
-                return found or hosts
+            begun = {host.name: host for host in hosts if host.name not in self._names}
+            self._shown.update(begun)
+            if not hosts or not self._names or any(has_task(host) for host in begun.values()):
+                # Without reachable hosts, the play ends. Of unreachable ones among others, Ansible runs nothing.
+                return list(self._shown.values()) if hosts else hosts
             self._read(_LONGEST_WAIT)
 
     def close(self) -> None:

@@ -173,6 +173,11 @@ def _refuse_endings(data: Mapping[str, Any], where: str) -> None:
             where,
             f"run_once does not work, because each host is upgraded on its own. Tag the task with {ONCE}: one host runs it for all.",
         )
+    if data.get("throttle") not in (None, 0, "0"):
+        raise refusal(
+            where,
+            "throttle does not work, because each host is upgraded on its own. rolling_rules say how many hosts of a role are at work.",
+        )
 
 
 def _tags(data: Mapping[str, Any]) -> list[str]:

@@ -1,17 +1,22 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How long a task may take, with all items of its loop, and when it took too long."""
+"""Which hosts of a play Ansible may work on, how long a task may take, with all items of its loop, and when it took too long."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import ErrorAnswer
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import play_hosts
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import GetNextHosts, NextHosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import time_left, took_too_long
 
 
@@ -72,3 +77,71 @@ def test_a_task_took_too_long_if_its_limit_ended_it(
     result: dict[str, Any], seconds: float, limit: int, *, expected: bool
 ) -> None:
     assert took_too_long(result, seconds, limit) is expected
+
+
+@dataclass(frozen=True)
+class Host:
+    """What Ansible's strategies and iterators say of a host is asked by its name."""
+
+    name: str
+
+
+@dataclass
+class Play:
+    """A strategy that works on the hosts of a play, and the iterator over their tasks."""
+
+    hosts: list[Host]
+    ended: set[str] = field(default_factory=set)
+    _blocked_hosts: dict[str, bool] = field(default_factory=dict)
+
+    def get_next_task_for_host(self, host: Host, *, peek: bool) -> tuple[None, str | None]:
+        assert peek
+        return None, None if host.name in self.ended else "a task"
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    """The daemon's end of the connection."""
+    mine, theirs = Pipe()
+    monkeypatch.setattr(play_hosts, "connect", lambda: mine)
+    with theirs:
+        yield theirs
+
+
+def test_the_hosts_to_work_on_only_become_more(daemon: Connection) -> None:
+    said: list[str] = []
+    waiting = play_hosts._WaitingHosts(said.append)
+    play = Play([Host(f"web{at}") for at in range(1, 5)], ended={"web4"})
+
+    def shown() -> list[str]:
+        return [host.name for host in waiting.leave_out(play, play, play.hosts)]
+
+    daemon.send(NextHosts(("web2", "web3"), ("web1 waits.",)))
+    # The host that failed in an earlier play does not wait.
+    assert shown() == ["web2", "web3", "web4"]
+    assert (daemon.recv(), daemon.recv()) == (GetNextHosts(("web1", "web2", "web3")), GetNextHosts(("web1",)))
+    assert said == ["web1 waits."]
+    # After a task with throttle, Ansible goes on at the place of the last host, which has to be there.
+    play.ended.add("web2")
+    play.hosts.remove(Host("web3"))
+    play._blocked_hosts["web2"] = True
+    assert shown() == ["web2", "web3", "web4"]
+    # The host that can't be reached has tasks, but they don't keep the play from waiting for the next host.
+    play._blocked_hosts.clear()
+    daemon.send(NextHosts(("web1",)))
+    assert shown() == ["web2", "web3", "web4", "web1"]
+    play.hosts.clear()
+    assert shown() == []
+
+
+@pytest.mark.parametrize("answer", [None, ErrorAnswer("no_push", "No run.", {})])
+def test_each_host_asks_by_itself_if_the_daemon_does_not_answer_for_all(
+    daemon: Connection, answer: ErrorAnswer | None
+) -> None:
+    waiting = play_hosts._WaitingHosts(print)
+    play = Play([Host("web1"), Host("web2")])
+    if answer is None:
+        daemon.close()
+    else:
+        daemon.send(answer)
+    assert waiting.leave_out(play, play, play.hosts) == play.hosts

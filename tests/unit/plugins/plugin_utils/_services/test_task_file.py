@@ -294,6 +294,7 @@ def test_the_step_of_a_block_covers_what_is_inside(file: Path) -> None:
             "f:9: once is allowed only at the top level of a file. Move the tag to the task around this one.",
         ),
         ("meta: end_host", "f:9: meta: end_host would end the host's upgrade"),
+        ("throttle: 1", "f:9: throttle does not work, because each host is upgraded on its own. rolling_rules say how"),
         ("run_once: yes", "f:9: run_once does not work, because each host is upgraded on its own."),
         ("import_tasks: more.yml", "f:9: import_tasks names more.yml, but d/more.yml does not exist."),
     ],
