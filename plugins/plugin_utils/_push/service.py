@@ -125,7 +125,7 @@ class PushService(HostService):
         with StorePool(run.settings, is_job=run.is_job).store() as store:
             take_back(store)
         super().__init__(run)
-        self._admission = RunAdmission(run, self._pool, self.session.acquire, queries)
+        self._admission = RunAdmission(run, self._pool, self.session.acquire, self.session.release_all, queries)
         self._progress = PassProgress()
         self._partial: dict[str, tuple[str, ...]] = {}
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
-from ...module_utils._consul.errors import Unreachable
+from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.watch import BlockingQueries, Watch
 from ...module_utils._fleet.ledger import Ledger
 from ...module_utils._host_states import state_names
@@ -44,6 +44,7 @@ class RunAdmission:
     """Admits the hosts of one run, with one pass for all hosts that wait.
 
     :param acquire: acquires the lease of a host; returns the other run that has it, or None.
+    :param release: releases the leases of hosts.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class RunAdmission:
         run: PushRun,
         pool: StorePool,
         acquire: Callable[[str], str | None],
+        release: Callable[[Collection[str]], None],
         queries: BlockingQueries | None = None,
     ) -> None:
         """Keep the arguments."""
         self._run = run
         self._pool = pool
         self._acquire = acquire
+        self._release = release
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.job_records,) if run.is_job else (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
@@ -90,7 +93,8 @@ class RunAdmission:
         # The hosts whose leases this run has, and why others wait for another run.
         self._leased: set[str] = set()
         self._leased_elsewhere: dict[str, str] = {}
-        self._is_cut_off = False
+        # Whether the last pass failed in a way that ends by itself.
+        self._has_failed = False
         # Why hosts wait, as far as it has not been shown.
         self._new_lines: list[str] = []
         # When a host was last admitted or ended.
@@ -358,6 +362,9 @@ class RunAdmission:
         if any(host in self._queued or host in self._run.last or self._may_need_slot(host) for host in waiting):
             # Whether they go last depends on hosts that may have failed since the last pass.
             latest = self._make_pass(self._pulled)
+            if latest.outcome.admissions:
+                # The snapshot is from before them.
+                latest = self._make_pass(())
             latest = self._put_back(latest, [host for host in waiting if not self._why_later(host)])
             later = {host: why for host in waiting if (why := self._why_later(host))}
             chosen = self._choose(latest, [host for host in waiting if host not in later])
@@ -381,6 +388,7 @@ class RunAdmission:
             for host in undecided:
                 view = views[host]
                 self._decide_on(host, Decision(admitted=False, state=view.state, reason=later.get(host, view.reason)))
+        self._release_undecided()
         self._changed.notify_all()
 
     def _choose(self, latest: PassView, hosts: Collection[str]) -> list[str]:
@@ -424,6 +432,13 @@ class RunAdmission:
             )
         self._leased_elsewhere[host] = f"its lease belongs to {holder}"
         return False
+
+    def _release_undecided(self) -> None:
+        """Release the hosts that go on waiting without a fork. Otherwise, two runs could wait for each other's hosts."""
+        released = [host for host in self._leased & self._queued if self._waiting.get(host) is None]
+        if released:
+            self._release(released)
+            self._leased.difference_update(released)
 
     def _waits_for_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
         """Return whether another run has the lease of one of these hosts. It ends, or is interrupted, without waiting for this run."""
@@ -600,18 +615,19 @@ class RunAdmission:
     def _try_pass(self) -> None:
         """Make a pass. If it fails, no waiting host is admitted; without a decision, they would wait until the timeout.
 
-        While Consul can't be reached, hosts without a fork wait until then, as a wave does. The watch makes the next pass.
+        After a failure that ends by itself, hosts without a fork wait for the next pass, which the watch makes.
         """
         try:
             self._pass()
-            self._is_cut_off = False
+            self._has_failed = False
         except Exception as error:
-            is_cut_off = isinstance(error, Unreachable)
-            if is_cut_off and not self._is_cut_off and self._queued:
-                self._new_lines.append(f"No further host is admitted until Consul can be reached again. {error}")
-            self._is_cut_off = is_cut_off
+            ends_by_itself = isinstance(error, (Conflict, Unreachable))
+            if ends_by_itself and not self._has_failed and self._queued:
+                what = "Consul can be reached again" if isinstance(error, Unreachable) else "a later pass succeeds"
+                self._new_lines.append(f"No further host is admitted until {what}. {error}")
+            self._has_failed = ends_by_itself
             for host in [host for host, decision in self._waiting.items() if decision is None]:
-                if not (is_cut_off and host in self._queued):
+                if not (ends_by_itself and host in self._queued):
                     self._decide_on(host, Decision(admitted=False, state=state_names.PENDING, reason=str(error)))
             self._changed.notify_all()
 

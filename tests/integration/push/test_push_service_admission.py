@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict, Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched_hosts
@@ -27,6 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     set_holds,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
     AdmitWave,
@@ -406,6 +407,54 @@ def test_hosts_that_wait_outlast_an_outage_of_consul(
             admit_apart(service, *FLEET)
         finally:
             service.close()
+
+
+def test_hosts_that_wait_outlast_writes_of_others(services: PushServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = services.begin(GROUPS, "2", forks=2)
+    admission = service._admission
+    make_next_pass, tries = admission._make_pass, iter(range(9))
+
+    def lose_once(limit: Collection[str]) -> PassView:
+        if next(tries) == 0:
+            raise Conflict("conflict", "Others write all the time.")
+        return make_next_pass(limit)
+
+    monkeypatch.setattr(admission, "_make_pass", lose_once)
+    found = service.next_hosts(GetNextHosts(tuple(FLEET)))
+    assert found == NextHosts(
+        (), ("No further host is admitted until a later pass succeeds. Others write all the time.",)
+    )
+    assert service.next_hosts(GetNextHosts(tuple(FLEET))) == NextHosts(tuple(FLEET))
+    admit_apart(service, *FLEET)
+
+
+def test_hosts_that_go_on_waiting_are_left_to_other_runs(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1, wait_timeout=60)
+    admission = service._admission
+    make_next_pass = admission._make_pass
+
+    def lose_the_slot(limit: Collection[str]) -> PassView:
+        # Between the plan and the pass, another run admits a host.
+        if "web2" in limit:
+            other = services.start(GROUPS, "2")
+            admit_apart(other, "web1")
+            monkeypatch.undo()
+        return make_next_pass(limit)
+
+    monkeypatch.setattr(admission, "_make_pass", lose_the_slot)
+    with ThreadPoolExecutor() as pool:
+        later = pool.submit(service.next_hosts, GetNextHosts(("web2",)))
+        until(lambda: consul.get("upgrade/drivers/web1"))
+        until(lambda: consul.get("upgrade/drivers/web2") is None)
+        assert not wait([later], 1).done
+        assert consul.get("upgrade/drivers/web2") is None
+        other = services._running[-1]
+        assert step(other, "web1", "upgrade/app")
+        assert end(other, "web1") == "upgraded"
+        assert later.result(60).hosts == ("web2",)
+    admit_apart(service, "web2")
 
 
 @pytest.mark.parametrize("as_wave", [True, False])
