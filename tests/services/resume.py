@@ -113,19 +113,7 @@ class Fleet:
     def kill_in_each_step(self, version: str) -> None:
         """Upgrade all hosts by runs that are killed, each one step later."""
         for hosts, step in self._ends:
-            self._mark(f"sleep-{step}", present=True, hosts=hosts)
-            process = self.site.start("upgrade", version=version)
-            until = time.monotonic() + 180
-            while any(self.site.record(host).get("step") != step for host in hosts):
-                if process.poll() is not None or time.monotonic() > until:
-                    process.terminate()
-                    raise AssertionError(f"not all hosts have come to {step}: {self.site.end(process).stdout}")
-                time.sleep(0.2)
-            kill(process)
-            # Over SSH, a task goes on after its controller is gone.
-            self._mark(f"sleep-{step}", present=False, hosts=hosts)
-            for host in hosts:
-                self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)
+            self.kill_in(step, hosts, version)
         self.site.play("upgrade", version=version)
         self._assert_upgraded(version)
 
@@ -140,13 +128,14 @@ class Fleet:
         """Upgrade until some hosts are in a step, and kill the run there."""
         self._mark(f"sleep-{step}", present=True, hosts=hosts)
         process = self.site.start("upgrade", version=version)
-        until = time.monotonic() + 300
+        until = time.monotonic() + 180
         while any(self._at(host) != ("started", version, step) for host in hosts):
             if process.poll() is not None or time.monotonic() > until:
                 process.terminate()
                 raise AssertionError(f"not all hosts have come to {step}: {self.site.end(process).stdout}")
             time.sleep(0.2)
         kill(process)
+        # Over SSH, a task goes on after its controller is gone.
         self._mark(f"sleep-{step}", present=False, hosts=hosts)
         for host in hosts:
             self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)

@@ -180,7 +180,12 @@ def locking(node: Node, seconds: float) -> Iterator[str]:
     )
     with subprocess.Popen(node.command("python3", "-c", lock), stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        yield other.stdout.readline().strip()
+        process = other.stdout.readline().strip()
+        try:
+            yield process
+        finally:
+            # Otherwise a failed assertion would wait until the program ends by itself.
+            node.run("kill", process, check=False)
 
 
 @pytest.mark.thorough
@@ -251,8 +256,10 @@ def without_space_for(steps: Steps, version: str) -> Iterator[None]:
     node.run("systemctl", "start", "nginx")
     node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", ARCHIVES)
     node.run("mkdir", f"{ARCHIVES}/partial")
-    yield
-    node.run("umount", ARCHIVES)
+    try:
+        yield
+    finally:
+        node.run("umount", ARCHIVES)
 
 
 @pytest.mark.thorough
