@@ -18,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors impo
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassResult
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import HandedOver
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import new_id
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import (
     REQUIRED_IF,
@@ -25,8 +26,8 @@ from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan impo
     act,
     as_request,
     as_result,
+    hand_over_first,
     read_sources,
-    share,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.module_action import ModuleAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.task_result import task_result
@@ -122,15 +123,15 @@ class ActionModule(ModuleAction):
             sources = read_sources(params)
             settings = read_settings(params.get, os.environ)
 
-        def as_asked(outcome: PassResult) -> dict[str, Any]:
-            return as_result(outcome, params["hosts"], sources, params["role_order"])
+        def as_asked(outcome: PassResult, handover: HandedOver) -> dict[str, Any]:
+            return as_result(outcome, params["hosts"], sources, params["role_order"], handover)
 
         return PassesHere(
             settings,
             lambda store: as_request(store, params, sources),
             as_asked,
             lambda line: self._say([line]),
-            lambda store, outcome: share(store, outcome, params, dry=False),
+            lambda store, outcome: hand_over_first(store, outcome, params),
             with_diff=bool(self._task.diff),
         )
 

@@ -229,8 +229,6 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
         "roles_with_post_upgrade": sorted(roles_with_post_upgrade(composition)) if composition else None,
         "wait": options["wait"] and not options["once"],
         "hand_over": not options["wait"],
-        # What wait=false hands over. Only Ansible upgrades push hosts, and one pass is no rollout.
-        "share": options["wait"] and not options["once"],
         "wait_timeout": int(options["wait_timeout"]),
     }
     # An empty instructions_file keeps the module from reading the default one.

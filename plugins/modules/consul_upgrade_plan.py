@@ -114,6 +114,9 @@ options:
     description:
       - Repeat passes until all hosts in scope are upgraded. It waits with blocking queries. While Consul is unreachable, no host is admitted.
       - It fails with the reasons if nothing can continue, or after O(wait_timeout). The rollout is unchanged, and the next call continues it.
+      - If a planner service runs, it also hands the rollout over, so that planner services carry it on if this call ends before the rollout.
+        A handover without a limit stays as it is. Otherwise O(limit) replaces the one of an earlier handover. If the handover fails, such as
+        with a token that may not write it, it warns and the call goes on. In check mode nothing is handed over.
     type: bool
     default: false
   wait_timeout:
@@ -128,14 +131,6 @@ options:
       - Fails before anything is written if no planner service runs. It can't be combined with O(wait).
       - Then waits until a planner service carries the rollout, and fails if all refuse it, or if none answers within 20 seconds.
       - Only for hosts that upgrade themselves. Planner services run no Ansible tasks.
-    type: bool
-    default: false
-  share:
-    description:
-      - Hand the rollout over as well, if a planner service runs, so that planner services carry it on if this call ends before the rollout.
-      - A handover without a limit stays as it is. Otherwise O(limit) replaces the one of an earlier handover.
-      - If this is not possible, such as with a token that may not write the handover, it warns and the call goes on. In check mode it does nothing.
-      - Only for hosts that upgrade themselves.
     type: bool
     default: false
   restart:
@@ -364,11 +359,21 @@ targets:
   returned: success
   type: dict
   sample: {"roles": ["compute"]}
-continued_by:
-  description: Names of the planner services that carry the rollout on if this call ends before it. Empty if none does.
-  returned: with O(share)
-  type: list
-  elements: str
+handover:
+  description: The handover of the rollout to planner services.
+  returned: success
+  type: dict
+  contains:
+    id:
+      description: ID of the handover. Empty if the rollout is not handed over.
+      type: str
+    planners:
+      description: Names of the planner services that have answered that they carry the rollout.
+      type: list
+      elements: str
+    warning:
+      description: Why the rollout was not handed over with O(wait), or which hosts planner services no longer carry. Empty for neither.
+      type: str
 planners:
   description: Names of the planner services that carry the rollout, in check mode of all that run.
   returned: with O(hand_over), unless every host is upgraded
@@ -736,6 +741,7 @@ failure:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -762,9 +768,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import blocked_hosts
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import (
+    HandedOver,
     hand_over,
+    hand_over_while_waiting,
+    handed_over,
     require_planner,
-    share_with_planners,
     wait_for_planner,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import as_data, requested_job
@@ -788,7 +796,6 @@ SPEC: dict[str, dict[str, Any]] = {
     "wait": {"type": "bool", "default": False},
     "wait_timeout": {"type": "int", "default": 14400},
     "hand_over": {"type": "bool", "default": False},
-    "share": {"type": "bool", "default": False},
     "restart": {"type": "bool", "default": False},
     "by": {"type": "str", "default": ""},
     "replace": {"type": "str"},
@@ -825,12 +832,14 @@ def as_result(
     requested: Sequence[str] = (),
     sources: Sequence[RuleSource] = (),
     order: Mapping[str, Any] | None = None,
+    handed: HandedOver | None = None,
 ) -> dict[str, Any]:
     """Return the result of the module for a pass.
 
     :param requested: the hosts to return.
     :param sources: the sources of the rules in this call.
     :param order: the order that this call added.
+    :param handed: what it handed over after the pass.
     """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
     used = sources if outcome.begun or of_call(sources) else ()
@@ -855,6 +864,7 @@ def as_result(
         "done": plan.scope_done,
         "can_move": plan.can_move,
         **rollout_summary(outcome.snapshot, plan),
+        "handover": (handed or handed_over(outcome.snapshot, ledger)).as_result(),
         "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
         "blockers": blocked_hosts(plan, hosts),
         "wake_at": plan.wake_at or 0,
@@ -920,16 +930,13 @@ def _refuse_with_job(options: Mapping[str, Any]) -> None:
         )
 
 
-def share(store: Store, outcome: PassResult, options: Mapping[str, Any], *, dry: bool) -> dict[str, Any]:
-    """Hand the rollout of a first pass over to planner services, if the options ask for it; return what that adds to the result."""
-    if not options["share"]:
-        return {}
-    if dry or outcome.ledger is None or options["hand_over"] or options["since"] is not None or outcome.plan.complete:
-        return {"continued_by": []}
-    shared = share_with_planners(store, outcome.ledger, options["limit"])
-    outcome.changes += shared.changes
-    outcome.warnings += [shared.warning] if shared.warning else []
-    return {"continued_by": list(shared.planners)}
+def hand_over_first(store: Store, outcome: PassResult, options: Mapping[str, Any]) -> HandedOver:
+    """Hand the rollout of the first pass of a wait over; return what was handed over."""
+    if outcome.ledger is None or outcome.plan.complete or options["since"] is not None:
+        return HandedOver()
+    handed = hand_over_while_waiting(store, outcome.ledger, options["limit"])
+    outcome.changes += handed.changes
+    return handed
 
 
 def act(call: ModuleCall, store: Store) -> dict[str, Any]:
@@ -954,16 +961,21 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         outcome.index = max(outcome.index, seen)
     # No one has to carry a rollout that is complete.
     hands_over = bool(planners) and not outcome.plan.complete
+    handed = None
     if hands_over and outcome.ledger is not None:
-        handed = hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
-        outcome.changes += handed.changes
+        found = hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)
+        outcome.changes += found.changes
+        outcome.warnings += [found.warning] if found.warning else []
         if not call.check_mode:
-            planners = list(wait_for_planner(store, handed.id))
-    shared = share(store, outcome, options, dry=call.check_mode)
+            handed = replace(found, planners=wait_for_planner(store, found.id))
+            planners = list(handed.planners)
+    elif options["wait"] and not call.check_mode:
+        # The action makes the passes after this one.
+        handed = hand_over_first(store, outcome, options)
     for warning in outcome.warnings:
         call.warn(warning)
-    handed_over = {"planners": planners} if hands_over else {}
-    return {**as_result(outcome, options["hosts"], sources, options["role_order"]), **handed_over, **shared}
+    more = {"planners": planners} if hands_over else {}
+    return {**as_result(outcome, options["hosts"], sources, options["role_order"], handed), **more}
 
 
 def main() -> None:

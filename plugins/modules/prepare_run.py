@@ -208,9 +208,6 @@ rollout:
     hand_over:
       description: Whether planner services carry the rollout.
       type: bool
-    share:
-      description: Whether planner services carry the rollout on if the run ends before it.
-      type: bool
     wait_timeout:
       description: As O(wait_timeout).
       type: int

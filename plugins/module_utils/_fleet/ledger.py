@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from .._common.clock import is_time
-from .._common.names import is_job, is_valid_target, is_valid_version
+from .._common.names import is_job, is_valid_target, is_valid_version, listing
 from .._common.patterns import compiled
-from .._common.sanitize import truncated_repr
+from .._common.sanitize import truncate_middle, truncated_repr
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -28,6 +28,8 @@ BEGINNINGS = ("begin", "adopt")
 WITH_RULES = (*BEGINNINGS, "rules")
 # Within this time, planner services answer a handover: they wait for a quiet second, and try again after at most 15 s (seconds).
 SECONDS_TO_ANSWER = 20
+# How many patterns of a limit a sentence has, and of one so many characters.
+_MOST_PATTERNS, _MOST_OF_PATTERN = 3, 60
 # The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 
@@ -213,6 +215,12 @@ class Handover:
     def is_of(self, ledger: Ledger) -> bool:
         """Return whether it is the handover of the rollout of a ledger."""
         return (self.version, self.since) == (ledger.version, ledger.since)
+
+    def limit_text(self) -> str:
+        """Return the limit for a sentence. The pattern of a group of the inventory names all of its hosts."""
+        if self.limit is None:
+            return "all hosts"
+        return listing([truncate_middle(one, _MOST_OF_PATTERN) for one in self.limit], _MOST_PATTERNS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import is_job, job_id, listing, plural, target_text
-from .._common.sanitize import truncate_middle
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
 from .._fleet.host_patterns import select_hosts
@@ -34,8 +33,6 @@ _SECONDS_TO_START = 300
 _MOST_NAMED = 10
 _MOST_IN_TEXT = 3
 _EXHAUSTED = " The failure budget is exhausted, so no more hosts are admitted."
-# Characters of a pattern in a text.
-_MOST_OF_PATTERN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +223,7 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
         return None
     refusals = [f"{planner} refuses it: {why}" for planner, why in snapshot.answers.items()]
     # With a limit, a command without it would admit other hosts.
-    limit = "" if handover.limit is None else f", with the limit of the handover ({_limit_text(handover.limit)})"
+    limit = "" if handover.limit is None else f", with the limit of the handover ({handover.limit_text()})"
     text = (
         f"The {name} was handed over by {handover.by}, and no planner service carries it, so no host is admitted unless a run is under way. "
         f"{' '.join(refusals[:_MOST_IN_TEXT]) or 'None has answered.'} Start one with systemctl start convoy-planner, or let a run carry it{limit}."
@@ -248,15 +245,10 @@ def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> Operator
     if any(fleet.hosts[host].state != UPGRADED for host in hosts):
         return None
     text = (
-        f"Planner services carry this only for {_limit_text(handover.limit)}, which is done, so no other host is admitted unless a run is "
+        f"Planner services carry this only for {handover.limit_text()}, which is done, so no other host is admitted unless a run is "
         "under way. Let a run carry the rest, or hand it over again without a limit."
     )
     return OperatorNeed(NO_PLANNER, text, *same_again(ledger), since=float(handover.at))
-
-
-def _limit_text(limit: Sequence[str]) -> str:
-    """Return patterns for a sentence. That of a group of the inventory names all of its hosts."""
-    return listing([truncate_middle(one, _MOST_OF_PATTERN) for one in limit], _MOST_IN_TEXT)
 
 
 def same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .._codecs.handover import decode_answer, decode_handover, encode_handover
 from .._codecs.values import decode_ledger
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._common.names import rollout_text
-from .._common.sanitize import sanitize
+from .._common.names import job_id, rollout_text
+from .._common.sanitize import option, sanitize
 from .._consul.client import KVEntry
 from .._consul.operations import Change, compare, compare_and_put, remove
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._consul.watch import BlockingQueries, Watch
+from .._fleet.fleet import Snapshot
 from .._fleet.ledger import SECONDS_TO_ANSWER, Handover, Ledger
 from .._state.store import Store, current_user
 from .job_request import needs_tasks
@@ -51,24 +53,27 @@ class HandedOver:
     """A rollout that was handed over.
 
     :param changes: none if it was handed over with the same limit before.
-    :param id: the ID of the new handover.
+    :param id: the ID of its handover; empty for none.
+    :param planners: the planner services that carry it under that handover.
+    :param warning: what an operator has to know of it; empty for nothing.
     """
 
-    changes: list[Change]
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SharedRollout:
-    """A rollout that was handed over while its run goes on.
-
-    :param planners: the planner services that carry it to its end if the run ends; empty for none.
-    :param warning: why they do not, if that needs an operator.
-    """
-
-    planners: tuple[str, ...] = ()
     changes: Sequence[Change] = ()
+    id: str = ""
+    planners: tuple[str, ...] = ()
     warning: str = ""
+
+    def as_result(self) -> dict[str, Any]:
+        """Return it as a part of the module's result."""
+        return {"id": self.id, "planners": list(self.planners), "warning": self.warning}
+
+
+def handed_over(snapshot: Snapshot, ledger: Ledger | None) -> HandedOver:
+    """Return the handover of a rollout as a snapshot has it."""
+    found = snapshot.handover
+    if found is None or ledger is None or not found.is_of(ledger):
+        return HandedOver()
+    return HandedOver(id=found.id, planners=tuple(name for name, why in snapshot.answers.items() if not why))
 
 
 def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry: bool) -> HandedOver:
@@ -84,20 +89,18 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
     new = _new_handover(ledger, limit)
     keys = store.keys
 
-    def write() -> KVEntry | None:
+    def write() -> HandedOver:
         entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover))}
         if not dry:
             # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
             _replace(store, new, ledger, entries)
-        return entries.get(keys.handover)
+        return _replaced(store, new, ledger, entries.get(keys.handover))
 
-    return HandedOver(
-        _changes(store, new, retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)), new.id
-    )
+    return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
 
 
-def share_with_planners(store: Store, ledger: Ledger, limit: Sequence[str] | None) -> SharedRollout:
-    """Hand a rollout over that its run carries too, so that planner services go on if the run ends: one read, and at most one write.
+def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] | None) -> HandedOver:
+    """Hand a rollout over that its run waits for, so that planner services go on if the run ends: one read, and at most one write.
 
     Without a planner service, nothing is written, and neither if one carries the rollout with this limit already. A handover without a limit
     stays as it is: a run for some of the hosts must not end what planner services do for the others. No failure ends the run.
@@ -106,29 +109,37 @@ def share_with_planners(store: Store, ledger: Ledger, limit: Sequence[str] | Non
     """
     keys = store.keys
     if ledger.by_ansible or not ledger.is_under_way or (limit is not None and not limit):
-        return SharedRollout()
+        return HandedOver()
     new = _new_handover(ledger, limit)
 
-    def write() -> SharedRollout:
+    def write() -> HandedOver:
         entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover, keys.planners))}
-        services = {name: entry for name, entry in entries.items() if name.startswith(keys.planners)}
+        services = [entry for name, entry in entries.items() if name.startswith(keys.planners)]
         if not services:
-            return SharedRollout()
+            return HandedOver()
         entry = entries.get(keys.handover)
         if (old := _decoded(entry)) is not None and old.is_of(ledger):
-            answers = _answers_in(store, services.values(), old.id)
+            answers = _answers_in(store, services, old.id)
             carrying = tuple(name for name, refusal in answers.items() if refusal == "")
             if (old.limit is None and new.limit is not None) or (old.limit == new.limit and carrying):
-                return SharedRollout(carrying)
+                return HandedOver(id=old.id, planners=carrying)
         _replace(store, new, ledger, entries)
-        return SharedRollout(tuple(_answers_in(store, services.values(), "")), _changes(store, new, entry))
+        return _replaced(store, new, ledger, entry)
 
     try:
         return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
     except UpgradeError as error:
-        return SharedRollout(
-            warning=f"Planner services will not continue this if the run ends, because it could not be handed over to them: {error.message}"
+        return HandedOver(
+            warning=f"Planner services will not continue this if the run ends, because it could not be handed over to them: {error.message} "
+            "The run itself goes on. If it ends before its rollout, run the same command again."
         )
+
+
+def command_again(ledger: Ledger) -> str:
+    """Return the command that continues a rollout."""
+    if ledger.is_job:
+        return f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
+    return f"ansible-playbook convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} {option('version', ledger.version)}"
 
 
 def _new_handover(ledger: Ledger, limit: Sequence[str] | None) -> Handover:
@@ -164,16 +175,25 @@ def _replace(store: Store, new: Handover, ledger: Ledger, entries: Mapping[str, 
     )
 
 
-def _changes(store: Store, new: Handover, before: KVEntry | None) -> list[Change]:
-    """Return what a handover has changed; nothing if only its ID, its author and its time are others."""
-    text, old = None, _decoded(before)
+def _replaced(store: Store, new: Handover, ledger: Ledger, before: KVEntry | None) -> HandedOver:
+    """Return a handover that was written. It has no changes if only its ID, its author and its time are others.
+
+    :param before: the key before that.
+    """
+    old, text, warning = _decoded(before), None, ""
     if old is not None:
         if (old.version, old.since, old.limit) == (new.version, new.since, new.limit):
-            return []
+            return HandedOver(id=new.id)
         text = encode_handover(old)
+        if old.is_of(ledger) and old.limit is not None and new.limit is not None:
+            warning = (
+                f"Planner services carry {rollout_text(ledger.version)} only for {new.limit_text()} from now on, and no longer for "
+                f"{old.limit_text()}, because this run replaced the handover by {old.by}. To have them carry it for all hosts, run "
+                f"{command_again(ledger)} without upgrade_limit."
+            )
     elif before is not None:
         text = before.value.decode(errors="replace")
-    return [Change(store.keys.handover, text, encode_handover(new))]
+    return HandedOver([Change(store.keys.handover, text, encode_handover(new))], new.id, warning=warning)
 
 
 def _decoded(entry: KVEntry | None) -> Handover | None:

@@ -10,15 +10,25 @@ ansible-playbook, which forks its workers.
 from __future__ import annotations
 
 import mmap
+from enum import IntEnum
+
+
+class Continuation(IntEnum):
+    """Who carries on what this run waits for: no one; a service that has not said so, but has the handover; or one that has said so."""
+
+    NONE = 0
+    HANDED_OVER = 1
+    CARRIED = 2
+
 
 _NOTE = mmap.mmap(-1, 1)
 
 
-def note_continuation(*, is_continued: bool) -> None:
-    """Note whether planner services carry it on."""
-    _NOTE[0] = is_continued
+def note_continuation(found: Continuation) -> None:
+    """Note what is known now."""
+    _NOTE[0] = found
 
 
-def is_continued() -> bool:
-    """Return what was noted last; False if nothing was."""
-    return bool(_NOTE[0])
+def noted_continuation() -> Continuation:
+    """Return what was noted last; ``NONE`` if nothing was."""
+    return Continuation(_NOTE[0])

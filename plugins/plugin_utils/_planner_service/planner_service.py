@@ -19,8 +19,7 @@ from ...module_utils._codecs.handover import decode_handover, id_of
 from ...module_utils._codecs.values import decode_ledger
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import job_id, rollout_text
-from ...module_utils._common.sanitize import option
+from ...module_utils._common.names import rollout_text
 from ...module_utils._consul.client import KVEntry
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import compare, remove
@@ -29,6 +28,7 @@ from ...module_utils._fleet.ledger import COMPLETE, PAUSED, RUNNING, Handover, L
 from ...module_utils._passes.planner_pass import PassRequest, PassResult
 from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import rollout_blockers
+from ...module_utils._rollout.handover import command_again
 from ...module_utils._state.layout import refuse_newer_among
 from ...module_utils._state.ledger_writer import HandoverChanged
 from ...module_utils._state.store import Store
@@ -212,12 +212,7 @@ class PlannerService:
             return f"{what} is {ledger.state}."
         if ledger.by_ansible:
             return f"Ansible runs the tasks of {what}, so the run with these tasks admits its hosts."
-        again = (
-            f"ansible-playbook convoy.upgrade.command -e job={job_id(ledger.version)}"
-            if ledger.is_job
-            else f"ansible-playbook convoy.upgrade.{'rollback' if ledger.rollback else 'upgrade'} {option('version', ledger.version)}"
-        )
-        how = f"To hand it over, run {again} -e wait=false."
+        how = f"To hand it over, run {command_again(ledger)} -e wait=false."
         if keys.handover not in found:
             return f"{what} was not handed over. {how}"
         try:

@@ -20,7 +20,7 @@ from ansible.plugins.loader import filter_loader
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import PASSING, UpgradeError
 from ...module_utils._common.names import JOB, listing
-from .._daemon_client.continuation import is_continued
+from .._daemon_client.continuation import Continuation, noted_continuation
 from .._services.steps import STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
@@ -192,11 +192,14 @@ class PlaybookRun:
             return
         code = self._code if self._is_over else ""
         # It has begun, and planner services do what a second run would do.
-        continued = code in _LEFT_EARLY and is_continued()
+        continuation = noted_continuation()
+        is_carried = continuation is Continuation.CARRIED
+        continued = code in _LEFT_EARLY and is_carried
         if self._job and not self._is_over and not self._info and not continued:
             # It has probably begun, and a second one must not begin.
             self._info = {"version": self._job}
-            self._say(f"If the next command says unknown_job, the job had not begun: {self._command.again()}")
+            if continuation is Continuation.NONE:
+                self._say(f"If the next command says unknown_job, the job had not begun: {self._command.again()}")
         if code and self._without:
             # Names of variables, or long options.
             names = dict.fromkeys(self._without, "")
@@ -217,8 +220,13 @@ class PlaybookRun:
             self._say(f"Planner services continue it. To stop admissions: {self._command.other('pause')}")
             if not step.playbook:
                 step = _FOLLOW
+        elif code in _LEFT_EARLY and continuation is Continuation.HANDED_OVER:
+            self._say(
+                "It was handed over to planner services, but none is known to carry it: the service has not answered yet, or has ended. "
+                f"To see whether one carries it: {self._command.other('status')}"
+            )
         self._say(f"Next: {self._line(step)}")
-        if step.then_again and code in (*_LEFT_EARLY, *_WAITS_FOR_OPERATOR) and is_continued():
+        if step.then_again and code in (*_LEFT_EARLY, *_WAITS_FOR_OPERATOR) and is_carried:
             self._say(f"Then: {self._line(_FOLLOW)}")
         elif step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._rollout.handover import HandedOver
 from ...module_utils._rollout.opened_gates import MOST_SLOW, SlowTries
 from .._observe.progress_lines import FleetStates
 
 # What the result of a wait has from its first pass.
-OF_FIRST = ("forecast", "waves", "wave_seconds", "replaces", "sources", "continued_by")
+OF_FIRST = ("forecast", "waves", "wave_seconds", "replaces", "sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class WaitedPass:
     :param blockers: returns why hosts in scope are not upgraded, a sentence for each reason.
     :param wake_at: when the plan may change without a write (unix seconds); 0 for never.
     :param result: returns the module's result for this pass.
+    :param handover: the handover of the rollout to planner services; of the first pass, what it handed over.
     """
 
     done: bool
@@ -37,6 +39,7 @@ class WaitedPass:
     wake_at: float
     states: FleetStates
     result: Callable[[], dict[str, Any]]
+    handover: HandedOver = field(default_factory=HandedOver)
 
 
 @dataclass(slots=True)
@@ -79,15 +82,11 @@ class PassFailed(Exception):
 
 
 class Passes(ABC):
-    """The passes of one wait. ``total`` is what they have done so far.
-
-    After the first one, ``continued_by`` names the planner services that carry the rollout on if the wait ends before it.
-    """
+    """The passes of one wait. ``total`` is what they have done so far."""
 
     def __init__(self) -> None:
         """Begin the total at zero."""
         self.total = Total()
-        self.continued_by: tuple[str, ...] = ()
 
     @abstractmethod
     def first(self) -> WaitedPass:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...module_utils._observe.summary import ALL
+from ...module_utils._rollout.handover import HandedOver
 from .._observe.progress_lines import states_of_result
 from .passes import OF_FIRST, Passes, PassFailed, PatientPasses, WaitedPass
 
@@ -27,7 +28,7 @@ _FIRST_ONLY = (
     "rollback",
     "by",
     "job",
-    "share",
+    "wait",
 )
 # What a result has only if all hosts are asked for.
 _OF_HOSTS = ("hosts", "status", "waves", "wave_seconds")
@@ -47,8 +48,8 @@ class PassesByModule(Passes):
         self._call = call
         requested = options.get("hosts") or []
         self._requested = [requested] if isinstance(requested, str) else list(requested)
-        # Lines on the hosts need all of them.
-        self._options = {**options, "hosts": [ALL]}
+        # Lines on the hosts need all of them. The first call hands the rollout over, because something waits for it.
+        self._options = {**options, "hosts": [ALL], "wait": True}
         self._patient = PatientPasses(say)
         self._first: Mapping[str, Any] = {}
         self._latest: Mapping[str, Any] = {}
@@ -58,7 +59,6 @@ class PassesByModule(Passes):
         made = self._make(self._options)
         found = self._latest
         self._first = {name: found[name] for name in OF_FIRST if name in found}
-        self.continued_by = tuple(found.get("continued_by") or ())
         self._options = {name: value for name, value in self._options.items() if name not in _FIRST_ONLY}
         self._options["version"] = found["version"]
         return made
@@ -99,6 +99,7 @@ class PassesByModule(Passes):
             wake_at=found["wake_at"],
             states=states_of_result(found),
             result=lambda: self._as_asked({**found, **self._first}),
+            handover=_handover(found["handover"]),
         )
 
     def _as_asked(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -107,3 +108,7 @@ class PassesByModule(Passes):
             return result
         hosts = {host: result["hosts"][host] for host in self._requested if host in result["hosts"]}
         return {**{name: value for name, value in result.items() if name not in _OF_HOSTS}, "hosts": hosts}
+
+
+def _handover(found: Mapping[str, Any]) -> HandedOver:
+    return HandedOver(id=found["id"], planners=tuple(found["planners"]), warning=found["warning"])

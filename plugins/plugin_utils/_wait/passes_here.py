@@ -15,6 +15,7 @@ from ...module_utils._consul.settings import Settings
 from ...module_utils._passes.planner_pass import PassRequest, PassResult
 from ...module_utils._passes.repeated_passes import RepeatedPasses
 from ...module_utils._planner.plan import blocked_hosts, rollout_blockers
+from ...module_utils._rollout.handover import HandedOver, handed_over
 from ...module_utils._state.store import Store
 from .._observe.progress_lines import states_of_pass
 from .passes import OF_FIRST, Passes, PassFailed, PatientPasses, WaitedPass
@@ -25,7 +26,7 @@ class PassesHere(Passes):
 
     :param request: returns the request of the first pass.
     :param as_result: returns the module's result for a pass.
-    :param share: hands the rollout of the first pass over; returns what that adds to the module's result.
+    :param hand_over: hands the rollout of the first pass over.
     :param with_diff: whether to keep all changes for diff mode.
     """
 
@@ -33,9 +34,9 @@ class PassesHere(Passes):
         self,
         settings: Settings,
         request: Callable[[Store], PassRequest],
-        as_result: Callable[[PassResult], dict[str, Any]],
+        as_result: Callable[[PassResult, HandedOver], dict[str, Any]],
         say: Callable[[str], None],
-        share: Callable[[Store, PassResult], dict[str, Any]],
+        hand_over: Callable[[Store, PassResult], HandedOver],
         *,
         with_diff: bool = False,
     ) -> None:
@@ -45,7 +46,7 @@ class PassesHere(Passes):
         self._request = request
         self._as_result = as_result
         self._patient = PatientPasses(say)
-        self._share = share
+        self._hand_over = hand_over
         self._with_diff = with_diff
         # One of Ansible's workers goes on after its run was killed.
         self._parent = os.getppid()
@@ -53,17 +54,10 @@ class PassesHere(Passes):
 
     def first(self) -> WaitedPass:
         """Make the first pass."""
-        shared: dict[str, Any] = {}
-
-        def act() -> PassResult:
-            made = self._passes.first(self._request(self._passes.store), most_slow=1)
-            shared.update(self._share(self._passes.store, made))
-            return made
-
-        made = self._make(act)
-        result = {**made.result(), **shared}
+        outcome = self._make(lambda: self._passes.first(self._request(self._passes.store), most_slow=1))
+        made = self._seen(outcome, self._hand_over(self._passes.store, outcome))
+        result = made.result()
         self._first = {name: result[name] for name in OF_FIRST if name in result}
-        self.continued_by = tuple(shared.get("continued_by") or ())
         return made
 
     def next(self, seconds: float) -> WaitedPass | None:
@@ -80,22 +74,26 @@ class PassesHere(Passes):
                     "msg": "This run was killed. Run the same command again to continue.",
                 }
             )
-        return self._make(lambda: self._passes.next(most_slow=1)) if has_changed else None
+        if not has_changed:
+            return None
+        outcome = self._make(lambda: self._passes.next(most_slow=1))
+        return self._seen(outcome, handed_over(outcome.snapshot, outcome.ledger))
 
     def close(self) -> None:
         """Stop watching Consul."""
         self._passes.close()
 
-    def _make(self, act: Callable[[], PassResult]) -> WaitedPass:
+    def _make(self, act: Callable[[], PassResult]) -> PassResult:
         def attempt() -> PassResult:
             try:
                 return act()
             except UpgradeError as error:
                 raise PassFailed({"changed": False, **error.as_result()}) from None
 
-        return self._seen(self._patient.make(attempt))
+        made: PassResult = self._patient.make(attempt)
+        return made
 
-    def _seen(self, outcome: PassResult) -> WaitedPass:
+    def _seen(self, outcome: PassResult, handover: HandedOver) -> WaitedPass:
         plan, total = outcome.plan, self.total
         total.changed |= bool(outcome.changes)
         total.transitions += outcome.transitions()
@@ -109,5 +107,6 @@ class PassesHere(Passes):
             blockers=lambda: blocked_hosts(plan, outcome.hosts()),
             wake_at=plan.wake_at or 0,
             states=states_of_pass(outcome),
-            result=lambda: {**self._as_result(outcome), **self._first},
+            result=lambda: {**self._as_result(outcome, handover), **self._first},
+            handover=handover,
         )

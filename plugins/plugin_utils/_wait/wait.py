@@ -11,7 +11,7 @@ from typing import Any
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import PASSING, Code, UpgradeError
 from ...module_utils._common.names import is_job, listing
-from .._daemon_client.continuation import note_continuation
+from .._daemon_client.continuation import Continuation, note_continuation
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
 from .passes import Passes, PassFailed, WaitedPass
 
@@ -42,28 +42,26 @@ class RolloutWait:
         self._follow = follow
         self._progress = PassProgress()
         self._said_at = 0.0
+        # The ID of the handover that this run has left to planner services; empty for none.
+        self._handover = ""
+        self._continuation = Continuation.NONE
 
     def until(self, deadline: float) -> dict[str, Any]:
         """Return the result of the task once all hosts in scope are upgraded, nothing can go on, or the time is over.
 
         :param deadline: seconds of the monotonic clock.
         """
-        note_continuation(is_continued=False)
+        note_continuation(Continuation.NONE)
         try:
             latest = self._passes.first()
         except PassFailed as failed:
             return failed.result
         lines = self._progress.lines(latest.states)
         if not latest.done:
-            if planners := self._passes.continued_by:
-                # Before the live view, which takes its place.
-                self._say(
-                    [
-                        f"If this run ends, planner services ({listing(planners, 5)}) carry the {_kind(latest)} on. To stop admissions, run "
-                        "ansible-playbook convoy.upgrade.pause."
-                    ]
-                )
-                note_continuation(is_continued=True)
+            # Before the live view, which takes its place.
+            self._handover = latest.handover.id
+            self._warn(latest.handover.warning)
+            self._note(latest)
             self._follow(lines[:-1], latest.states)
         self._show(lines)
         try:
@@ -75,7 +73,7 @@ class RolloutWait:
         pause = 1.0
         while True:
             if latest.done:
-                note_continuation(is_continued=False)
+                note_continuation(Continuation.NONE)
                 return self._ended(latest)
             if not latest.can_move:
                 blocker = latest.blocker
@@ -87,8 +85,11 @@ class RolloutWait:
                 return self._stopped(latest, "timeout", why)
             longest = min(left, _SHOW_EVERY, latest.wake_at - runtime.now() + 1 if latest.wake_at else left)
             try:
-                latest = self._passes.next(max(0.0, longest)) or latest
+                made = self._passes.next(max(0.0, longest))
             except PassFailed as failed:
+                if self._continuation is Continuation.CARRIED:
+                    # Whether they still do is not known.
+                    note_continuation(Continuation.HANDED_OVER)
                 if failed.code not in PASSING or deadline - runtime.monotonic() <= pause:
                     raise
                 self._say([f"{failed} No host is admitted meanwhile; the next try is in {pause:.0f} s."])
@@ -96,7 +97,43 @@ class RolloutWait:
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
             pause = 1.0
+            if made is not None:
+                latest = made
+                self._note(latest)
             self._show(self._progress.lines(latest.states), latest)
+
+    def _note(self, latest: WaitedPass) -> None:
+        """Note whether planner services carry the rollout on, and say so when that changes."""
+        if not self._handover or latest.done:
+            return
+        before, kind, found = self._continuation, _kind(latest), latest.handover
+        if found.id != self._handover:
+            self._continuation = Continuation.NONE
+        else:
+            self._continuation = Continuation.CARRIED if found.planners else Continuation.HANDED_OVER
+        note_continuation(self._continuation)
+        if self._continuation is Continuation.CARRIED and before is not Continuation.CARRIED:
+            self._say(
+                [
+                    f"If this run ends, planner services ({listing(found.planners, 5)}) carry the {kind} on. To stop admissions, run "
+                    "ansible-playbook convoy.upgrade.pause."
+                ]
+            )
+        elif self._continuation is Continuation.HANDED_OVER and before is Continuation.CARRIED:
+            self._warn(
+                f"No planner service carries the {kind} at present. If this run ends before it, run the same command again."
+            )
+        elif self._continuation is Continuation.NONE and before is not Continuation.NONE:
+            what = "was replaced by another one" if found.id else "has ended"
+            self._warn(
+                f"The handover of the {kind} to planner services {what}, so they may not carry on all that this run waits for. If this run ends "
+                "before it, run the same command again."
+            )
+
+    def _warn(self, warning: str) -> None:
+        if warning:
+            self._say([f"Warning: {warning}"])
+            self._passes.total.warnings[warning] = None
 
     def _show(self, lines: list[str], latest: WaitedPass | None = None) -> None:
         if self._is_shown():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import HandedOver
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import PassFailed
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes_by_module import PassesByModule
 
@@ -24,7 +25,7 @@ def result(index: int, *opened: str, **more: Any) -> dict[str, Any]:
         "version": "2", "changed": bool(opened), "transitions": [{"host": host} for host in opened], "diff": [{"after": str(index)}],
         "done": False, "can_move": True, "blocker": {}, "blockers": [], "wake_at": 0, "hosts": hosts, "status": {}, "epoch": index,
         "commit": f"c{index}", "began": 1700000000, "index": index, "forecast": {"of": index}, "waves": [["web1"]], "wave_seconds": [1.0], "replaces": "",
-        "sources": {}, "warnings": [], **more,
+        "sources": {}, "warnings": [], "handover": {"id": "h1", "planners": ["one"], "warning": ""}, **more,
     }  # fmt: skip
 
 
@@ -50,7 +51,8 @@ def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> No
     made.first()
     made.next(12.9)
     assert module.calls == [
-        {"instructions": RULES, "restart": True, "converge": True, "hosts": ["all"]},
+        # It hands the rollout over.
+        {"instructions": RULES, "restart": True, "converge": True, "hosts": ["all"], "wait": True},
         {
             "converge": True,
             "hosts": ["all"],
@@ -64,14 +66,12 @@ def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> No
     ]
 
 
-def test_only_the_first_call_hands_the_rollout_over() -> None:
-    module = Module(result(5, "web1", continued_by=["one"]), result(7))
-    made = passes(module, share=True)
-    made.first()
+def test_each_pass_has_the_handover_that_it_found() -> None:
+    none = {"id": "h1", "planners": [], "warning": "not for web1"}
+    made = passes(Module(result(5, "web1", handover=none), result(7)))
+    assert made.first().handover == HandedOver(id="h1", warning="not for web1")
     later = made.next(1)
-    assert ["share" in call for call in module.calls] == [True, False]
-    assert made.continued_by == ("one",)
-    assert later is not None and later.result()["continued_by"] == ["one"]
+    assert later is not None and later.handover == HandedOver(id="h1", planners=("one",))
 
 
 def test_the_total_has_what_all_calls_did() -> None:

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import Code, UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import HandedOver
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.continuation import (
+    Continuation,
+    note_continuation,
+    noted_continuation,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.progress_lines import FleetStates
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.passes import Passes, PassFailed, WaitedPass
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.wait import RolloutWait
 
+NOT_HANDED_OVER = HandedOver()
 UNREACHABLE = UpgradeError("unreachable", "Consul can't be reached.")
 
 
@@ -87,12 +94,26 @@ def clock() -> Iterator[Clock]:
     runtime.use(before)
 
 
-def made(state: str, *, can_move: bool = True, blocker: dict[str, str] | None = None, wake_at: float = 0) -> WaitedPass:
+def made(
+    state: str,
+    *,
+    can_move: bool = True,
+    blocker: dict[str, str] | None = None,
+    wake_at: float = 0,
+    handover: HandedOver = NOT_HANDED_OVER,
+) -> WaitedPass:
     """Return a pass of a fleet with one host."""
     states = FleetStates("2", {"web1": "web"}, {"web1": state}, lambda host: f"why {host}")
     result: dict[str, Any] = {"state": state}
     return WaitedPass(
-        state == "upgraded", can_move, blocker or {}, lambda: [f"web1 ({state})"], wake_at, states, lambda: result
+        state == "upgraded",
+        can_move,
+        blocker or {},
+        lambda: [f"web1 ({state})"],
+        wake_at,
+        states,
+        lambda: result,
+        handover,
     )
 
 
@@ -201,3 +222,69 @@ def test_another_failure_ends_it_at_once(clock: Clock) -> None:
     passes = Scripted(clock, made("upgrading"), UpgradeError("overtaken", "Another rollout began."))
     assert Lines().wait(passes).until(clock.seconds + 60)["failure"]["code"] == "overtaken"
     assert clock.seconds == began
+
+
+CARRIED = HandedOver(id="h1", planners=("one",))
+ANSWERED = "If this run ends, planner services (one) carry the rollout on. To stop admissions, run ansible-playbook convoy.upgrade.pause."
+UNANSWERED = (
+    "No planner service carries the rollout at present. If this run ends before it, run the same command again."
+)
+
+
+@pytest.mark.parametrize(
+    ("later", "noted", "said"),
+    [
+        # A service needs a second at least to answer.
+        ([HandedOver(id="h1")], Continuation.HANDED_OVER, []),
+        ([CARRIED], Continuation.CARRIED, [ANSWERED]),
+        # It was ended, or refuses it now.
+        ([CARRIED, HandedOver(id="h1")], Continuation.HANDED_OVER, [ANSWERED, f"Warning: {UNANSWERED}"]),
+        ([CARRIED, HandedOver(id="h1"), CARRIED], Continuation.CARRIED, [ANSWERED, f"Warning: {UNANSWERED}", ANSWERED]),
+        # Another run's handover may have another limit, also if a service carries it.
+        ([CARRIED, HandedOver(id="h2", planners=("one",))], Continuation.NONE, [ANSWERED, "replaced by another one"]),
+        # As by a push run.
+        ([CARRIED, NOT_HANDED_OVER], Continuation.NONE, [ANSWERED, "has ended"]),
+        ([NOT_HANDED_OVER, CARRIED], Continuation.CARRIED, ["has ended", ANSWERED]),
+        # While Consul can't be reached, no one knows.
+        ([CARRIED, None], Continuation.HANDED_OVER, [ANSWERED]),
+    ],
+)
+def test_planner_services_continue_only_while_the_handover_of_this_run_is_there_and_one_has_answered(
+    clock: Clock, later: list[HandedOver | None], noted: Continuation, said: list[str]
+) -> None:
+    script = [UNREACHABLE if one is None else made("upgrading", handover=one) for one in later]
+    passes = Scripted(
+        clock, made("upgrading", handover=HandedOver(id="h1")), *script, made("upgrading", can_move=False)
+    )
+    shown = Lines()
+    found: list[Continuation] = []
+    ended = passes.next
+
+    def next_one(seconds: float) -> WaitedPass | None:
+        found.append(noted_continuation())
+        return ended(seconds)
+
+    passes.next = next_one  # type: ignore[method-assign]
+    shown.wait(passes).until(clock.seconds + 60)
+    assert found[0] is Continuation.HANDED_OVER
+    assert found[-1] is noted
+    about = [line for line in shown if "planner service" in line.lower()][: len(said)]
+    assert all(part in line for part, line in zip(said, about, strict=True)), shown
+
+
+def test_what_a_handover_leaves_out_is_said_at_once_and_in_the_result(clock: Clock) -> None:
+    warning = "Planner services carry the rollout to 2 only for web2 from now on."
+    shown = Lines()
+    passes = Scripted(clock, made("upgrading", handover=HandedOver(id="h1", warning=warning)), made("upgraded"))
+    result = shown.wait(passes).until(clock.seconds + 60)
+    assert shown[0] == f"Warning: {warning}"
+    assert result["warnings"] == [warning]
+    assert noted_continuation() is Continuation.NONE
+
+
+def test_a_wait_without_a_handover_notes_that_no_service_continues(clock: Clock) -> None:
+    note_continuation(Continuation.CARRIED)
+    Lines().wait(Scripted(clock, made("upgrading", handover=HandedOver()), made("upgraded", handover=CARRIED))).until(
+        clock.seconds + 60
+    )
+    assert noted_continuation() is Continuation.NONE

@@ -17,7 +17,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, share_with_planners
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import (
+    hand_over,
+    hand_over_while_waiting,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.node.connection import Connection
 from devkit.agent import Agent
@@ -43,7 +46,7 @@ def handover(consul: RawKV) -> dict[str, Any]:
     return found
 
 
-def kill_once_shared(process: subprocess.Popen[str], consul: RawKV) -> None:
+def kill_once_handed_over(process: subprocess.Popen[str], consul: RawKV) -> None:
     """End a run as kill -9 does, when it has handed its rollout over and admitted its first host."""
     until(lambda: handover(consul) and "True" in gates(consul).values())
     process.kill()
@@ -57,7 +60,7 @@ def test_planner_services_carry_a_run_on_that_was_killed(
     seed(consul, HOSTS)
     one = service()
     until(lambda: running(consul))
-    kill_once_shared(play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE), consul)
+    kill_once_handed_over(play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE), consul)
     assert handover(consul)["limit"] is None
     with Nodes(store, consul, HOSTS):
         until(lambda: ledger(consul)["state"] == "complete")
@@ -73,7 +76,7 @@ def test_they_admit_no_host_outside_the_limit_of_the_run(
     one = service()
     until(lambda: running(consul))
     limited = {"inventory": inventory(HOSTS), "instructions": ONE, "upgrade_limit": "web2,web3"}
-    kill_once_shared(play.start("upgrade", version="2", **limited), consul)
+    kill_once_handed_over(play.start("upgrade", version="2", **limited), consul)
     with Nodes(store, consul, HOSTS):
         until(lambda: one.admitted() == ["web3"])
         one.says("progress", "web3 upgraded")
@@ -108,6 +111,24 @@ def test_a_run_that_is_interrupted_says_that_they_carry_it_on(play: Shipped, ser
     # An operator who wants to stop pauses it, and then nothing more is admitted.
     assert play("pause").returncode == 0
     assert ledger(consul)["state"] == "paused"
+
+
+@pytest.mark.thorough
+def test_a_run_that_is_interrupted_before_a_service_has_answered_says_so(play: Shipped, consul: RawKV) -> None:
+    seed(consul, HOSTS)
+    # As that of a service that runs and can't work.
+    consul.put("upgrade/planners/one", "{}")
+    process = play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
+    until(lambda: handover(consul) and "True" in gates(consul).values())
+    assert process.stdout is not None
+    next(line for line in process.stdout if "web1 upgrading" in line)
+    process.send_signal(signal.SIGINT)
+    shown, _nothing = process.communicate(timeout=60)
+    assert process.returncode == 99, shown
+    assert "Planner services continue it" not in shown
+    assert "It was handed over to planner services, but none is known to carry it" in shown, shown
+    last = shown.strip().splitlines()[-1]
+    assert last.startswith("Next: ") and "/upgrade.yml" in last, shown
 
 
 @pytest.mark.thorough
@@ -183,17 +204,19 @@ def test_a_job_is_carried_on_too(play: Shipped, service: Start, agent: Agent, co
 
 def test_what_is_not_handed_over(run: Runner, consul: RawKV) -> None:
     seed(consul, HOSTS)
-    (alone,) = run([plan(version="2", instructions=ONE, share=True)])
-    assert (alone["continued_by"], handover(consul)) == ([], {})
+    waiting: dict[str, Any] = {"version": "2", "wait": True, "wait_timeout": 0}
+    nothing = {"id": "", "planners": [], "warning": ""}
+    (alone,) = run([plan(instructions=ONE, **waiting)])
+    assert (alone["handover"], handover(consul)) == (nothing, {})
     # As that of a service that runs.
     consul.put("upgrade/planners/one", "{}")
-    (checked,) = run([plan(version="2", share=True)], check=True)
-    assert (checked["continued_by"], handover(consul)) == ([], {})
-    no_hosts, without = run([plan(version="2", share=True, limit=[]), plan(version="2")])
-    assert no_hosts["continued_by"] == [] and "continued_by" not in without
+    (checked,) = run([plan(**waiting)], check=True)
+    assert (checked["handover"], handover(consul)) == (nothing, {})
+    no_hosts, without = run([plan(**waiting, limit=[]), plan(version="2")])
+    assert no_hosts["handover"] == without["handover"] == nothing
     assert handover(consul) == {}
-    (shared,) = run([plan(version="2", share=True, limit=["web1"])])
-    assert (shared["continued_by"], shared["changed"], handover(consul)["limit"]) == (["one"], True, ["web1"])
+    (waited,) = run([plan(**waiting, limit=["web1"])])
+    assert (waited["handover"], handover(consul)["limit"]) == ({**nothing, "id": handover(consul)["id"]}, ["web1"])
 
 
 @pytest.mark.thorough
@@ -214,22 +237,26 @@ def test_a_run_for_some_hosts_leaves_a_handover_of_all_as_it_is(store: Store, se
     until(lambda: running(consul))
     begun = make_pass(store, PassRequest("2", ONE, fleet=HOSTS)).ledger
     assert begun is not None
-    first = share_with_planners(store, begun, ["web1"])
-    assert (first.planners, first.warning, handover(consul)["limit"]) == (("one",), "", ["web1"])
-    other = share_with_planners(store, begun, ["web2"])
-    assert (other.planners, handover(consul)["limit"]) == (("one",), ["web2"])
-    hand_over(store, begun, None, dry=False)
+    first = hand_over_while_waiting(store, begun, ["web1"])
+    assert (first.id, first.planners, first.warning) == (handover(consul)["id"], (), "")
+    other = hand_over_while_waiting(store, begun, ["web2"])
+    assert handover(consul)["limit"] == ["web2"]
+    assert other.warning.startswith(
+        "Planner services carry the rollout to 2 only for web2 from now on, and no longer for web1, because this run replaced the handover by "
+    )
+    assert other.warning.endswith("run ansible-playbook convoy.upgrade.upgrade -e version=2 without upgrade_limit.")
+    assert hand_over(store, begun, None, dry=False).warning == ""
     until(lambda: carried(consul))
     whole = handover(consul)
     for limit in (["web1"], None):
-        left = share_with_planners(store, begun, limit)
-        assert (left.planners, [*left.changes], handover(consul)) == (("one",), [], whole)
+        left = hand_over_while_waiting(store, begun, limit)
+        assert (left.id, left.planners, [*left.changes], handover(consul)) == (whole["id"], ("one",), [], whole)
     # As after a restore of Consul: a service that refuses it waits for a new one.
     consul.put("upgrade/planners/one", json.dumps({"handover": whole["id"], "refusal": "no"}))
-    assert share_with_planners(store, begun, ["web1"]).planners == ()
+    assert hand_over_while_waiting(store, begun, ["web1"]).planners == ()
     assert handover(consul) == whole
-    assert share_with_planners(store, begun, None).planners == ("one",)
-    assert handover(consul)["id"] != whole["id"]
+    again = hand_over_while_waiting(store, begun, None)
+    assert again.id == handover(consul)["id"] != whole["id"]
 
 
 def test_a_rollout_that_another_one_has_replaced_is_not_handed_over(store: Store, consul: RawKV) -> None:
@@ -238,7 +265,7 @@ def test_a_rollout_that_another_one_has_replaced_is_not_handed_over(store: Store
     begun = make_pass(store, PassRequest("2", ONE, fleet=HOSTS)).ledger
     assert begun is not None
     make_pass(store, PassRequest("3", ONE, fleet=HOSTS, replace="2"))
-    late = share_with_planners(store, begun, None)
+    late = hand_over_while_waiting(store, begun, None)
     assert late.planners == ()
     assert "was not handed over, because the rollout to 3, begun by" in late.warning
     assert handover(consul) == {}
@@ -250,10 +277,10 @@ def test_it_costs_one_read_and_with_a_planner_service_one_write(agent: Agent, st
     assert begun is not None
     with LossyProxy(agent.http_port) as proxy:
         mine = Store(Settings(port=proxy.port))
-        share_with_planners(mine, begun, None)
+        hand_over_while_waiting(mine, begun, None)
         assert (proxy.reads, proxy.writes) == (1, 0)
         consul.put("upgrade/planners/one", "{}")
-        share_with_planners(mine, begun, None)
+        hand_over_while_waiting(mine, begun, None)
         assert (proxy.reads, proxy.writes) == (2, 1)
 
 
@@ -267,9 +294,10 @@ def test_a_token_that_may_not_hand_over_is_warned_of_and_its_run_goes_on() -> No
         begun = make_pass(store, PassRequest("2", ONE, fleet=HOSTS)).ledger
         assert begun is not None
         viewer = Store(Settings(port=agent.http_port, token=grant(store, TokenKind("viewer")).secret))
-        shared = share_with_planners(viewer, begun, None)
+        shared = hand_over_while_waiting(viewer, begun, None)
         assert shared.planners == ()
         assert shared.warning.startswith(
             "Planner services will not continue this if the run ends, because it could not be handed over to them: "
         )
+        assert shared.warning.endswith(" If it ends before its rollout, run the same command again.")
         assert handover(agent.kv) == {}
