@@ -121,7 +121,7 @@ def test_a_run_that_is_interrupted_before_a_service_has_answered_says_so(play: S
     process = play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
     until(lambda: handover(consul) and "True" in gates(consul).values())
     assert process.stdout is not None
-    next(line for line in process.stdout if "web1 upgrading" in line)
+    next(line for line in process.stdout if " 1 upgrading," in line)
     process.send_signal(signal.SIGINT)
     shown, _nothing = process.communicate(timeout=60)
     assert process.returncode == 99, shown
