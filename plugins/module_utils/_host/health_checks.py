@@ -108,7 +108,8 @@ def publish(
 def set_maintenance(store: Store, reason: str, *, dry: bool = False) -> list[Change]:
     """Begin the maintenance mode of the agent's node, or end it; return the changes.
 
-    A maintenance that an operator began with another reason stays as it is.
+    A maintenance that an operator began with another reason stays as it is. So does one that began here, whatever its reason:
+    Consul changes a reason only by ending the maintenance, and the node's services would be returned meanwhile.
 
     :param reason: of the maintenance that begins; empty to end one that began here.
     :param dry: check mode: only read.
@@ -118,13 +119,12 @@ def set_maintenance(store: Store, reason: str, *, dry: bool = False) -> list[Cha
     notes = None if found is None else str(found.get("Notes"))
     after = f"{REASON_BEGINS}{reason}" if reason else None
     is_ours = notes is not None and notes.startswith(REASON_BEGINS)
-    if notes == after or (notes is not None and not is_ours):
+    if notes == after or (notes is not None and (after is not None or not is_ours)):
         return []
     if not dry:
-        # A second begin would keep the first reason.
-        if notes is not None:
+        if after is None:
             store.client.put_to_agent("maintenance", {}, enable="false")
-        if after is not None:
+        else:
             store.client.put_to_agent("maintenance", {}, enable="true", reason=after)
     return [Change("maintenance", notes, after)]
 
