@@ -78,7 +78,9 @@ class GateReading:
             # The time at which this process started says nothing.
             self._facts = replace(self._facts, patience=0.0, started_at=float("-inf"))
         self._renewed = float("-inf")
-        self._ends_maintenance = settings.maintenance
+        # An agent before this one may have left a maintenance, with settings that had it.
+        self._ends_maintenance = True
+        self._has_end_failed = False
 
     def with_settings(self, settings: NodeSettings) -> GateReading:
         """Return a reading for changed settings or another token. It knows when the agent began and when Puppet ran.
@@ -86,7 +88,7 @@ class GateReading:
         For the same host and role, it also knows what was tried. Otherwise a token that changes often would end each pause after a failure.
         """
         found = GateReading(settings, self._runs, self._say)
-        found._ends_maintenance = found._ends_maintenance or self._ends_maintenance
+        found._has_end_failed = self._has_end_failed
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
             found._locked_pause = self._locked_pause
@@ -307,13 +309,21 @@ class GateReading:
         goes_on = answer.is_open and answer.version is not None and answer.version != facts.version
         if goes_on and not settings.noop and answer.report != ("failed", answer.version):
             return
+        # Without the setting, a node that can't find out most likely has none to end.
+        is_left = settings.maintenance
         try:
             if self._consul_agent.has_own_maintenance():
+                is_left = True
                 self._end_maintenance_alone()
             # Settings without it were read, and nothing is left to end.
             self._ends_maintenance = settings.maintenance
+            self._has_end_failed = False
         except ConsulError as error:
-            self._say(f"{settings.host}: the maintenance in Consul that an upgrade began could not be ended: {error}")
+            if is_left and not self._has_end_failed:
+                self._has_end_failed = True
+                self._say(
+                    f"{settings.host}: a maintenance in Consul that an upgrade may have left could not be ended: {error}"
+                )
 
     def _end_maintenance_alone(self) -> None:
         """End the maintenance, unless an agent run is under way that may have begun it.

@@ -333,6 +333,20 @@ def test_a_maintenance_that_a_killed_run_has_left_ends_unless_its_upgrade_goes_o
         set_maintenance("false")
 
 
+def test_an_agent_without_the_setting_ends_the_maintenance_of_the_one_before(
+    consul: RawKV, node: Node, agent_of_node: Agent
+) -> None:
+    at = agent_of_node.kv
+    consul.put(GATE, "False")
+    node.write(puppet_gate_agent={"port": agent_of_node.http_port})
+    assert at.call("PUT", f"agent/maintenance?enable=true&reason={quote(OURS)}")[0] == 200
+    try:
+        node.call("once")
+        assert "_node_maintenance" not in json.loads(at.call("GET", "agent/checks")[2])
+    finally:
+        at.call("PUT", "agent/maintenance?enable=false")
+
+
 def test_a_maintenance_stays_as_long_as_another_agent_run_has_the_lock(
     consul: RawKV, node: Node, agent_of_node: Agent
 ) -> None:

@@ -16,7 +16,7 @@ from convoy_node.decision import HOLD, PUPPET, UNHOLD, own_share
 from convoy_node.gate_reading import GateReading
 from convoy_node.machine.errors import ConsulError, Denied
 from convoy_node.node.connection import Connection
-from convoy_node.node.consul import ConsulKey
+from convoy_node.node.consul import Consul, ConsulKey
 from convoy_node.node.settings import NodeSettings
 from convoy_node.node.state import PuppetRuns
 
@@ -117,6 +117,20 @@ def test_runs_of_cron_spread_the_first_run_of_puppet_and_make_it(tmp_path: Path,
 
 def test_without_a_splay_the_first_run_of_cron_runs_puppet(tmp_path: Path, answers: Answers) -> None:
     assert gate_reading(tmp_path, answers, single=True, splay=0).read().run == PUPPET
+
+
+def test_a_maintenance_that_cannot_be_ended_is_said_once(tmp_path: Path, answers: Answers) -> None:
+    lines: list[str] = []
+    found = gate_reading(tmp_path, answers, say=lines.append)
+    found.settings = replace(found.settings, maintenance=True)
+    # Nothing listens at this port.
+    found._consul_agent = Consul(Connection(port=1))
+    for _time in range(3):
+        found.read()
+    (line,) = lines
+    assert (
+        "a maintenance in Consul that an upgrade may have left could not be ended: Consul at http://127.0.0.1:1" in line
+    )
 
 
 def test_status_changes_nothing(tmp_path: Path, answers: Answers) -> None:
