@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -41,6 +40,7 @@ from integration.support.processes.agent_process import (
     start_in_run,
     wait_for,
 )
+from integration.support.processes.guarded import MASTER, guarded_agent
 from missing import missing
 from thorough import quick
 
@@ -167,13 +167,11 @@ def test_a_gate_that_can_t_be_read_is_closed_and_an_agent_run_reports_it(consul:
 
 @pytest.mark.thorough
 def test_a_token_that_is_revoked_starts_no_upgrade_until_there_is_another_one(tmp_path: Path) -> None:
-    master = str(uuid.uuid4())
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
-    with Agent({"acl": acl}) as agent:
-        kv = RawKV(agent.kv.url, master)
+    with guarded_agent() as agent:
+        kv = RawKV(agent.kv.url, MASTER)
         kv.put("current_version", "v2")
         kv.put(EVERYWHERE, "False")
-        store, kind = Store(Settings(port=agent.http_port, token=master)), TokenKind("node", HOST)
+        store, kind = Store(Settings(port=agent.http_port, token=MASTER)), TokenKind("node", HOST)
         token = tmp_path / "token"
         token.write_text(grant(store, kind).secret)
         node = Node(tmp_path, agent.http_port)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.processes.agent_process import EVERYWHERE, GATE, HOST, Node, wait_for
+from integration.support.processes.guarded import MASTER, guarded_agent
 from thorough import quick
 
 
@@ -64,14 +64,12 @@ def test_settings_that_are_right_again_when_their_mistake_is_reported_start_the_
 
 
 def test_an_unreadable_token_ends_the_agent_and_is_reported_with_the_last_one(tmp_path: Path) -> None:
-    master = str(uuid.uuid4())
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): master}}
-    with Agent({"acl": acl}) as agent:
-        kv = RawKV(agent.kv.url, master)
+    with guarded_agent() as agent:
+        kv = RawKV(agent.kv.url, MASTER)
         kv.put("current_version", "v2")
         kv.put(EVERYWHERE, "False")
         token, last = tmp_path / "token", tmp_path / "run/last_token"
-        secret = grant(Store(Settings(port=agent.http_port, token=master)), TokenKind("node", HOST)).secret
+        secret = grant(Store(Settings(port=agent.http_port, token=MASTER)), TokenKind("node", HOST)).secret
         token.write_text(secret)
         node = Node(tmp_path, agent.http_port)
         node.write(puppet_gate_token_file=str(token))

@@ -26,6 +26,7 @@ from convoy_node.node.connection import Connection
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, ledger, names, opened, seed
+from integration.support.processes.guarded import MASTER, guarded_agent
 from integration.support.processes.job_nodes import command_folder, install, lines, running_nodes
 from integration.support.processes.planner_service import Nodes, Service, carried, running, until
 from integration.support.processes.proxy import LossyProxy
@@ -37,7 +38,6 @@ pytestmark = pytest.mark.one_release
 Start = Callable[..., Service]
 ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 HOSTS = names(web=6)
-MASTER = "11111111-2222-3333-4444-555555555555"
 
 
 def handover(consul: RawKV) -> dict[str, Any]:
@@ -286,8 +286,7 @@ def test_it_costs_one_read_and_with_a_planner_service_one_write(agent: Agent, st
 
 @pytest.mark.thorough
 def test_a_token_that_may_not_hand_over_is_warned_of_and_its_run_goes_on() -> None:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as agent:
+    with guarded_agent() as agent:
         store = Store(Settings(port=agent.http_port, token=MASTER))
         seed(agent.kv, HOSTS)
         agent.kv.put("upgrade/planners/one", "{}")

@@ -28,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, ledger, names, seed
+from integration.support.processes.guarded import MASTER, guarded_agent
 from integration.support.processes.planner_service import Nodes, Service, carried, open_hosts, running, until
 from integration.support.runs.commands import upgrade
 from integration.support.runs.shipped import Shipped
@@ -38,7 +39,6 @@ pytestmark = pytest.mark.one_release
 Start = Callable[..., Service]
 ONE: dict[str, Any] = {"rolling_rules": {"global": 1}}
 HOSTS = names(web=6)
-MASTER = "d6b1a0d5-0000-4000-8000-00000000beef"
 
 
 def _begin(store: Store, consul: RawKV, limit: list[str] | None = None, rules: dict[str, Any] | None = None) -> None:
@@ -463,8 +463,7 @@ def test_a_token_that_others_may_read_is_refused(service: Start, tmp_path: Path)
 
 @pytest.mark.thorough
 def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Path) -> None:
-    acl = {"enabled": True, "default_policy": "deny", "tokens": {Agent.management_token_name(): MASTER}}
-    with Agent({"acl": acl}) as agent:
+    with guarded_agent() as agent:
         store = Store(Settings(port=agent.http_port, token=MASTER))
         own = grant(store, TokenKind("planner")).secret
         (tmp_path / "token").write_text(own)
