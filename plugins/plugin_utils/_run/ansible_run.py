@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing
 import os
 import signal
@@ -75,6 +76,8 @@ class PlaybookRun:
         self._process = os.getpid()
         # Until then, further signals to end are ignored: a terminal that is closed sends several.
         self._ends_until = 0.0
+        # Whether the output was closed, and whether the run ends even if Ansible hangs.
+        self._is_closed = self._ends_in_time = False
         self._has_lost_host = False
         # The longest that a task of a host may take (seconds); 0 for no limit.
         self.task_timeout = 0
@@ -104,6 +107,9 @@ class PlaybookRun:
             # nohup ignores one of them.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._end_as_by_ctrl_c)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):
+            signal.signal(signal.SIGINT, functools.partial(self._end_by_ctrl_c, interrupt))
         # At exit, so that it is the last line, however the run ends.
         atexit.register(self._say_next, os.getpid())
 
@@ -238,6 +244,7 @@ class PlaybookRun:
 
     def _end_without_output(self) -> None:
         if not self._is_over:
+            self._is_closed = True
             self._say("The output was closed, as by head or a pager, so this run ends as with Ctrl-C.")
             # A terminal interrupts the workers too. One that Ansible has just started would be waited for at exit.
             atexit.register(self._end_workers)
@@ -246,9 +253,33 @@ class PlaybookRun:
                 runtime.sleep(_SECONDS_TO_END)
                 if self._is_exiting:
                     return
-            self._end_workers()
-            self._say_next(os.getpid())
-            os._exit(_INTERRUPTED)
+            self._end_now()
+
+    def _end_by_ctrl_c(
+        self, interrupt: Callable[[int, FrameType | None], Any], number: int, frame: FrameType | None
+    ) -> None:
+        """End the run as Ansible does, by its handler."""
+        self._end_if_it_hangs()
+        interrupt(number, frame)
+
+    def _end_if_it_hangs(self) -> None:
+        """Let the run end even if Ansible does not: a worker that is ended while it prints leaves a lock for which Ansible waits forever."""
+
+        def end() -> None:
+            runtime.sleep(_SECONDS_TO_END)
+            self._say(
+                f"Ansible has not ended within {_SECONDS_TO_END:.0f} s after the interrupt, so this run was ended without it."
+            )
+            self._end_now()
+
+        if os.getpid() == self._process and not (self._ends_in_time or self._is_closed):
+            self._ends_in_time = True
+            runtime.start_thread(end)
+
+    def _end_now(self) -> None:
+        self._end_workers()
+        self._say_next(os.getpid())
+        os._exit(_INTERRUPTED)
 
     def _end_as_by_ctrl_c(self, number: int, frame: FrameType | None) -> None:
         """End the run as an interrupt does: its tasks are ended, and what is registered for its exit is called."""
@@ -261,6 +292,7 @@ class PlaybookRun:
         if now < self._ends_until:
             return
         self._ends_until = now + _SECONDS_TO_END
+        self._end_if_it_hangs()
         # Ansible's own handler tells its workers. In a background job, an interrupt would be ignored.
         interrupt = signal.getsignal(signal.SIGINT)
         if callable(interrupt):

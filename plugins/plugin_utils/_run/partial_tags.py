@@ -125,7 +125,8 @@ def hosts_outside_tags(
     if refused:
         raise UpgradeError(
             "partial_tags",
-            f"{given}: these tags would leave hosts between two versions. {_sentences(refused)} Nothing was done: leave the tags out, or select "
+            f"{given}: these tags would leave hosts between two versions. {_sentences(refused)} Nothing was done: leave the tags out (they may come "
+            "from ANSIBLE_RUN_TAGS, ANSIBLE_SKIP_TAGS or ansible.cfg too), or select "
             "prepare, then stop, upgrade and start together, then verify.",
             without=TAG_OPTIONS,
         )

@@ -11,6 +11,7 @@ from typing import Any
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import PASSING, Code, UpgradeError
 from ...module_utils._common.names import is_job, listing
+from ...module_utils._fleet.ledger import SECONDS_TO_ANSWER
 from .._daemon_client.continuation import Continuation, note_continuation
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
 from .passes import Passes, PassFailed, WaitedPass
@@ -45,6 +46,8 @@ class RolloutWait:
         # The ID of the handover that this run has left to planner services; empty for none.
         self._handover = ""
         self._continuation = Continuation.NONE
+        # Until when a planner service should have answered it (seconds of the monotonic clock).
+        self._answer_by = 0.0
 
     def until(self, deadline: float) -> dict[str, Any]:
         """Return the result of the task once all hosts in scope are upgraded, nothing can go on, or the time is over.
@@ -60,6 +63,7 @@ class RolloutWait:
         if not latest.done:
             # Before the live view, which takes its place.
             self._handover = latest.handover.id
+            self._answer_by = runtime.monotonic() + SECONDS_TO_ANSWER
             self._warn(latest.handover.warning)
             self._note(latest)
             self._follow(lines[:-1], latest.states)
@@ -75,7 +79,9 @@ class RolloutWait:
             if latest.done:
                 note_continuation(Continuation.NONE)
                 return self._ended(latest)
-            if not latest.can_move:
+            # An operator is told whether the same command is needed again, which it is not once planner services carry the rollout.
+            to_answer = self._answer_by - runtime.monotonic() if self._continuation is Continuation.HANDED_OVER else 0.0
+            if not latest.can_move and to_answer <= 0:
                 blocker = latest.blocker
                 reason = blocker["reason"] if blocker else "no host can continue without an operator"
                 return self._stopped(latest, blocker.get("code", "stuck"), f"{reason[0].upper()}{reason[1:]}")
@@ -84,6 +90,8 @@ class RolloutWait:
                 why = f"The wait timeout has passed, and the {_kind(latest)} continues without this call"
                 return self._stopped(latest, "timeout", why)
             longest = min(left, _SHOW_EVERY, latest.wake_at - runtime.now() + 1 if latest.wake_at else left)
+            if not latest.can_move:
+                longest = min(longest, to_answer)
             try:
                 made = self._passes.next(max(0.0, longest))
             except PassFailed as failed:

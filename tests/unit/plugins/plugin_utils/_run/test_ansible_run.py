@@ -193,6 +193,37 @@ except KeyboardInterrupt:
     assert lines[-1] == "Next: ansible-playbook convoy.upgrade.status -e follow=true"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_hangs_after_a_signal_ends_nevertheless(number: signal.Signals) -> None:
+    """As Ansible does if a worker ended while it had the lock of the queue of results."""
+    program = """
+import multiprocessing, sys, time
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
+
+ansible_run._SECONDS_TO_END = 0.3
+sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
+run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, flush=True))
+run.begin()
+lock = multiprocessing.Lock()
+lock.acquire()
+try:
+    print("a line", flush=True)
+    time.sleep(60)
+finally:
+    lock.acquire()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "a line\n"
+        process.send_signal(number)
+        lines = process.stdout.read().splitlines()
+    assert process.returncode == 99
+    assert lines == [
+        "Ansible has not ended within 0 s after the interrupt, so this run was ended without it.",
+        "Next: ansible-playbook convoy.upgrade.status -e follow=true",
+    ]
+
+
 @pytest.mark.parametrize("interrupt", ["SIG_IGN", "SIG_DFL", "default_int_handler"])
 def test_a_signal_ends_a_run_also_in_the_background_where_interrupts_are_ignored(interrupt: str) -> None:
     program = f"""

@@ -272,6 +272,21 @@ def test_planner_services_continue_only_while_the_handover_of_this_run_is_there_
     assert all(part in line for part, line in zip(said, about, strict=True)), shown
 
 
+@pytest.mark.parametrize(
+    ("later", "noted", "waits"),
+    [(CARRIED, Continuation.CARRIED, [20]), (None, Continuation.HANDED_OVER, [20])],
+)
+def test_before_it_stops_it_waits_for_the_answer_of_a_planner_service(
+    clock: Clock, later: HandedOver | None, noted: Continuation, waits: list[float]
+) -> None:
+    stuck = made("failed", can_move=False, handover=HandedOver(id="h1"))
+    script = [None] if later is None else [made("failed", can_move=False, handover=later)]
+    passes = Scripted(clock, stuck, *script)
+    assert Lines().wait(passes).until(clock.seconds + 60)["failure"]["code"] == "stuck"
+    assert noted_continuation() is noted
+    assert passes.waits == waits
+
+
 def test_what_a_handover_leaves_out_is_said_at_once_and_in_the_result(clock: Clock) -> None:
     warning = "Planner services carry the rollout to 2 only for web2 from now on."
     shown = Lines()
