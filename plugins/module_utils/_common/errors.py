@@ -154,7 +154,7 @@ Code = Literal[
 ]
 
 # The codes of what ends by itself while a run waits: Consul, or a proxy before it, gives no answer of Consul.
-PASSING = ("unreachable", "redirected")
+TEMPORARY_CODES = ("unreachable", "redirected")
 
 
 class UpgradeError(Exception):

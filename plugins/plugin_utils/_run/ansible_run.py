@@ -19,7 +19,7 @@ from ansible import context
 from ansible.plugins.loader import filter_loader
 
 from ...module_utils._common import runtime
-from ...module_utils._common.errors import PASSING, UpgradeError
+from ...module_utils._common.errors import TEMPORARY_CODES, UpgradeError
 from ...module_utils._common.names import JOB, listing
 from .._daemon_client.continuation import Continuation, noted_continuation
 from .._services.steps import STEPS
@@ -50,7 +50,7 @@ _INTERRUPTED = 99
 _SECONDS_TO_END, _INTERRUPTS = 10.0, 3
 _FOLLOW = NextStep("status", {"follow": "true"})
 # How a run ends while its rollout goes on: by an interrupt, or by these failures; and while it goes on after what an operator does next.
-_LEFT_EARLY = ("", "timeout", *PASSING)
+_LEFT_EARLY = ("", "timeout", *TEMPORARY_CODES)
 _WAITS_FOR_OPERATOR = ("stuck", "failure_budget", "role_budget", "approval", "paused", "hours")
 # A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = ("node", "notification")

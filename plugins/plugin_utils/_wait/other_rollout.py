@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...module_utils._common import runtime
-from ...module_utils._common.errors import PASSING
+from ...module_utils._common.errors import TEMPORARY_CODES
 from .._actions.other_action import ActionFailed
 
 # Between two tries, at first and at most (seconds). A try plans for the whole fleet.
@@ -35,7 +35,7 @@ def when_free(attempt: Callable[[], dict[str, Any]], deadline: float, say: Calla
         is_second = failure.get("code") in _CAME_SECOND
         is_waiting = is_waiting or is_second
         if (
-            not (is_second or (is_waiting and failure.get("code") in PASSING))
+            not (is_second or (is_waiting and failure.get("code") in TEMPORARY_CODES))
             or runtime.monotonic() + pause >= deadline
         ):
             if failed is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...module_utils._common import runtime
-from ...module_utils._common.errors import PASSING, Code, UpgradeError
+from ...module_utils._common.errors import TEMPORARY_CODES, Code, UpgradeError
 from ...module_utils._common.names import is_job, listing
 from ...module_utils._fleet.ledger import SECONDS_TO_ANSWER
 from .._daemon_client.continuation import Continuation, note_continuation
@@ -98,7 +98,7 @@ class RolloutWait:
                 if self._continuation is Continuation.CARRIED:
                     # Whether they still do is not known.
                     note_continuation(Continuation.HANDED_OVER)
-                if failed.code not in PASSING or deadline - runtime.monotonic() <= pause:
+                if failed.code not in TEMPORARY_CODES or deadline - runtime.monotonic() <= pause:
                     raise
                 self._say([f"{failed} No host is admitted meanwhile; the next try is in {pause:.0f} s."])
                 runtime.sleep(pause)
