@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -111,25 +112,122 @@ def serious(browser: BrowserSession, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("width", "dark"), quick(1, SIZES))
-def test_each_view_is_accessible_at_each_size_in_light_and_dark(
-    site: Site, browser: BrowserSession, axe: str, width: int, dark: bool
+def no_rollout(store: Store, consul: RawKV, folder: Path) -> Site:
+    """Nothing has begun."""
+    hosts = names(controller=3, compute=30)
+    seed(consul, hosts)
+    return updated(Site(store, folder, hosts))
+
+
+def third_stage(store: Store, consul: RawKV, folder: Path) -> Site:
+    """As ``site``."""
+    return updated(Site(store, folder, Scene().write(consul)))
+
+
+def unapproved(store: Store, consul: RawKV, folder: Path) -> Site:
+    """The canary stage waits for its approval."""
+    return updated(Site(store, folder, Scene(computes=40, waits=True).write(consul)))
+
+
+def second_rollout(store: Store, consul: RawKV, folder: Path) -> Site:
+    """After a rollout that is complete, and has its report, another one has begun."""
+    hosts = names(compute=4)
+    seed(consul, hosts)
+    found = Site(store, folder, hosts)
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts))
+    found.update()
+    for host in hosts:
+        write_report(store, HostReport(host, "2", "upgraded"))
+    make_pass(store, PassRequest(version="2", rules=UNLIMITED, fleet=hosts, converge=True))
+    found.update()
+    make_pass(store, PassRequest(version="3", rules={"rolling_rules": {"global": 1}}, fleet=hosts))
+    write_report(store, HostReport("compute1", "3", "failed", service="nova", step="stop", error="no space left"))
+    return updated(found)
+
+
+def unreachable(store: Store, consul: RawKV, folder: Path) -> Site:
+    """Consul has answered before, and does not any more."""
+    found = third_stage(store, consul, folder)
+    found.page.update(Unreachable("unreachable", "Consul does not answer."))
+    return found
+
+
+def never_reached(store: Store, _consul: RawKV, folder: Path) -> Site:
+    """Consul has never answered."""
+    found = Site(store, folder, {})
+    found.page.update(Unreachable("unreachable", "Consul does not answer."))
+    # Its page has no script, and would be loaded again under the test.
+    found.page.close()
+    return found
+
+
+def updated(site: Site) -> Site:
+    site.update()
+    return site
+
+
+# View -> what makes it, its file, and a text of it.
+VIEWS: dict[str, tuple[Callable[[Store, RawKV, Path], Site], str, str]] = {
+    "rollout": (third_stage, "index.html", "nova-compute did not come up on compute31"),
+    "a host": (third_stage, "hosts/*.html#h-compute31", "step start"),
+    "approval": (unapproved, "index.html", "needs an approval"),
+    "report": (third_stage, "rollout-2.10-*.html", "Rollout to 2.10 from 2.8"),
+    "overview": (no_rollout, "index.html", "No rollout has begun"),
+    "hosts": (third_stage, "hosts/1.html", "compute32"),
+    "history": (second_rollout, "index.html#rollouts", "2 from 1"),
+    "error": (unreachable, "index.html", "Consul does not answer. The page shows the last known state."),
+    "only an error": (never_reached, "index.html", "The fleet can't be read"),
+}
+# The first ones have each size.
+CASES = [(view, *SIZES[(at + turn) % len(SIZES)]) for turn in range(len(SIZES)) for at, view in enumerate(VIEWS)]
+
+
+@pytest.mark.parametrize(("view", "width", "dark"), quick(len(SIZES), CASES))
+def test_each_view_is_accessible_at_each_size_in_light_in_dark_and_with_a_keyboard(
+    store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, axe: str, view: str, width: int, dark: bool
 ) -> None:
-    (report,) = site.folder.glob("rollout-2.10-*.html")
-    views = {"overview": "index.html", "hosts": "hosts/1.html", "report": report.name}
-    browser.set_display(width=width, dark=dark)
-    for name, path in views.items():
-        browser.open(f"{site.url}/{path}")
-        assert serious(browser, axe) == [], name
-        # Wide tables scroll by themselves.
-        assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
-        assert browser.complaints == [], name
-    if os.environ.get("CONVOY_TEST_PICTURES") and (width, dark) == SIZES[0]:
-        # For the documentation.
-        browser.set_display(width=1280, dark=False)
-        browser.open(f"{site.url}/index.html")
-        browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
+    scene, path, text = VIEWS[view]
+    site = scene(store, consul, tmp_path / "page")
+    try:
+        pattern, _hash, anchor = path.partition("#")
+        anchors = [one for one in site.folder.glob(pattern) if f'id="{anchor}"' in one.read_text() or not anchor]
+        browser.set_display(width=width, dark=dark)
+        browser.open(f"{site.url}/{anchors[0].relative_to(site.folder)}{_hash}{anchor}")
+        assert text in browser.run("document.body.innerText")
+        can_be_used(browser, axe)
+        assert browser.complaints == []
+        if os.environ.get("CONVOY_TEST_PICTURES") and (view, width, dark) == ("rollout", 1280, False):
+            # For the documentation.
+            browser.open(f"{site.url}/index.html")
+            browser.picture(Path(os.environ["CONVOY_TEST_PICTURES"]) / "page.png", 1150)
+    finally:
+        site.close()
+
+
+def can_be_used(browser: BrowserSession, axe: str) -> None:
+    """Check a page with axe-core, and as a reader who has only a keyboard."""
+    assert serious(browser, axe) == []
+    # Wide tables scroll by themselves.
+    assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    browser.run(
+        "window.stops = [...document.querySelectorAll('a[href], button, input, summary, [tabindex=\"0\"]')]"
+        ".filter((one) => one.checkVisibility()); scrollTo(0, 0);"
+        # Otherwise the first key goes on from the host in the address.
+        "document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')"
+    )
+    texts = browser.run("window.stops.map((one) => one.outerHTML.slice(0, 150))")
+    for number, text in enumerate(texts):
+        browser.press("Tab")
+        # Its place among them, and whether it is seen.
+        found = browser.run(
+            "{ const one = document.activeElement, box = one.getBoundingClientRect();"
+            "[window.stops.indexOf(one), getComputedStyle(one).outlineStyle !== 'none' && box.width > 0 && box.right > 0"
+            " && box.left < innerWidth && box.bottom > 0 && box.top < innerHeight] }"
+        )
+        assert found == [number, True], text
+    browser.press("Tab")
+    # The browser goes on with what is its own, or with the first one.
+    assert browser.run("window.stops.indexOf(document.activeElement)") in (-1, 0)
 
 
 # Of each text of the report's charts that is seen: what it says, its box within the window, and the height of its font there.
@@ -402,7 +500,11 @@ esac""",
                 assert "work, arguments {" in browser.run("document.querySelector('#top').innerText")
                 assert "exit status 3" in browser.run("document.querySelector('#failures').innerText")
                 assert browser.run("document.querySelector('#moving td').textContent") == "compute3"
-                assert serious(browser, axe) == []
+                for path, (width, dark) in itertools.product(("index.html", "hosts/1.html"), SIZES):
+                    browser.set_display(width=width, dark=dark)
+                    browser.open(f"{site.url}/{path}")
+                    can_be_used(browser, axe)
+                    assert browser.complaints == []
                 browser.open(f"{site.url}/hosts/1.html")
                 assert [details_of(browser, f"compute{number}", "h2 .pill") for number in (1, 2, 3)] == [
                     "done", "failed", "running",
@@ -413,7 +515,6 @@ esac""",
                 assert "retry -i inventory.yml -e host=compute2" in failed
                 assert "Last output" not in running
                 assert browser.run("document.images.length") == 0
-                assert serious(browser, axe) == []
                 assert browser.complaints == []
 
                 (folder / "over").touch()
