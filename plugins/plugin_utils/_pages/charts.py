@@ -217,11 +217,13 @@ def legend(report: Mapping[str, Any]) -> list[Swatch]:
 
 
 def axis(report: Mapping[str, Any]) -> list[str]:
-    """Return the times above the charts, at equal distances from the begin to the end."""
+    """Return the times above the charts, at equal distances from the begin to the end; one that was there before is empty."""
     span = report["end"] - report["begun"]
     # Month to minute; hour to second for less than ten minutes.
     shown = slice(5, 16) if span >= 600 else slice(11, 19)
-    return [time_text(report["begun"] + span * part / 4)[shown] for part in range(5)]
+    times = [time_text(report["begun"] + span * part / 4)[shown] for part in range(5)]
+    # In the first seconds of a rollout, some are the same.
+    return [text if text not in times[:at] else "" for at, text in enumerate(times)]
 
 
 def bands(report: Mapping[str, Any]) -> list[Band]:

@@ -74,7 +74,7 @@ def _environment() -> Environment:
         clock=clock_text,
         iso=iso_text,
         duration=duration_text,
-        about=lambda seconds: about_minutes(seconds).removeprefix("about "),
+        about=lambda seconds: about_minutes(seconds).removeprefix("about ").replace("less than a minute", "<1 min"),
         sentence=lambda text: text[:1].upper() + text[1:],
         px="{:.2f}".format,
         target=target_text,

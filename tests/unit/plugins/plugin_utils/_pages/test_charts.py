@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.charts import (
+    axis,
     bands,
     clock_text,
     curve,
@@ -54,6 +55,18 @@ def test_places_along_the_time_are_in_percent() -> None:
     assert (db.role, web.role, web.has_names, web.height) == ("db", "web", True, 18)
     assert [(one.kind, one.x, one.width) for one in web.hosts[0].bars] == [("w", 0, 25), ("po", 25, 25), ("d", 50, 50)]
     assert [one.role for one in timeline(found, {"web1"})] == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("end", "times"),
+    [
+        (0, ["00:00:00", "", "", "", ""]),
+        (2, ["00:00:00", "", "00:00:01", "", "00:00:02"]),
+        (1200, ["01-01 00:00", "01-01 00:05", "01-01 00:10", "01-01 00:15", "01-01 00:20"]),
+    ],
+)
+def test_no_time_is_there_twice_in_the_first_seconds(end: int, times: list[str]) -> None:
+    assert axis(report(end=end)) == times
 
 
 @pytest.mark.parametrize(
