@@ -212,12 +212,13 @@ WIDER = """
     && one.getBoundingClientRect().right > right + 1).map((one) => one.outerHTML.slice(0, 150)); }
 """
 
-# Figures and times on more than one line.
+# Figures on more than one line; times on more than one, or on a phone two.
 BROKEN = """
 [...document.querySelectorAll('.tiles b, .times td:first-child')].filter((one) => {
   const range = document.createRange();
   range.selectNodeContents(one);
-  return range.getClientRects().length > 1;
+  const lines = new Set([...range.getClientRects()].map((box) => box.top));
+  return lines.size > (one.matches('td') && innerWidth < 640 ? 2 : 1);
 }).map((one) => one.textContent)
 """
 
@@ -417,7 +418,7 @@ def test_it_is_loaded_again_by_the_browser_without_scripts_or_from_a_disk(
     is_served: bool,
     has_scripts: bool,
 ) -> None:
-    """As long as somebody writes it, and at the same host."""
+    """As long as somebody writes it, and its reader stays at the same host."""
     site = Site(store, tmp_path / "page", Scene().write(consul))
     try:
         if view == "only an error":
@@ -434,14 +435,17 @@ def test_it_is_loaded_again_by_the_browser_without_scripts_or_from_a_disk(
             body = "document.body.innerText"
             assert ("Consul does not answer." if view == "only an error" else "compute31") in browser.run(body)
             assert "no space left" not in browser.run(body)
+            # Servers tell browsers the second of a file, and those of two writes differ.
+            time.sleep(1)
             write_report(
                 store, HostReport("compute31", "2.10", "failed", service="nova", step="stop", error="no space left")
             )
             site.update()
             browser.wait_until(f"{body}.includes('no space left')", 60)
-            assert browser.run("location.hash") == anchor
             if anchor:
-                assert browser.run("document.querySelector('article:target').innerText.startsWith('compute31')")
+                browser.wait_until("document.readyState === 'complete'")
+                place = browser.run("document.querySelector('#h-compute31').getBoundingClientRect().top")
+                assert 0 <= place < 900 < browser.run("scrollY")
             assert browser.complaints == []
             if not anchor:
                 # The last overview is not loaded again.

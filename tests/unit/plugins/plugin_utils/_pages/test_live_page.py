@@ -237,7 +237,7 @@ def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Si
     # Nothing was read yet, so there is only the error. The page is loaded again without a script.
     site.page.update(Unreachable("unreachable", "Consul at 127.0.0.1:8500 does not answer."))
     assert "Consul at 127.0.0.1:8500 does not answer." in site.index
-    assert '\n<meta http-equiv="refresh" content="10">\n' in site.index
+    assert '\n<meta http-equiv="refresh" content="10; url=index.html">\n' in site.index
     assert site.changes["error"] == "Consul at 127.0.0.1:8500 does not answer."
 
     site.update()
