@@ -20,10 +20,12 @@ GATES, HOLDS, HISTORY = "config_state/enable_puppet/", "upgrade/hold/", "upgrade
 RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upgrade/health/", "upgrade/approval/"
 # What hosts say themselves; all else goes through the ledger.
 HOSTS_OWN = (RECORDS, REPORTS)
-# What push runs, notifiers and planner services write for each other, and what wakes the agents of nodes, beside the ledger too.
+# What planner services and those that hand rollouts over to them write, beside the ledger too.
 HANDOVER = "upgrade/handover"
+OF_SERVICES = (HANDOVER, "upgrade/planners/")
+# What push runs, notifiers and planner services write for each other, and what wakes the agents of nodes, beside the ledger too.
 LEASES = "upgrade/drivers/"
-OF_RUNS = (LEASES, "upgrade/once/", "upgrade/notified", "upgrade/wake/", HANDOVER, "upgrade/planners/")
+OF_RUNS = (LEASES, "upgrade/once/", "upgrade/notified", "upgrade/wake/", *OF_SERVICES)
 
 
 def data_of(entry: Entry | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from .facts import (
     LEDGER,
     MARKS,
     OF_RUNS,
+    OF_SERVICES,
     RECORDS,
     REPORTS,
     Facts,
@@ -149,7 +150,13 @@ class Judge:
         if LEDGER not in changed:
             # Before a rollout there is no ledger that holds could be in.
             allowed = (*HOSTS_OWN, *OF_RUNS, *(() if LEDGER in step.before else (HOLDS,)))
-            found = [f"{write.who} changed {key} beside the ledger" for key in changed if not key.startswith(allowed)]
+            # A node that could hand a rollout over, or answer as a planner service, would admit itself.
+            refused = OF_SERVICES if write.who.startswith("nodes") else ()
+            found = [
+                f"{write.who} changed {key} beside the ledger"
+                for key in changed
+                if not key.startswith(allowed) or key.startswith(refused)
+            ]
             return found + self._of_starts(step)
         before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
         new = [key for key, (_was, now) in changed.items() if key.startswith(HISTORY) and now is not None]
