@@ -116,6 +116,7 @@ class Network:
 
     :param now: the keys as they are, ``base`` those of the beginning.
     :param listeners: called with each step.
+    :param arrived: called with each request that is answered at once, and the code of that answer, which is on its way by then.
     """
 
     def __init__(self, world: World, server: Server) -> None:
@@ -127,6 +128,7 @@ class Network:
         self.steps: list[Step] = []
         self.restores: list[Restore] = []
         self.listeners: list[Callable[[Step], None]] = []
+        self.arrived: list[Callable[[Sent, int], None]] = []
         self.requests = 0
         # Sentences on requests that no code of the product may send.
         self.malformed: list[str] = []
@@ -227,6 +229,8 @@ class Network:
             self._reply(sent, _Broken("the connection was reset"))
         else:
             self._reply(sent, (found, reading))
+        for listener in self.arrived:
+            listener(sent, found.code)
         self._plan_expiry()
 
     def _reply(self, sent: Sent, what: Any) -> None:

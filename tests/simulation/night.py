@@ -42,6 +42,8 @@ from .world import Process, Thread, World
 
 _FAULTS = 12.0
 _SECONDS = 150.0
+# For so many recoveries that are noted with pauses, the end may take longer: of each budget, of the stages, and both again after a retry.
+_MOST_RECOVERIES = 4
 # How long the end may take to reach a hook.
 _UNTIL_SENT = 60.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
@@ -158,7 +160,7 @@ class Night:
         self._network = network_with(world, FLEET)
         for host in FLEET:
             self._network.server.catalog.add(host)
-        self._rules_of = _known(plan.kind.rules)
+        self._rules_of = rules_by_instructions(plan.kind.rules)
         self._actors: list[Actor] = []
         self._findings = Findings()
         # Half of the nights have nodes that report the truth, so that caps are judged by what hosts really do.
@@ -212,14 +214,14 @@ class Night:
             actor.shared.calm.value = 1
         network.listeners.append(lambda _step: self._note_end(others[0]))
         self._note_end(others[0])
-        self._wait_for_the_end(to_kill)
+        why = self._wait_for_the_end(to_kill)
         self._wait_for_hook(faults)
         say = self._findings.at(None)
         for actor in self._actors:
             if actor.process.error is not None and not self._may_end(actor):
                 say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
         if not self._is_complete and not self._has_failed():
-            say(f"the rollout did not come to an end in {_SECONDS:.0f} s")
+            say(f"the rollout did not come to an end {why}")
             result.stuck = self._stuck()
         for problem in [*faults.problems, *network.malformed]:
             say(problem)
@@ -288,16 +290,24 @@ class Night:
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
 
-    def _wait_for_the_end(self, planners: Sequence[Actor]) -> None:
-        """Let time pass until the rollout ends. A planner that notices a restore only now is started again, once, as an operator does."""
+    def _wait_for_the_end(self, planners: Sequence[Actor]) -> str:
+        """Let time pass until the rollout ends; return in which time it should have.
+
+        A planner that notices a restore only now is started again, once, as an operator does.
+        """
         world, again = self._world, [*planners]
         until = world.now + _SECONDS
+        recoveries: set[float] = set()
         while world.now < until and not (self._is_complete or self._has_failed()):
-            until = max(until, self._next_recovery())
+            recoveries.add(self._next_recovery())
+            if len(recoveries - {0.0}) > _MOST_RECOVERIES:
+                return f"although planners noted {_MOST_RECOVERIES} recoveries after the faults, each with a pause: what recovers is lost again"
+            until = max(until, *recoveries)
             world.run(world.now + 1, lambda: self._is_complete or self._has_failed())
             for actor in [one for one in again if self._may_end(one)]:
                 again.remove(actor)
                 actor.start()
+        return f"in {_SECONDS:.0f} s"
 
     def _next_recovery(self) -> float:
         """Return how long the end may take because planners note further recoveries of one rollout with pauses only (seconds of the night)."""
@@ -413,7 +423,7 @@ class Night:
         result.admissions, result.writes = judge.admissions, len(network.steps)
 
 
-def _known(rules: Sequence[Rules]) -> Any:
+def rules_by_instructions(rules: Sequence[Rules]) -> Any:
     """Return a function that returns the rules by the instructions in a ledger."""
 
     def key(instructions: Mapping[str, Any]) -> str:

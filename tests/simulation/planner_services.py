@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, TextIO
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.handover import decode_handover
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
@@ -29,10 +29,13 @@ _LOOKS_AFTER = (0.3, 4.0)
 _TOO_LATE = ("went_back", "needs_tasks", "no_rollout")
 
 
-def be_planner_service(_shared: Any, settings: Settings, name: str) -> None:
-    """Carry what was handed over, until killed."""
+def be_planner_service(_shared: Any, settings: Settings, name: str, out: TextIO | None = None) -> None:
+    """Carry what was handed over, until killed.
+
+    :param out: what its log is written to; None for nothing.
+    """
     systemd = Systemd({})
-    log = Log(systemd, io.StringIO(), is_json=True)
+    log = Log(systemd, io.StringIO() if out is None else out, is_json=True)
     mine = ServiceSettings(name, settings, FLEET)
     PlannerService(mine, log, systemd, Presence(settings, name, log)).run()
 

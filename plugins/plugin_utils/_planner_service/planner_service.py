@@ -47,8 +47,9 @@ _HANDOVER_SECONDS = 1.0
 # If Consul can't be reached, the next try comes after this pause (seconds). It never gets longer: the planner that acts may be killed as soon as
 # Consul is back.
 _PAUSE = 0.5
-# The longest pause before another try if a pass was refused and nothing changes (seconds).
-_LONGEST_PAUSE = 15.0
+# The longest pause before another try if a pass was refused. Not every refusal ends with a write to a key that is watched: a migration ends, or a
+# token gets its rights back. As above, the planner that acts may be killed soon after that (seconds).
+_LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +185,9 @@ class PlannerService:
         self._carry(self._work, found.ledger, mark_of_handover)
 
     def _read(self) -> _HandedOver | str:
-        """Return the rollout that was handed over, or why none is carried: one request.
+        """Return the rollout that was handed over, or why none is carried: one request, and one for each key that is missing.
 
-        :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, and what :meth:`ConsulClient.read` raises.
+        :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, ``denied``, and what :meth:`ConsulClient.read` raises.
         """
         keys = self._store.keys
         entries = self._store.client.read((keys.ledger, keys.handover, keys.schema))
@@ -194,6 +195,10 @@ class PlannerService:
         self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
         self._is_carried = False
         refuse_newer_among(keys, entries)
+        for key in (keys.ledger, keys.handover):
+            if key not in found:
+                # That read leaves out what the token may not read; this one is refused then.
+                self._store.client.get(key)
         ledger = decode_ledger(keys.ledger, found[keys.ledger].value) if keys.ledger in found else None
         # Without a ledger, a restore may be under way key by key.
         if ledger is not None and self._is_restored(ledger) and not _is_of(found.get(keys.handover), ledger):
@@ -233,7 +238,10 @@ class PlannerService:
         :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
         """
         by = f", which {work.handover.by} handed over"
-        self._log.state("carrying", f"Carries {rollout_text(ledger.version)}{by}.", version=ledger.version)
+        carries = f"Carries {rollout_text(ledger.version)}{by}."
+        if self._pause == _PAUSE:
+            # Otherwise the pass before was refused, which the log says once, until a pass is not.
+            self._log.state("carrying", carries, version=ledger.version)
         while True:
             if not work.own:
                 self._wait_until_quiet()
@@ -242,6 +250,7 @@ class PlannerService:
             except HandoverChanged:
                 # The new one is read, which may admit fewer hosts, or be of another rollout.
                 return
+            self._log.say_once("state", "carrying", carries, version=ledger.version)
             self._presence.answer(work.handover.id)
             self._pause = _PAUSE
             if made.plan.complete:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
@@ -43,9 +44,7 @@ class Passes:
 def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
     reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent: Any = SimpleNamespace(
-        every=20.0, alive=lambda: None, state=lambda *_arguments, **_more: None, answer=lambda *_arguments: None
-    )
+    silent: Any = mock.Mock(every=20.0)
     connection: Any = SimpleNamespace(consul=Settings())
     planner = PlannerService(connection, silent, silent, silent)
     passes = Passes()
