@@ -141,9 +141,10 @@ class Fleet:
             self.lab.nodes[host].run("pkill", "-x", "sleep", check=False)
 
     def _at(self, host: str) -> tuple[str, ...]:
-        """Return the state, version and step of a host's record."""
+        """Return the state, version and step of a host's record; while it runs post-upgrade tasks, the state of these: it is upgraded then."""
         record = self.site.record(host)
-        return tuple(str(record.get(name)) for name in ("state", "version", "step"))
+        state = "post" if record.get("step") == STEPS[-1] and record.get("state") == "upgraded" else "state"
+        return tuple(str(record.get(name)) for name in (state, "version", "step"))
 
     def finish(self, version: str, **given: Any) -> str:
         """Upgrade to the end; return what was printed."""
