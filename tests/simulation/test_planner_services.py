@@ -204,7 +204,7 @@ def _wait_without_admissions(site: _Site, seconds: float, code: str) -> None:
     site.finish_one()
     site.wait(seconds - 5)
     # None says that it stands by as there is no rollout: it would wait for one then.
-    assert {name: site.said(name, count) for name, count in lines.items()} == dict.fromkeys(lines, {code})
+    assert {name: site.said(name, count) for name, count in lines.items()} == {name: {code} for name in lines}
     assert (site.admitted(), site.network.epoch()) == (before, epoch)
 
 
@@ -298,16 +298,16 @@ class _ToTwo(MigrationStep):
     def folders(self, prefix: str) -> Sequence[str]:
         return (f"{prefix}running/versions/",)
 
-    def problems(self, found: Any) -> list[Any]:
+    def problems(self, _found: Any) -> list[Any]:
         return []
 
-    def moves(self, found: Any) -> list[Any]:
+    def moves(self, _found: Any) -> list[Any]:
         return []
 
-    def removals(self, found: Any) -> list[Any]:
+    def removals(self, _found: Any) -> list[Any]:
         return []
 
-    def waiting(self, found: Any) -> list[str]:
+    def waiting(self, _found: Any) -> list[str]:
         return []
 
 
