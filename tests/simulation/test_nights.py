@@ -14,9 +14,10 @@ import pytest
 from .night import run
 from .shrink import described, shrink
 
-# Seeds that once found a fault: in the last one, a clock is set back while a planner waits. Both `make test` and `make test-all` have fresh ones too,
+# Seeds that once found a fault: in the second one, a clock is set back while a planner waits; in the last one, a planner is frozen while it reads, and
+# takes hosts for well since before that. Both `make test` and `make test-all` have fresh ones too,
 # as many as fit in 30 seconds and in 10 minutes of the processor.
-_KNOWN, _QUICK, _FRESH = (300, 6176), 15, 400
+_KNOWN, _QUICK, _FRESH = (300, 6176, 500285), 15, 400
 
 
 def seeds() -> list[Any]:
