@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 from lab.node import Node
@@ -15,6 +16,8 @@ from .resume import Fleet, Services
 from .snapshots import installed, publish
 
 PACKAGES = ["redis-server", "redis-tools"]
+# One for each test, in whatever order they run.
+VERSIONS = ("v2", "v3")
 # Redis itself does not write into its configuration what FAILOVER changed, so that after a restart both would be primaries.
 SWITCH = "/usr/local/sbin/switch"
 _SCRIPT = """\
@@ -30,7 +33,7 @@ ROLES = {"cache": Services(["cache1", "cache2"], ["redis"], PACKAGES, ["redis-se
 @pytest.fixture(scope="module")
 def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     lab = make_steps({"cache1": "cache", "cache2": "cache"}, packages=["redis-server"]).lab
-    for version in ("v2", "v3"):
+    for version in VERSIONS:
         publish(lab, PACKAGES, version)
     nodes = lab.nodes
     for host, other in (("cache1", "cache2"), ("cache2", "cache1")):
@@ -51,6 +54,27 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
         time.sleep(0.1)
     variables = {"redis_switchover_command": [SWITCH]}
     return Fleet(lab, tmp_path_factory.mktemp("resume"), ROLES, variables, stop_together=False)
+
+
+@pytest.fixture(scope="module")
+def versions() -> Iterator[str]:
+    return iter(VERSIONS)
+
+
+@pytest.fixture
+def version(versions: Iterator[str]) -> str:
+    """Return a version that no test before this one has upgraded to."""
+    return next(versions)
+
+
+@pytest.fixture
+def pair(fleet: Fleet) -> tuple[str, str]:
+    """Return the primary, and its replica. Each test leaves them the other way round."""
+    hosts = ROLES["cache"].hosts
+    primaries = [host for host in hosts if "role:master" in redis(fleet.lab.nodes[host], "INFO", "replication")]
+    assert len(primaries) == 1, f"{primaries} are primaries, and one has to be"
+    (replica,) = set(hosts) - set(primaries)
+    return primaries[0], replica
 
 
 def redis(node: Node, *command: str) -> str:
@@ -76,16 +100,18 @@ def check_finished(fleet: Fleet, former: str, new: str, version: str) -> None:
 
 
 @pytest.mark.thorough
-def test_after_a_kill(fleet: Fleet) -> None:
-    fleet.kill_in("stop", ["cache1"], "v2")
-    check_switched(fleet, "cache1", "cache2", "v2")
-    fleet.finish("v2")
-    check_finished(fleet, "cache1", "cache2", "v2")
+def test_after_a_kill(fleet: Fleet, pair: tuple[str, str], version: str) -> None:
+    primary, replica = pair
+    fleet.kill_in("stop", [primary], version)
+    check_switched(fleet, primary, replica, version)
+    fleet.finish(version)
+    check_finished(fleet, primary, replica, version)
 
 
 @pytest.mark.thorough
-def test_after_a_failure(fleet: Fleet) -> None:
-    fleet.fail_in("stop", ["cache2"], "v3")
-    check_switched(fleet, "cache2", "cache1", "v3")
-    fleet.finish("v3", retry_failed=True)
-    check_finished(fleet, "cache2", "cache1", "v3")
+def test_after_a_failure(fleet: Fleet, pair: tuple[str, str], version: str) -> None:
+    primary, replica = pair
+    fleet.fail_in("stop", [primary], version)
+    check_switched(fleet, primary, replica, version)
+    fleet.finish(version, retry_failed=True)
+    check_finished(fleet, primary, replica, version)
