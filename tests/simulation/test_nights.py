@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .night import run
+from .night import Night, run
 from .shrink import described, shrink
 
 # Seeds that once found a fault: in the second one, a clock is set back while a planner waits; in the last one, a planner is frozen while it reads, and
@@ -39,3 +39,20 @@ def test_a_night_breaks_no_rule(seed: int) -> None:
 def test_a_seed_repeats_a_night() -> None:
     first, again = run(4), run(4)
     assert (first.seconds, first.requests, first.writes) == (again.seconds, again.requests, again.writes)
+
+
+def test_a_night_in_which_planners_note_recoveries_without_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def next_recovery(night: Night) -> float:
+        nonlocal asked
+        asked += 1
+        assert asked < 100, "The night has no end."
+        return night._world.now + 600
+
+    monkeypatch.setattr(Night, "_next_recovery", next_recovery)
+    monkeypatch.setattr(Night, "_note_end", lambda _night, _operator: None)
+    (sentence,) = run(4).violations
+    assert sentence.startswith(
+        "the rollout did not come to an end although planners noted 4 recoveries after the faults"
+    )
