@@ -26,7 +26,7 @@ WAS = "was"
 BEGINNINGS = ("begin", "adopt")
 # The kinds of those that set the rules of a rollout.
 WITH_RULES = (*BEGINNINGS, "rules")
-# Within this time, planner services answer a handover: they wait for a quiet second, and try again after at most 15 s (seconds).
+# Within this time, planner services answer a handover: they wait for a quiet second, and try again after at most 2 s (seconds).
 SECONDS_TO_ANSWER = 20
 # How many patterns of a limit a sentence has, and of one so many characters.
 _MOST_PATTERNS, _MOST_OF_PATTERN = 3, 60
