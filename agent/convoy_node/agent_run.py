@@ -27,7 +27,7 @@ JOB_UNIT = "convoy-node-job.service"
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # A file in the folder of a release. Only root can open it, or other users could keep all releases, or have one removed that is in use.
 RUN_LOCK = ".run.lock"
-_LOCK_FILE = "/run/convoy/node.lock"
+LOCK_FILE = "/run/convoy/node.lock"
 # A file beside the lock. This agent writes begun, and ended if nothing else did. The role in tasks/run.yml writes locked if another run has the
 # lock, and ended after its steps.
 _LAST_RUN, _BEGUN, _LOCKED, _ENDED = "last_run", "begun", "locked", "ended"
@@ -124,7 +124,7 @@ def _variables_of_services(settings: NodeSettings, path: str) -> list[str]:
 
 def lock_file(settings: NodeSettings) -> Path:
     """Return the lock file of the node, which agent runs use."""
-    return Path(settings.data.get("puppet_gate_lock_file") or _LOCK_FILE)
+    return Path(settings.data.get("puppet_gate_lock_file") or LOCK_FILE)
 
 
 def last_run(settings: NodeSettings) -> tuple[int, str]:

@@ -51,9 +51,11 @@ def forget_good() -> None:
 
     :raises OSError: if it can't be removed.
     """
-    for settings in forget_last_good():
+    # Settings that no longer parse don't say where their token is. It is in the default folder then, unless they set another lock file.
+    default = Path(os.environ.get("RUNTIME_DIRECTORY") or Path(agent_run.LOCK_FILE).parent)
+    for folder in {default, *map(_folder, forget_last_good())}:
         with contextlib.suppress(FileNotFoundError):
-            (_folder(settings) / _TOKEN).unlink()
+            (folder / _TOKEN).unlink()
 
 
 def report_bad_settings(error: BadSettings, path: str) -> bool:

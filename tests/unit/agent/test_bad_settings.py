@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,36 @@ def test_without_systemd_nothing_starts_it_again(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(bad_settings.time, "sleep", None)
     bad_settings.start_again()
+
+
+@pytest.mark.parametrize("stored", ["{}", '{"puppet_gate_host": "web', '{"puppet_gate_other": 1}'])
+def test_a_node_that_is_left_keeps_no_token_although_its_last_settings_do_not_parse(
+    stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, runtime = tmp_path / "state", tmp_path / "runtime"
+    for file, text in {state / "node.json": stored, runtime / "last_token": "5ec2e7"}.items():
+        file.parent.mkdir()
+        file.write_text(text)
+    monkeypatch.setattr("convoy_node.node.settings.FOLDER", str(state))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(runtime))
+    bad_settings.forget_good()
+    assert list(tmp_path.glob("*/*")) == []
+    # There is nothing left, which is no error.
+    bad_settings.forget_good()
+
+
+def test_a_node_that_is_left_keeps_no_token_in_the_default_folder_or_beside_its_own_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, default, state = (tmp_path / name for name in ("own", "default", "state"))
+    for folder in (own, default, state):
+        folder.mkdir()
+    (own / "last_token").write_text("5ec2e7")
+    (default / "last_token").write_text("5ec2e7")
+    (state / "node.json").write_text(json.dumps({"puppet_gate_host": "web1", "puppet_gate_lock_file": f"{own}/lock"}))
+    (state / "node-0123abcd.json").write_text("{")
+    monkeypatch.setattr("convoy_node.node.settings.FOLDER", str(state))
+    monkeypatch.setattr("convoy_node.agent_run.LOCK_FILE", f"{default}/node.lock")
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    bad_settings.forget_good()
+    assert list(tmp_path.glob("*/*")) == []
