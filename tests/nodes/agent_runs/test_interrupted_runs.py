@@ -284,3 +284,91 @@ def test_a_node_is_in_maintenance_during_its_upgrade_whatever_ends_the_run(fleet
         stop_agent(node)
         node.run("rm", "-f", "/root/slow", bad_hook)
         node.write(SETTINGS, good)
+
+
+RUNS_OF_HOOKS = [f"{name} {NODE} v2" for name in HOOKS]
+# A hook waits where the test has to strike. It is after Puppet, and before the report.
+WAITS = "touch /root/held\nwhile [ -e /root/hold/%s ]; do sleep 0.1; done\nrm -f /root/held\n"
+
+
+def strike(node: Node, *units: str) -> None:
+    """Kill all processes of units at once."""
+    node.run("systemctl", "kill", "--signal=KILL", *units)
+
+
+def main_process(node: Node) -> str:
+    return node.run("systemctl", "show", "--value", "--property=MainPID", "convoy-node.service").stdout.strip()
+
+
+def test_an_agent_that_is_killed_at_each_stage_lets_its_run_end_and_starts_no_other(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    for name in HOOKS:
+        node.write(f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name + WAITS % name, 0o755)
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "True")
+        for stage in HOOKS:
+            node.write(f"/root/hold/{stage}", "")
+        node.run("systemctl", "start", "convoy-node.service")
+        # Before anything is changed, before the packages, after Puppet, and before the report.
+        for count, stage in enumerate(HOOKS, 1):
+            hooks = RUNS_OF_HOOKS[:count]
+            wait_for(lambda hooks=hooks: notes(node) == hooks, f"the run waits at {hooks[-1]}")
+            killed = main_process(node)
+            strike(node, "convoy-node.service")
+            wait_for(lambda killed=killed: main_process(node) not in ("0", killed), "systemd starts the agent again")
+            assert fleet.record(NODE)["state"] == "started"
+            node.run("rm", f"/root/hold/{stage}")
+        wait_for(lambda: fleet.reported("v2") == {NODE}, "the run has ended")
+        assert notes(node) == RUNS_OF_HOOKS
+        record = fleet.record(NODE)
+        assert (record["attempt"], record.get("failures"), fleet.version_of(NODE)) == (1, None, "v2")
+    finally:
+        stop_agent(node)
+        clear_hooks(node)
+
+
+@pytest.mark.parametrize("stage", ["start", "puppet", "report"])
+def test_an_agent_and_its_run_that_are_killed_are_made_up_for_by_one_run(stage: str, fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    for name in HOOKS:
+        node.write(
+            f"/etc/convoy/hooks/{name}.d/10-note", HOOK % name + (WAITS % name if name == "undrain" else ""), 0o755
+        )
+    node.write("/root/hold/undrain", "")
+    node.run("rm", "-f", FACTS)
+    moments: dict[str, Any] = {
+        "start": lambda: node.run("pgrep", "-f", "ansible playbook", check=False).stdout,
+        "puppet": lambda: node.run("pgrep", "-f", "puppet apply", check=False).stdout,
+        "report": lambda: node.read("/root/held") is not None,
+    }
+    try:
+        fleet.consul.put("current_version", "v2")
+        fleet.consul.put(GATE, "True")
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(moments[stage], f"the run is at {stage}")
+        strike(node, "convoy-node.service", "convoy-node-run.service")
+        before = notes(node)
+        assert (fleet.record(NODE).get("version") == "v2") == (stage != "start")
+        assert fleet.record(NODE).get("state") in ((None, "upgraded") if stage == "start" else ("started",))
+        assert fleet.version_of(NODE) == ("v1" if stage == "start" else None)
+        assert fleet.reported("v2") == set()
+        node.run("rm", "-rf", "/root/hold")
+        wait_for(lambda: fleet.reported("v2") == {NODE}, "the next run does it")
+        assert notes(node) == [*before, *RUNS_OF_HOOKS]
+        record = fleet.record(NODE)
+        assert (record["attempt"], record.get("failures"), fleet.version_of(NODE)) == (1, None, "v2")
+        assert node.read(RELEASE) == "manifest v2 on v2\n"
+    finally:
+        stop_agent(node)
+        clear_hooks(node)
+
+
+def notes(node: Node) -> list[str]:
+    """Return which hooks have run."""
+    return (node.read("/root/hooks") or "").splitlines()
+
+
+def clear_hooks(node: Node) -> None:
+    files = [f"/etc/convoy/hooks/{name}.d/10-note" for name in HOOKS]
+    node.run("rm", "-rf", "/root/hooks", "/root/hold", "/root/held", *files)
