@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from devkit.agent import consul_binary
@@ -244,14 +245,19 @@ def test_a_disk_that_fills_in_an_upgrade_fails_the_host_and_the_next_run_goes_on
     assert fleet.version_of(NODE) == "v2"
 
 
-@pytest.mark.parametrize("clock", ["+1d", "-1d"])
-def test_a_clock_that_is_a_day_off_keeps_the_node_from_nothing(clock: str, fleet: Fleet, node: Node) -> None:
+@pytest.mark.parametrize(("clock", "days"), [("+1d", 1), ("-1d", -1)])
+def test_a_clock_that_is_a_day_off_keeps_the_node_from_nothing(clock: str, days: int, fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     fleet.consul.put("current_version", "v2")
     done = node.run("faketime", "-f", clock, "convoy-node", "run", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert fleet.version_of(NODE) == "v2"
-    assert fleet.record(NODE)["state"] == "upgraded"
+    record = fleet.record(NODE)
+    assert (record["state"], record["attempt"]) == ("upgraded", 1)
+    # Each time that the node wrote is of its own clock, to the day.
+    written = [*record["times"].values(), int(fleet.consul.get(f"running/versions/v2/{NODE}") or b"0")]
+    assert len(written) > 2
+    assert {round((at - time.time()) / 86400) for at in written} == {days}, record
 
 
 def test_another_machine_of_the_same_name_can_t_report_until_the_former_one_is_forgotten(
