@@ -309,6 +309,44 @@ def test_a_host_that_was_renamed_is_another_host_with_a_warning_until_its_former
         node.write(SETTINGS, good)
 
 
+def test_while_all_servers_are_dead_nothing_begins_and_the_node_is_upgraded_once_they_are_back(
+    fleet: Fleet, node: Node
+) -> None:
+    bring_to(fleet, "v1")
+    note, server = "/etc/convoy/hooks/drain.d/10-note", fleet.lab.servers["consul1"]
+    node.write(note, HOOK % "drain", 0o755)
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "False")
+    try:
+        node.run("systemctl", "start", "convoy-node.service")
+        wait_for(lambda: fleet.consul.get(f"upgrade/wake/{NODE}"), "its agent waits")
+        server.kill()
+        # Its own Consul agent answers, and knows of no server.
+        wait_for(lambda: node.run("convoy-node", "check", check=False).returncode, "the gate can't be read")
+        shown = agent_run(fleet, "-e", "upgrade_consul_timeout=1")
+        assert "The node stays at v1." in shown
+        assert (fleet.version_of(NODE), node.read("/root/hooks")) == ("v1", None)
+        server.boot()
+        wait_for(fleet.consul.has_leader, "the servers are back")
+        # The gate is as it was.
+        wait_for(lambda: node.run("convoy-node", "check", check=False).returncode == 0, "the gate can be read")
+        agent_run(fleet)
+        assert (fleet.version_of(NODE), node.read("/root/hooks")) == ("v1", None)
+        assert "v2" not in fleet.record(NODE).values()
+        # The agent lived through all of this, and is told of its gate as before.
+        fleet.consul.put(GATE, "True")
+        fleet.consul.put(f"upgrade/wake/{NODE}", "1")
+        wait_for(lambda: fleet.reported("v2") == {NODE}, "it is upgraded")
+        assert fleet.record(NODE)["attempt"] == 1
+        assert node.read("/root/hooks") == f"drain {NODE} v2\n"
+    finally:
+        if not server.is_up:
+            server.boot()
+            wait_for(fleet.consul.has_leader, "the servers are back")
+        stop_agent(node)
+        node.run("rm", "-f", "/root/hooks", note)
+
+
 def test_a_node_at_a_known_version_does_nothing_while_consul_is_away(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
     node.run("rm", RELEASE)
