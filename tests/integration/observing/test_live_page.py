@@ -418,7 +418,7 @@ def test_it_is_loaded_again_by_the_browser_without_scripts_or_from_a_disk(
     is_served: bool,
     has_scripts: bool,
 ) -> None:
-    """As long as somebody writes it, and its reader stays at the same host."""
+    """A page that is written again is loaded again, and still shows the host that it was opened at."""
     site = Site(store, tmp_path / "page", Scene().write(consul))
     try:
         if view == "only an error":

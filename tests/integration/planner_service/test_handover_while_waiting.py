@@ -46,6 +46,15 @@ def handover(consul: RawKV) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture
+def one(service: Start, consul: RawKV) -> Service:
+    """A planner service that runs beside a fleet which has reported version 1."""
+    seed(consul, HOSTS)
+    found = service()
+    until(lambda: running(consul))
+    return found
+
+
 def kill_once_handed_over(process: subprocess.Popen[str], consul: RawKV) -> None:
     """End a run as kill -9 does, when it has handed its rollout over and admitted its first host."""
     until(lambda: handover(consul) and "True" in gates(consul).values())
@@ -55,11 +64,8 @@ def kill_once_handed_over(process: subprocess.Popen[str], consul: RawKV) -> None
 
 @pytest.mark.thorough
 def test_planner_services_carry_a_run_on_that_was_killed(
-    play: Shipped, service: Start, store: Store, consul: RawKV
+    play: Shipped, one: Service, store: Store, consul: RawKV
 ) -> None:
-    seed(consul, HOSTS)
-    one = service()
-    until(lambda: running(consul))
     kill_once_handed_over(play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE), consul)
     assert handover(consul)["limit"] is None
     with Nodes(store, consul, HOSTS):
@@ -70,11 +76,8 @@ def test_planner_services_carry_a_run_on_that_was_killed(
 
 @pytest.mark.thorough
 def test_they_admit_no_host_outside_the_limit_of_the_run(
-    play: Shipped, service: Start, store: Store, consul: RawKV
+    play: Shipped, one: Service, store: Store, consul: RawKV
 ) -> None:
-    seed(consul, HOSTS)
-    one = service()
-    until(lambda: running(consul))
     limited = {"inventory": inventory(HOSTS), "instructions": ONE, "upgrade_limit": "web2,web3"}
     kill_once_handed_over(play.start("upgrade", version="2", **limited), consul)
     with Nodes(store, consul, HOSTS):
@@ -91,10 +94,8 @@ def test_they_admit_no_host_outside_the_limit_of_the_run(
 
 
 @pytest.mark.thorough
-def test_a_run_that_is_interrupted_says_that_they_carry_it_on(play: Shipped, service: Start, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    service()
-    until(lambda: running(consul))
+@pytest.mark.usefixtures("one")
+def test_a_run_that_is_interrupted_says_that_they_carry_it_on(play: Shipped, consul: RawKV) -> None:
     process = play.start("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
     assert process.stdout is not None
     said = next(
@@ -132,10 +133,8 @@ def test_a_run_that_is_interrupted_before_a_service_has_answered_says_so(play: S
 
 
 @pytest.mark.thorough
-def test_a_run_whose_wait_is_over_says_so_too(play: Shipped, service: Start, consul: RawKV) -> None:
-    seed(consul, HOSTS)
-    service()
-    until(lambda: running(consul))
+@pytest.mark.usefixtures("one")
+def test_a_run_whose_wait_is_over_says_so_too(play: Shipped) -> None:
     given = {"inventory": inventory(HOSTS), "instructions": ONE, "upgrade_wait_timeout": 3}
     ended = play("upgrade", version="2", **given)
     assert ended.returncode == 2 and "[timeout] The wait timeout has passed" in ended.stdout
@@ -144,12 +143,8 @@ def test_a_run_whose_wait_is_over_says_so_too(play: Shipped, service: Start, con
 
 
 @pytest.mark.thorough
-def test_after_what_an_operator_has_to_do_no_second_run_is_needed(
-    play: Shipped, service: Start, store: Store, consul: RawKV
-) -> None:
-    seed(consul, HOSTS)
-    service()
-    until(lambda: running(consul))
+@pytest.mark.usefixtures("one")
+def test_after_what_an_operator_has_to_do_no_second_run_is_needed(play: Shipped, store: Store, consul: RawKV) -> None:
     write_report(store, HostReport("web1", "2", "failed", step="upgrade", error="no space left"))
     stuck = play("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
     assert stuck.returncode == 2 and "[stuck] " in stuck.stdout, stuck.stdout
@@ -162,12 +157,8 @@ def test_after_what_an_operator_has_to_do_no_second_run_is_needed(
 
 
 @pytest.mark.thorough
-def test_a_run_that_ends_well_leaves_nothing_to_follow(
-    play: Shipped, service: Start, store: Store, consul: RawKV
-) -> None:
-    seed(consul, HOSTS)
-    service()
-    until(lambda: running(consul))
+@pytest.mark.usefixtures("one")
+def test_a_run_that_ends_well_leaves_nothing_to_follow(play: Shipped, store: Store, consul: RawKV) -> None:
     with Nodes(store, consul, HOSTS):
         ended = play("upgrade", inventory=inventory(HOSTS), version="2", instructions=ONE)
     assert ended.returncode == 0, ended.stdout

@@ -49,6 +49,8 @@ class Scripted(Passes):
         self._clock = clock
         self._script = iter(script)
         self.waits: list[float] = []
+        # What was noted before each ``next``.
+        self.noted: list[Continuation] = []
 
     def _next(self) -> WaitedPass | None:
         found = next(self._script)
@@ -63,6 +65,7 @@ class Scripted(Passes):
 
     def next(self, seconds: float) -> WaitedPass | None:
         self.waits.append(seconds)
+        self.noted.append(noted_continuation())
         found = self._next()
         if found is None:
             self._clock.seconds += seconds
@@ -257,17 +260,9 @@ def test_planner_services_continue_only_while_the_handover_of_this_run_is_there_
         clock, made("upgrading", handover=HandedOver(id="h1")), *script, made("upgrading", can_move=False)
     )
     shown = Lines()
-    found: list[Continuation] = []
-    ended = passes.next
-
-    def next_one(seconds: float) -> WaitedPass | None:
-        found.append(noted_continuation())
-        return ended(seconds)
-
-    passes.next = next_one  # type: ignore[method-assign]
     shown.wait(passes).until(clock.seconds + 60)
-    assert found[0] is Continuation.HANDED_OVER
-    assert found[-1] is noted
+    assert passes.noted[0] is Continuation.HANDED_OVER
+    assert passes.noted[-1] is noted
     about = [line for line in shown if "planner service" in line.lower()][: len(said)]
     assert all(part in line for part, line in zip(said, about, strict=True)), shown
 
