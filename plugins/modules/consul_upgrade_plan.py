@@ -932,7 +932,7 @@ def _refuse_with_job(options: Mapping[str, Any]) -> None:
 
 def hand_over_first(store: Store, outcome: PassResult, options: Mapping[str, Any]) -> HandedOver:
     """Hand the rollout of the first pass of a wait over; return what was handed over."""
-    if outcome.ledger is None or outcome.plan.complete or options["since"] is not None:
+    if outcome.ledger is None or outcome.plan.complete or outcome.plan.scope_done or options["since"] is not None:
         return HandedOver()
     handed = hand_over_while_waiting(store, outcome.ledger, options["limit"])
     outcome.changes += handed.changes

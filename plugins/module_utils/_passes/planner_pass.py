@@ -218,7 +218,7 @@ def _try_once(
         due = noted_at(ledger)
         outcome.plan = replace(plan, wake_at=due if plan.wake_at is None else min(due, plan.wake_at))
     if plan.marks or (writer.ledger is not None and ledger.stage != writer.ledger.stage):
-        # The time is that before the read. If the process was stopped meanwhile, hosts and stages would count as well since before they were.
+        # The time is that before the read. If the process was stopped meanwhile, soaks would begin too early.
         refuse_old_read(writer.store, read_at)
     outcome.warnings += write_health(writer, snapshot, plan, ledger)
     if plan.role_gates_to_close:

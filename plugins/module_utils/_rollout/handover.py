@@ -10,7 +10,7 @@ admitted, and which hosts Ansible upgrades.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._codecs.handover import decode_answer, decode_handover, encode_handover
@@ -91,10 +91,12 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
 
     def write() -> HandedOver:
         entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover))}
-        if not dry:
-            # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
-            _replace(store, new, ledger, entries)
-        return _replaced(store, new, ledger, entries.get(keys.handover))
+        replaced = _replaced(store, new, ledger, entries.get(keys.handover))
+        if dry:
+            return replace(replaced, warning="")
+        # Also if nothing else changes: after a restore of Consul, planner services wait for a new one.
+        _replace(store, new, ledger, entries)
+        return replaced
 
     return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
 
@@ -185,9 +187,9 @@ def _replaced(store: Store, new: Handover, ledger: Ledger, before: KVEntry | Non
         if (old.version, old.since, old.limit) == (new.version, new.since, new.limit):
             return HandedOver(id=new.id)
         text = encode_handover(old)
-        if old.is_of(ledger) and old.limit is not None and new.limit is not None:
+        if old.is_of(ledger) and new.limit is not None:
             warning = (
-                f"Planner services carry {rollout_text(ledger.version)} only for {new.limit_text()} from now on, and no longer for "
+                f"Planner services carry {rollout_text(ledger.version)} only for {new.limit_text()} from now on, and before for "
                 f"{old.limit_text()}, because this run replaced the handover by {old.by}. To have them carry it for all hosts, run "
                 f"{command_again(ledger)} without upgrade_limit."
             )

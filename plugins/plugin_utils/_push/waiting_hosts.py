@@ -621,7 +621,8 @@ class RunAdmission:
             self._pass()
             self._has_failed = False
         except Exception as error:
-            ends_by_itself = isinstance(error, (Conflict, Unreachable))
+            is_busy = isinstance(error, UpgradeError) and error.code == "busy"
+            ends_by_itself = is_busy or isinstance(error, (Conflict, Unreachable))
             if ends_by_itself and not self._has_failed and self._queued:
                 what = "Consul can be reached again" if isinstance(error, Unreachable) else "a later pass succeeds"
                 self._new_lines.append(f"No further host is admitted until {what}. {error}")

@@ -228,8 +228,8 @@ class PlaybookRun:
                 step = _FOLLOW
         elif code in _LEFT_EARLY and continuation is Continuation.HANDED_OVER:
             self._say(
-                "It was handed over to planner services, but none is known to carry it: the service has not answered yet, or has ended. "
-                f"To see whether one carries it: {self._command.other('status')}"
+                "It was handed over to planner services, but it is not known that one carries it. "
+                f"To see whether one does, or why not: {self._command.other('status')}"
             )
         self._say(f"Next: {self._line(step)}")
         if step.then_again and code in (*_LEFT_EARLY, *_WAITS_FOR_OPERATOR) and is_carried:

@@ -127,7 +127,7 @@ def test_a_run_that_is_interrupted_before_a_service_has_answered_says_so(play: S
     shown, _nothing = process.communicate(timeout=60)
     assert process.returncode == 99, shown
     assert "Planner services continue it" not in shown
-    assert "It was handed over to planner services, but none is known to carry it" in shown, shown
+    assert "It was handed over to planner services, but it is not known that one carries it" in shown, shown
     last = shown.strip().splitlines()[-1]
     assert last.startswith("Next: ") and "/upgrade.yml" in last, shown
 
@@ -208,6 +208,11 @@ def test_what_is_not_handed_over(run: Runner, consul: RawKV) -> None:
     assert handover(consul) == {}
     (waited,) = run([plan(**waiting, limit=["web1"])])
     assert (waited["handover"], handover(consul)["limit"]) == ({**nothing, "id": handover(consul)["id"]}, ["web1"])
+    # A run whose hosts are done has nothing to hand over, and takes nothing from others.
+    consul.delete("running/versions/1/web2")
+    consul.put("running/versions/2/web2", "")
+    (done,) = run([plan(**waiting, limit=["web2"])])
+    assert (done["done"], handover(consul)["limit"]) == (True, ["web1"])
 
 
 @pytest.mark.thorough
@@ -233,12 +238,14 @@ def test_a_run_for_some_hosts_leaves_a_handover_of_all_as_it_is(store: Store, se
     other = hand_over_while_waiting(store, begun, ["web2"])
     assert handover(consul)["limit"] == ["web2"]
     assert other.warning.startswith(
-        "Planner services carry the rollout to 2 only for web2 from now on, and no longer for web1, because this run replaced the handover by "
+        "Planner services carry the rollout to 2 only for web2 from now on, and before for web1, because this run replaced the handover by "
     )
     assert other.warning.endswith("run ansible-playbook convoy.upgrade.upgrade -e version=2 without upgrade_limit.")
     assert hand_over(store, begun, None, dry=False).warning == ""
     until(lambda: carried(consul))
     whole = handover(consul)
+    # Of what check mode would do, nothing is said that has happened.
+    assert hand_over(store, begun, ["web1"], dry=True).warning == ""
     for limit in (["web1"], None):
         left = hand_over_while_waiting(store, begun, limit)
         assert (left.id, left.planners, [*left.changes], handover(consul)) == (whole["id"], ("one",), [], whole)
@@ -248,6 +255,9 @@ def test_a_run_for_some_hosts_leaves_a_handover_of_all_as_it_is(store: Store, se
     assert handover(consul) == whole
     again = hand_over_while_waiting(store, begun, None)
     assert again.id == handover(consul)["id"] != whole["id"]
+    assert (
+        "only for web1 from now on, and before for all hosts," in hand_over(store, begun, ["web1"], dry=False).warning
+    )
 
 
 def test_a_rollout_that_another_one_has_replaced_is_not_handed_over(store: Store, consul: RawKV) -> None:

@@ -409,14 +409,21 @@ def test_hosts_that_wait_outlast_an_outage_of_consul(
             service.close()
 
 
-def test_hosts_that_wait_outlast_writes_of_others(services: PushServices, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    # What a pass raises after its last try, and what it raises where it has no other.
+    [UpgradeError("busy", "Others write all the time."), Conflict("conflict", "Others write all the time.")],
+)
+def test_hosts_that_wait_outlast_writes_of_others(
+    services: PushServices, monkeypatch: pytest.MonkeyPatch, error: UpgradeError
+) -> None:
     service = services.begin(GROUPS, "2", forks=2)
     admission = service._admission
     make_next_pass, tries = admission._make_pass, iter(range(9))
 
     def lose_once(limit: Collection[str]) -> PassView:
         if next(tries) == 0:
-            raise Conflict("conflict", "Others write all the time.")
+            raise error
         return make_next_pass(limit)
 
     monkeypatch.setattr(admission, "_make_pass", lose_once)
