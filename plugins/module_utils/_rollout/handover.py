@@ -112,7 +112,7 @@ def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] |
     keys = store.keys
     if ledger.by_ansible or not ledger.is_under_way or (limit is not None and not limit):
         return HandedOver()
-    new = _new_handover(ledger, limit)
+    new, kind = _new_handover(ledger, limit), "job" if ledger.is_job else "rollout"
 
     def write() -> HandedOver:
         entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover, keys.planners))}
@@ -132,8 +132,8 @@ def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] |
         return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
     except UpgradeError as error:
         return HandedOver(
-            warning=f"Planner services will not continue this if the run ends, because it could not be handed over to them: {error.message} "
-            "The run itself goes on. If it ends before its rollout, run the same command again."
+            warning=f"The {kind} could not be handed over to planner services: {error.message} This run carries it alone. If the run ends before the "
+            f"{kind} does, run the same command again."
         )
 
 

@@ -240,7 +240,7 @@ class PlannerService:
         by = f", which {work.handover.by} handed over"
         carries = f"Carries {rollout_text(ledger.version)}{by}."
         if self._pause == _PAUSE:
-            # Otherwise the pass before was refused, which the log says once, until a pass is not.
+            # Otherwise the pass before was refused, and the log keeps saying so until a pass succeeds.
             self._log.state("carrying", carries, version=ledger.version)
         while True:
             if not work.own:

@@ -8,6 +8,7 @@ The hosts of a play wait together and take no fork: see :meth:`RunAdmission.next
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -435,10 +436,11 @@ class RunAdmission:
 
     def _release_undecided(self) -> None:
         """Release the hosts that go on waiting without a fork. Otherwise, two runs could wait for each other's hosts."""
-        released = [host for host in self._leased & self._queued if self._waiting.get(host) is None]
-        if released:
-            self._release(released)
-            self._leased.difference_update(released)
+        with contextlib.suppress(UpgradeError):
+            # The pass itself has succeeded. A lease that can't be released now is released after the next one.
+            for host in sorted(host for host in self._leased & self._queued if self._waiting.get(host) is None):
+                self._release([host])
+                self._leased.discard(host)
 
     def _waits_for_another_run(self, latest: PassView, hosts: Collection[str]) -> bool:
         """Return whether another run has the lease of one of these hosts. It ends, or is interrupted, without waiting for this run."""

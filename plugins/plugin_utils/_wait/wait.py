@@ -79,7 +79,8 @@ class RolloutWait:
             if latest.done:
                 note_continuation(Continuation.NONE)
                 return self._ended(latest)
-            # An operator is told whether the same command is needed again, which it is not once planner services carry the rollout.
+            # A run that stops tells its operator to run the same command again, unless a planner service has answered that it carries the
+            # rollout.
             to_answer = self._answer_by - runtime.monotonic() if self._continuation is Continuation.HANDED_OVER else 0.0
             if not latest.can_move and to_answer <= 0:
                 blocker = latest.blocker
@@ -129,13 +130,13 @@ class RolloutWait:
             )
         elif self._continuation is Continuation.HANDED_OVER and before is Continuation.CARRIED:
             self._warn(
-                f"No planner service carries the {kind} at present. If this run ends before it, run the same command again."
+                f"No planner service carries the {kind} at present. If this run ends before the {kind} does, run the same command again."
             )
         elif self._continuation is Continuation.NONE and before is not Continuation.NONE:
             what = "was replaced by another one" if found.id else "has ended"
             self._warn(
                 f"The handover of the {kind} to planner services {what}, so they may not carry on all that this run waits for. If this run ends "
-                "before it, run the same command again."
+                f"before the {kind} does, run the same command again."
             )
 
     def _warn(self, warning: str) -> None:

@@ -296,8 +296,6 @@ def test_a_token_that_may_not_hand_over_is_warned_of_and_its_run_goes_on() -> No
         viewer = Store(Settings(port=agent.http_port, token=grant(store, TokenKind("viewer")).secret))
         shared = hand_over_while_waiting(viewer, begun, None)
         assert shared.planners == ()
-        assert shared.warning.startswith(
-            "Planner services will not continue this if the run ends, because it could not be handed over to them: "
-        )
-        assert shared.warning.endswith(" If it ends before its rollout, run the same command again.")
+        assert shared.warning.startswith("The rollout could not be handed over to planner services: ")
+        assert shared.warning.endswith(" If the run ends before the rollout does, run the same command again.")
         assert handover(agent.kv) == {}

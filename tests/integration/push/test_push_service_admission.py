@@ -435,12 +435,25 @@ def test_hosts_that_wait_outlast_writes_of_others(
     admit_apart(service, *FLEET)
 
 
+@pytest.mark.parametrize("failures", [0, 1])
 def test_hosts_that_go_on_waiting_are_left_to_other_runs(
-    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     service = services.begin(GROUPS, "2", cap=1, wait_timeout=60)
     admission = service._admission
-    make_next_pass = admission._make_pass
+    make_next_pass, release, left = (
+        admission._make_pass,
+        admission._release,
+        [Unreachable("unreachable", "No route.")] * failures,
+    )
+
+    def release_later(hosts: Collection[str]) -> None:
+        # The pass has succeeded all the same, and the next one releases the lease.
+        if left:
+            raise left.pop()
+        release(hosts)
+
+    admission._release = release_later
 
     def lose_the_slot(limit: Collection[str]) -> PassView:
         # Between the plan and the pass, another run admits a host.
@@ -457,6 +470,7 @@ def test_hosts_that_go_on_waiting_are_left_to_other_runs(
         until(lambda: consul.get("upgrade/drivers/web2") is None)
         assert not wait([later], 1).done
         assert consul.get("upgrade/drivers/web2") is None
+        assert not left
         other = services._running[-1]
         assert step(other, "web1", "upgrade/app")
         assert end(other, "web1") == "upgraded"

@@ -229,9 +229,7 @@ def test_another_failure_ends_it_at_once(clock: Clock) -> None:
 
 CARRIED = HandedOver(id="h1", planners=("one",))
 ANSWERED = "If this run ends, planner services (one) carry the rollout on. To stop admissions, run ansible-playbook convoy.upgrade.pause."
-UNANSWERED = (
-    "No planner service carries the rollout at present. If this run ends before it, run the same command again."
-)
+UNANSWERED = "No planner service carries the rollout at present. If this run ends before the rollout does, run the same command again."
 
 
 @pytest.mark.parametrize(
