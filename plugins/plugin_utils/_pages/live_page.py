@@ -137,7 +137,7 @@ class LivePage:
         """Say on the page that it is no longer updated, and let others write it."""
         try:
             if self._read is not None:
-                self._write_host_details(self._read, most_seconds=None)
+                self._write_host_details(self._read, most_seconds=None, ended=True)
                 self._write(self._read, ended=True)
             elif self._error:
                 self._write_error(self._error, ended=True)
@@ -287,8 +287,8 @@ class LivePage:
         begun.sort(key=lambda one: (one["phase"] == DONE, -max(one["admitted"] or [one["began"] or 0])))
         return {one["host"] for one in begun[:_MOST_BARS]}
 
-    def _write_host_details(self, read: ProgressUpdate, most_seconds: float | None) -> None:
-        """Write the pages of hosts that have changed."""
+    def _write_host_details(self, read: ProgressUpdate, most_seconds: float | None, *, ended: bool = False) -> None:
+        """Write the pages of hosts that have changed, or all of them if they are the last ones: browsers load these no more."""
         plan, snapshot = read.view.plan, read.view.snapshot
         target = snapshot.current_version or ""
         roles = {host: view.role for host, view in read.hosts.items()}
@@ -316,7 +316,7 @@ class LivePage:
             part = self._parts[at]
             found = tuple(self._host_details[host] for host in part.hosts)
             before = self._written.get(part.name)
-            if before == found:
+            if before == found and not ended:
                 continue
             is_due = before is None or most_seconds is None or written < _LEAST_AT_ONCE
             if not is_due and runtime.processor_seconds() - began > (most_seconds or 0.0):
@@ -334,7 +334,7 @@ class LivePage:
                     hosts=found,
                     links={},
                     now=snapshot.now,
-                    ended=False,
+                    ended=ended,
                     command=lambda playbook, host: command(playbook, {"host": host}),
                     style=own_text("style.css", "live.css"),
                     script=own_text("live.js"),

@@ -435,6 +435,12 @@ def test_it_is_loaded_again_by_the_browser_without_scripts_or_from_a_disk(
             body = "document.body.innerText"
             assert ("Consul does not answer." if view == "only an error" else "compute31") in browser.run(body)
             assert "no space left" not in browser.run(body)
+            if has_scripts and view != "only an error":
+                # What a reader opens or closes stays so on the page that is loaded next.
+                before = browser.run(OPENED)
+                browser.run(f"{DETAILS}.forEach((one) => {{ one.open = !one.open; }})")
+                opened = browser.run(OPENED)
+                assert opened != before
             # Servers tell browsers the second of a file, and those of two writes differ.
             time.sleep(1)
             write_report(
@@ -446,14 +452,20 @@ def test_it_is_loaded_again_by_the_browser_without_scripts_or_from_a_disk(
                 browser.wait_until("document.readyState === 'complete'")
                 place = browser.run("document.querySelector('#h-compute31').getBoundingClientRect().top")
                 assert 0 <= place < 900 < browser.run("scrollY")
+            if has_scripts and view != "only an error":
+                assert browser.run(OPENED) == opened
             assert browser.complaints == []
-            if not anchor:
-                # The last overview is not loaded again.
-                site.page.close()
-                browser.wait_until(f"{body}.includes('no longer updated')", 60)
-                assert browser.run("document.querySelector('meta[http-equiv=refresh]') === null")
+            # The last one is not loaded again.
+            site.page.close()
+            browser.wait_until(f"{body}.includes('no longer updated')", 60)
+            assert browser.run("document.querySelector('meta[http-equiv=refresh]') === null")
     finally:
         site.close()
+
+
+# None of them moves the host.
+DETAILS = "[...document.querySelectorAll('#rules details, #h-compute31 details')]"
+OPENED = "[...document.querySelectorAll('details')].filter((one) => one.open).map((one) => one.id)"
 
 
 @contextmanager

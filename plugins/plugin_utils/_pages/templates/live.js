@@ -83,7 +83,7 @@
     const page = new DOMParser().parseFromString(text, 'text/html'), script = page.querySelector('script');
     if (!page.getElementById('top')) throw new Error('this is another page now');
     // Another release of the collection writes other pages.
-    if (script && script.textContent !== document.querySelector('script').textContent) { location.reload(); return true; }
+    if (script && script.textContent !== document.querySelector('script').textContent) { loadAgain(); return true; }
     let isWhole = true;
     for (const fresh of page.querySelectorAll('[data-part]')) {
       const old = byId(fresh.id), source = fresh.outerHTML;
@@ -128,9 +128,17 @@
     timer = setTimeout(load, 1000 * (document.hidden || hasEnded() ? HIDDEN : EVERY));
   };
 
+  const allDetails = () => [...document.querySelectorAll('details[id]')];
+
+  // What a reader has opened and closed stays so, also on the page that is loaded in place of this one.
+  const loadAgain = () => {
+    history.replaceState(Object.fromEntries(allDetails().map((one) => [one.id, one.open])), '');
+    location.reload();
+  };
+
   const reload = () => {
     const isBusy = !getSelection().isCollapsed || document.hidden || hasEnded();
-    if (!isBusy) location.reload();
+    if (!isBusy) loadAgain();
   };
 
   const copy = async (button) => {
@@ -190,6 +198,7 @@
 
   document.documentElement.classList.add('runs');
   openTarget();
+  for (const one of allDetails()) one.open = (history.state || {})[one.id] ?? one.open;
   if (isServed) {
     document.addEventListener('visibilitychange', () => { if (!document.hidden) load(); });
     load();

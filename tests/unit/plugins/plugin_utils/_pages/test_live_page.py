@@ -258,6 +258,29 @@ def test_it_says_that_consul_is_away_and_that_no_one_writes_it_any_more(site: Si
     assert 'http-equiv="refresh"' not in site.index
 
 
+def test_the_last_pages_of_hosts_are_not_loaded_again(site: Site) -> None:
+    """Otherwise browsers without scripts would load them for ever. The next process that writes them changes that."""
+    site.update()
+    parts = [*(site.folder / "hosts").glob("*.html")]
+    refresh, last = 'http-equiv="refresh"', ". This page is no longer updated."
+    assert len(parts) > 3
+    assert [one.name for one in parts if refresh not in one.read_text() or last in one.read_text()] == []
+    before = site.changes
+
+    # Also those of hosts that have not changed since.
+    site.page.close()
+    assert [one.name for one in parts if refresh in one.read_text() or last not in one.read_text()] == []
+    assert {one.name for one in parts if site.changes[f"hosts/{one.name}"] != before[f"hosts/{one.name}"]} == {
+        one.name for one in parts
+    }
+    assert [one.name for one in site.folder.rglob("*.html") if refresh in one.read_text()] == []
+
+    again = Site(site.consul, site.folder, site.fleet)
+    again.update()
+    assert [one.name for one in parts if refresh not in one.read_text() or last in one.read_text()] == []
+    again.page.close()
+
+
 def test_an_error_other_than_an_outage_is_on_the_page_too(site: Site, tmp_path: Path) -> None:
     site.update()
     site.page.update(UpgradeError("unreadable_ledger", "upgrade/ledger can't be read."))
