@@ -20,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import (
     Command,
     abort,
+    approve,
     pause,
     resume,
 )
@@ -206,6 +207,34 @@ def test_who_follows_sees_it_from_consul_alone_through_pauses_to_its_end(
     for there in ("No host is admitted", "logins fail", "It continues.", "compute3 ", "The rollout to 2 is complete."):
         assert there in text, seen.text
     assert seen.text.index("The rollout to 2 is complete.") < seen.text.index("fleet ")
+
+
+@pytest.mark.thorough
+def test_a_terminal_shows_the_stages_who_is_awaited_and_the_command_to_give(
+    play: Shipped, consul: RawKV, store: Store
+) -> None:
+    seed(consul, HOSTS)
+    rules = {**RULES, "stages": [{"name": "canary", "hosts": ["compute1"], "approve": True}, {"name": "rest"}]}
+    make_pass(store, PassRequest(version="2", fleet=HOSTS, rules=rules))
+    with closing(play.on_terminal("status", **UPGRADE, follow=True)) as seen:
+        screen = seen.wait_for("stages: canary 0/1 > rest 0/3")
+        assert "Needs an operator" not in screen
+        say(store, "compute1", "upgraded")
+        make_pass(store, PassRequest(version="2", fleet=HOSTS, converge=True))
+        screen = seen.wait_for("Needs an operator: ")
+        assert lines_of(screen, "stages: canary 1/1, needs an approval > rest 0/3")
+        (need,) = lines_of(screen, "Needs an operator: ")
+        assert "Stage canary" in need and "approval" in need
+        # It is long, and on several lines.
+        first, *_more, last = screen.partition(need)[2].strip().splitlines()
+        assert re.match(r"ansible-playbook \S+/playbooks/approve\.yml -i", first)
+        assert last.endswith(" -e stage=canary")
+        approve(store, Command(by="bob"), "canary")
+        make_pass(store, PassRequest(version="2", fleet=HOSTS))
+        screen = seen.wait_for(lambda screen: "Needs an operator" not in screen and lines_of(screen, "1 upgrading"))
+        assert lines_of(screen, "stages: canary 1/1 > rest 0/3")
+        abort(store, Command(by="bob"))
+        assert seen.end() == 0
 
 
 @pytest.mark.thorough

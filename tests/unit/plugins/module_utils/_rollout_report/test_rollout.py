@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -155,6 +156,17 @@ def test_the_page_says_admitted_and_complete_where_the_history_has_other_words()
     assert "<td>complete</td>" in who_did_what
     assert ">open<" not in who_did_what
     assert ">converge<" not in who_did_what
+
+
+def test_the_rules_are_a_table_of_the_keys_that_messages_name() -> None:
+    rules = {**RULES, "stages": [{"name": "canary", "hosts": 1, "soak": 600, "approve": True}]}
+    begun = {**EVENTS[0], "instructions": rules}
+    page = html_page(rollout_report([begun, *EVENTS[1:]], MEMBERS, RECORDS, {}, 250, is_current=True))
+    table = page.partition("<h2>Rules</h2>")[2].partition("</table>")[0]
+    assert re.findall('<tr><td>(.*?)</td><td class="long">(.*?)</td></tr>', table) == [
+        ("rolling_rules.fleet", "3"), ("rolling_rules.roles.compute", "2"),
+        ("stages[0]", "canary, 1 of each role, soaks 10m, needs an approval"),
+    ]  # fmt: skip
 
 
 def test_failures_that_are_only_counted_are_failures() -> None:
