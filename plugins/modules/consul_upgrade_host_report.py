@@ -219,7 +219,10 @@ record:
       description: Release of the node agent that reported last, or null.
       type: str
     role:
-      description: Role by which the host read its gate when it last started, or null.
+      description: Role in the host's settings, as it last reported it, or null.
+      type: str
+    former_role:
+      description: Role that it reported before, or null if its role has not changed since its last start.
       type: str
     services:
       description: ID of the tasks of services that the host has, or null.

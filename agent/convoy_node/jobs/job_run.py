@@ -309,6 +309,7 @@ class JobRun:
             found = self._read_keys()
             if admitted_job(keys, found) != entry.id:
                 raise NotAdmitted("the node is not admitted to it any more")
+            self._check_role(found)
             record = self._consul.get(keys.job_record)
             value, index = (record.value, record.index) if record is not None else (None, 0)
             operations, missing = start_operations(
@@ -324,6 +325,35 @@ class JobRun:
             undo = {"Verb": "cas", "Key": keys.job_record, "Value": value, "Index": index}
             self._consul.write([undo if value is not None else _delete(keys.job_record, index)])
         raise NotAdmitted("its keys changed during each try")
+
+    def _check_role(self, found: Mapping[str, ConsulKey]) -> None:
+        """Refuse a start if planners know the host with another role than its settings have, or may have known it so when they admitted it.
+
+        Its caps and holds would be those of that role.
+
+        :param found: key -> entry, from the read that showed the admission.
+        :raises NotAdmitted: if it may not start.
+        """
+        keys, host = self._keys, self._settings.host
+        entry = self._consul.get(keys.record)
+        record = parse_record(entry.value if entry is not None else None)
+        known, former = (
+            one if isinstance(one := record.get(name), str) else keys.role for name in ("role", "former_role")
+        )
+        if known != keys.role:
+            raise NotAdmitted(
+                f"its settings have the role {keys.role}, and it reported {sanitize(known, 255)} before; if that is right, enroll it again "
+                f"(ansible-playbook convoy.upgrade.enroll --limit {host})"
+            )
+        if former == keys.role:
+            return
+        if keys.job_gates[0] not in found:
+            raise NotAdmitted(
+                f"its role was {sanitize(former, 255)} before, and planners may have admitted the role {keys.role} before that changed; "
+                "it starts once they have admitted it by its own name"
+            )
+        if self._consul.get(keys.role_hold(former)) is not None:
+            raise NotAdmitted(f"its role was {sanitize(former, 255)} before, and that role is held")
 
     def _execute(self, job: NodeJob, command: NodeCommand, entry: JobEntry) -> JobEntry:
         """Run the command; return the entry with its end."""

@@ -80,6 +80,10 @@ class NodeKeys:
         folder = f"{self.prefix}upgrade/hold/"
         return f"{folder}host/{self.host}", f"{folder}role/{self.role}", f"{folder}global"
 
+    def role_hold(self, role: str) -> str:
+        """The hold on a role."""
+        return f"{self.prefix}upgrade/hold/role/{role}"
+
     @property
     def holds_folder(self) -> str:
         """The key that is written whenever any hold is set or ended."""

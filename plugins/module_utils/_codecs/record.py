@@ -40,6 +40,7 @@ _TEXTS = (
     "role",
     "services",
     "next_step",
+    "former_role",
 )
 
 
@@ -100,6 +101,7 @@ def _record(data: Any, index: int = 0) -> HostRecord:
         _truncated(texts["role"], LONGEST_NAME),
         _truncated(texts["services"], LONGEST_NAME),
         _truncated(texts["next_step"], LONGEST_NAME),
+        _truncated(texts["former_role"], LONGEST_NAME),
         index=index,
     )
 

@@ -102,6 +102,8 @@ class HostRecord:
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
     :param release: the release of the node agent that reported last; None if none did.
     :param role: the role by which the host read its gate when it last started; None if it gave none.
+    :param former_role: the role that it reported before, until it starts an upgrade with the present one. The gate of the present role, which may have been
+        opened before, does not admit it until then. None if its role has not changed.
     :param services: the ID of the tasks of services that a pull host has; None if it has none.
     :param next_step: the first step that tags on the command line left to a later run, if its run ended between steps; None otherwise.
     :param repeatable: False if the command of the job failed or was lost there, and the host does not run it again, because it is not repeatable;
@@ -131,6 +133,7 @@ class HostRecord:
     role: str | None = None
     services: str | None = None
     next_step: str | None = None
+    former_role: str | None = None
     repeatable: bool | None = None
     readable: bool = True
     index: int = field(default=0, compare=False)
@@ -200,7 +203,7 @@ class HostRecord:
 
     def of_host(self) -> dict[str, Any]:
         """Return the fields that belong to the host, whatever version the record is for."""
-        return {name: getattr(self, name) for name in ("held", "machine", "release", "role", "services")}
+        return {name: getattr(self, name) for name in ("held", "machine", "release", "role", "services", "former_role")}
 
     def may_run_post_upgrade(self, version: str) -> bool:
         """Return whether planners have admitted the host to the post-upgrade tasks of a version, and it has not finished them."""

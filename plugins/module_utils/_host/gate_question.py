@@ -113,9 +113,12 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     :raises UpgradeError: ``unreadable_gate``.
     """
     record = snapshot.records.get(host)
+    former_role = record.former_role if record is not None else None
     held = record.held if record is not None else None
     started = record.version if record is not None and record.state == STARTED else None
     found = replace(_permission(snapshot, host, role, default, current), version=snapshot.current_version)
+    if former_role is not None and found.value:
+        found = _with_changed_role(snapshot, found, role, former_role)
     return replace(found, held=held, started=started)
 
 
@@ -137,6 +140,23 @@ def _permission(snapshot: Snapshot, host: str, role: str, default: bool, current
     # A planner that begins a rollout leaves the time in the global gate. An operator who closes all gates leaves none.
     pending = not gate.is_open and gate.scope == "global" and gate.at != 0
     return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, pending=pending)
+
+
+def _with_changed_role(snapshot: Snapshot, found: Permission, role: str, former_role: str) -> Permission:
+    """Return the answer for a host whose role has changed since it last started, and that is admitted otherwise.
+
+    The gate of its new role may have been opened by planners that knew it with its former one, so only its own gate or the global one admits it. A hold
+    of the former role may be what an operator set for it.
+    """
+    hold = snapshot.holds.roles.get(former_role)
+    if hold is not None:
+        return replace(found, value=False, scope="role", key=hold.key, hold=True, reason=f"closed: {hold.text()}")
+    gate = snapshot.gates.roles.get(role)
+    if found.scope != "role" or gate is None or not gate.at:
+        # An operator who opens the gate of a role by hand leaves no time in it, and admits whoever has that role.
+        return found
+    reason = f"closed: its role was {former_role} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
+    return replace(found, value=False, reason=reason)
 
 
 def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:

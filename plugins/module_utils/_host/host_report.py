@@ -265,11 +265,12 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     machine, other = _machines(before, report)
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
     release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
-    role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
+    role, former_role = _roles(before, report)
     after = replace(
         after,
         release=release or (before.release if before is not None else None),
-        role=role or (before.role if before is not None else None),
+        role=role,
+        former_role=former_role,
         services=_services(before, report),
     )
     at_step = (service, step) if report.state == STARTED else (None, None)
@@ -304,6 +305,7 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
         unchanged,
         release=after.release,
         role=after.role,
+        former_role=after.former_role,
         services=after.services,
         machine=before.machine or after.machine,
     )
@@ -357,8 +359,18 @@ def _with_services(before: HostRecord | None, report: HostReport) -> HostRecord:
     """Return the record with the ID of the tasks of services that the host has now, and the role in its settings, and nothing else changed."""
     if before is None or not before.readable:
         return before or HostRecord(report.version, RETRIED)
-    role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else before.role
-    return replace(before, services=_services(before, report), role=role)
+    role, former_role = _roles(before, report)
+    return replace(before, services=_services(before, report), role=role, former_role=former_role)
+
+
+def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, str | None]:
+    """Return the role in the host's settings, and the one before it if no upgrade has started since it changed."""
+    role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
+    if before is None:
+        return role, None
+    if role is None or role == before.role:
+        return before.role, None if role is not None and report.state == STARTED else before.former_role
+    return role, before.role or before.former_role
 
 
 def _services(before: HostRecord | None, report: HostReport) -> str | None:

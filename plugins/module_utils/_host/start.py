@@ -136,6 +136,9 @@ def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
     keys = store.keys
     prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, request.host, request.role)})
     entries = store.read_beside_hold_key(prefixes)
+    former_role = next((decode_record(one.key, one.value).former_role for one in entries if one.key == record), None)
+    if former_role is not None and not keys.is_job:
+        entries = store.read_beside_hold_key([*prefixes, keys.hold("role", former_role)])
     store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     return entries
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._common.names import plural
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import HostRecord, Snapshot
 from .._fleet.host_patterns import select_hosts
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, UPGRADED
@@ -103,6 +103,7 @@ class FleetState:
     def read_by_one_role(self, roles: Sequence[str]) -> list[str]:
         """Return those of some roles whose gates no host of another role reads: each has reported the role in its settings.
 
+        A role with a host whose role has changed since it last started is left out, because that host waits for its own gate.
         Takes time linear in hosts, however many roles there are.
         """
         if not roles:
@@ -110,14 +111,23 @@ class FleetState:
         records = [(one.role, self.role_in_settings(one)) for one in self.hosts.values()]
         read = {known for role, known in records if known not in (None, role)}
         unknown = {role for role, known in records if known is None}
-        return [role for role in roles if role not in read and unknown <= {role}]
+        changed = {role for one in self.hosts.values() if (role := self._changed_role(one)) is not None}
+        return [role for role in roles if role not in read and unknown <= {role} and role not in changed]
+
+    def _changed_role(self, one: HostState) -> str | None:
+        """Return the role in a host's settings if it has changed since the host last started; None if not."""
+        record = self._record_in_settings(one)
+        return record.role if record is not None and record.readable and record.former_role is not None else None
 
     def role_in_settings(self, one: HostState) -> str | None:
         """Return the role in a host's settings, by which it reads gates and holds, as it last reported it; None if it never did."""
+        record = self._record_in_settings(one)
+        return record.role if record is not None and record.readable else None
+
+    def _record_in_settings(self, one: HostState) -> HostRecord | None:
         versions = self.snapshot.versions
         # The record of a job has none before the host has begun one.
-        record = one.record if versions is None else versions.records.get(one.host)
-        return record.role if record is not None and record.readable else None
+        return one.record if versions is None else versions.records.get(one.host)
 
     def reads_other_role(self, one: HostState) -> bool:
         """Return whether a host's settings have another role than the fleet, so that it reads the gate and the holds of that role."""

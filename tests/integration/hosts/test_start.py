@@ -298,3 +298,33 @@ def test_a_role_that_is_edited_after_the_admission_passes_neither_a_cap_nor_a_ho
     assert "its settings have the role db" in found.plan.hosts["web2"].reason
     refused(admin, edited)
     refused(admin, edited)
+
+
+def test_a_role_that_changes_on_a_pending_host_starts_nothing_by_a_gate_that_was_open_before(guarded: Agent) -> None:
+    wipe(guarded.kv)
+    fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
+    seed(guarded.kv, fleet)
+    guarded.kv.put("upgrade/schema", "1")
+    admin = admin_of(guarded)
+    for host, role in fleet.items():
+        write_report(admin, HostReport(host, "1", "upgraded", role=role))
+    make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
+    # It reports the other role when its services can't be upgraded, or when it is enrolled, and no planner has read that yet.
+    edited = HostReport("web2", "2", "started", role="db", default=False)
+    write_report(admin, HostReport("web2", "2", "failed", role="db", error="no disk"))
+    assert "its role was web before" in refused(admin, edited)
+    write_report(admin, HostReport("web3", "1", "upgraded", role="db"))
+    refused(admin, replace(edited, host="web3"))
+    # Planners admit it by its own gate once the fleet has that role too. What held its former role still holds it.
+    fleet |= {"web2": "db"}
+    make_pass(admin, PassRequest(fleet=fleet))
+    assert guarded.kv.get("config_state/enable_puppet/role/db") is None
+    write_report(admin, HostReport("db1", "2", "started", role="db", default=False))
+    control.retry(admin, control.Command(fleet=fleet), ["web2"])
+    make_pass(admin, PassRequest(fleet=fleet))
+    assert guarded.kv.get("config_state/enable_puppet/host/web2") == b"True"
+    set_holds(admin, HoldTargets(roles=["web"], fleet=fleet), "disk")
+    assert "disk" in refused(admin, edited)
+    end_holds(admin, HoldTargets(roles=["web"], fleet=fleet))
+    started, _changes = write_report(admin, edited)
+    assert (started.role, started.former_role) == ("db", None)

@@ -353,6 +353,34 @@ def test_the_gate_of_its_role_admits_a_node_too_and_its_own_decides_first(node: 
     assert admitted_job(KEYS, node.consul.keys) == "j1"
 
 
+def test_a_node_whose_role_changed_starts_no_job_by_the_gate_of_its_new_role(
+    node: Node, install: Install, trusted: Path
+) -> None:
+    install("a", f"touch '{trusted}/ran'")
+    node.admit("j1")
+    own = node.consul.keys["upgrade/job_gates/host/web1"]
+
+    def started(record: dict[str, str]) -> bool:
+        node.consul.put(KEYS.record, json.dumps({"version": "1", "state": "upgraded", **record}))
+        node.run()
+        return (trusted / "ran").exists()
+
+    # Planners know it with another role, also if its own gate admits it.
+    assert not started({"role": "db"})
+    assert "ansible-playbook convoy.upgrade.enroll --limit web1" in node.lines[-1]
+    # Planners may have opened this gate when they knew it with another role.
+    del node.consul.keys["upgrade/job_gates/host/web1"]
+    node.consul.put("upgrade/job_gates/role/web", "True", flags=1)
+    assert not started({"role": "web", "former_role": "db"})
+    node.consul.keys["upgrade/job_gates/host/web1"] = own
+    node.consul.put("upgrade/hold/role/db", "{}")
+    assert not started({"role": "web", "former_role": "db"})
+    assert "that role is held" in node.lines[-1]
+    assert RECORD not in node.consul.keys
+    del node.consul.keys["upgrade/hold/role/db"]
+    assert started({"role": "web", "former_role": "db"})
+
+
 @pytest.mark.parametrize(("text", "is_admitted"), [("v2", True), ("v1", False), ("False", False), ("True", True)])
 def test_a_gate_of_the_old_layout_that_has_the_version_is_no_pause(text: str, is_admitted: bool, node: Node) -> None:
     node.admit("j1")

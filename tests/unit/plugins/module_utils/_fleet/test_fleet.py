@@ -133,6 +133,7 @@ def test_a_record_is_shown_without_the_fields_of_its_read() -> None:
         "role": None,
         "services": None,
         "next_step": None,
+        "former_role": None,
     }
 
 

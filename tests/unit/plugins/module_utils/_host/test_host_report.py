@@ -68,7 +68,9 @@ def test_another_machine_under_the_name_has_finished_no_task_group(machine: str 
 
 def test_a_delivery_of_tasks_or_an_enrolment_corrects_the_role_and_nothing_else() -> None:
     before = replace(BEFORE, role="web", services="a")
-    assert next_record(before, HostReport("compute1", "", DELIVERED, role="db"), 9) == replace(before, role="db")
+    corrected = next_record(before, HostReport("compute1", "", DELIVERED, role="db"), 9)
+    assert corrected == replace(before, role="db", former_role="web")
+    assert next_record(corrected, HostReport("compute1", "", DELIVERED, role="web"), 9).former_role == "db"
     assert next_record(before, HostReport("compute1", "", DELIVERED, services="b"), 9) == replace(before, services="b")
 
 

@@ -629,6 +629,17 @@ def test_a_role_whose_gate_a_host_of_another_role_reads_opens_by_keys_of_hosts()
         assert opened(plan.plan(caps(web=1))) == ["compute1", "compute2", "web1"]
 
 
+def test_a_role_whose_host_had_another_role_before_opens_by_keys_of_hosts() -> None:
+    # Otherwise it would wait for ever: such a host starts only by its own gate.
+    site = fleet(compute=2).with_roles()
+    assert site.plan().role_gates == ("compute",)
+    site.records["compute2"] = replace(site.records["compute2"], former_role="web")
+    plan = site.plan()
+    assert (plan.role_gates, plan.host_gates) == ((), ("compute1", "compute2"))
+    site.gated_at, site.ledger = int(site.now), Ledger(1, NEW, OLD)
+    assert site.gated("True", "role/compute").plan().role_gates_to_close == ("compute",)
+
+
 def test_a_host_with_another_role_in_its_settings_is_not_admitted() -> None:
     # A hold of its role in the fleet would not hold it.
     site = fleet(compute=2, web=1).with_roles()
