@@ -148,9 +148,11 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, role: str, former_
     The gate of its new role may have been opened by planners that knew it with its former one, so only its own gate or the global one admits it. A hold
     of the former role may be what an operator set for it.
     """
-    hold = snapshot.holds.roles.get(former_role)
-    if hold is not None:
-        return replace(found, value=False, scope="role", key=hold.key, hold=True, reason=f"closed: {hold.text()}")
+    of_former = snapshot.holds.roles.get(former_role)
+    if of_former is not None:
+        return replace(
+            found, value=False, scope="role", key=of_former.key, hold=True, reason=f"closed: {of_former.text()}"
+        )
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:
         # An operator who opens the gate of a role by hand leaves no time in it, and admits whoever has that role.
