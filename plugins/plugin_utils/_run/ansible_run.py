@@ -35,7 +35,7 @@ from .known_variables import (
     refuse_empty_names,
     refuse_unknown_variables,
 )
-from .limit import honours_limit, refuse_limit, refuse_no_nodes
+from .limit import honours_limit, refuse_limit, refuse_no_nodes, refuse_planner_hosts
 from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_pass, next_to_admit
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
@@ -72,7 +72,7 @@ class PlaybookRun:
         self._command = AnsibleCommand(tuple(sys.argv), playbook, imports=imports)
         self._say = say
         self._is_over = self._has_succeeded = self._pushes = self._is_limited = self._is_exiting = False
-        self._is_single_pass = False
+        self._is_single_pass = self._has_planner_host = False
         self._process = os.getpid()
         # Until then, further signals to end are ignored: a terminal that is closed sends several.
         self._ends_until = 0.0
@@ -345,9 +345,22 @@ class PlaybookRun:
             if not inventory.get_hosts(play.hosts):
                 self._exit_without_limit(refuse_no_nodes, file, ",".join(play.hosts), limit or "")
             return
+        needed = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)
+        if not self._has_planner_host:
+            # The first play of each playbook runs on the planner host. Later ones may have no host.
+            self._has_planner_host = True
+            try:
+                everybody = inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
+                refuse_planner_hosts(
+                    self._command.playbook,
+                    ",".join(play.hosts),
+                    [host.name for host in needed],
+                    [host.name for host in everybody],
+                )
+            except UpgradeError as error:
+                self._refuse(error, self._command.again(error.details["variables"]))
         if not limit:
             return
-        needed = inventory.get_hosts(play.hosts, ignore_limits=True, ignore_restrictions=True)
         reached = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
         named = [host.name for host in inventory.get_hosts("all", ignore_restrictions=True)]
         left_out = [host.name for host in needed if host.name not in reached]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import listing
+from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._common.sanitize import sanitize, truncated_repr
+from ...module_utils._rules.instructions import KEYS
 from .next_step import COMMAND, OF_NEW_JOB, UPGRADES
 
 # Lists variables of the operator's own services that look like one of these.
@@ -90,6 +93,10 @@ VARIABLES = frozenset(
     )
 )
 _PREFIX = "upgrade_"
+# The options of this role all begin with its name. No variable of another role does.
+_GATE_ROLE = "puppet_gate"
+# What others call these.
+_ALIASES = {"rules": "instructions", "rules_file": "instructions_file"}
 # A name that is less similar is probably one of the operator's own variables.
 _SIMILARITY = 0.85
 # Variables that playbooks for the whole fleet would ignore -> the variable to set instead, empty for none.
@@ -148,7 +155,19 @@ _BOOLEANS = (
     "wait_for_other",
 )
 # Variables that name something. An empty one must not mean everything.
-_NAMES = ("host", "role", "stage", "page", "maintenance", "only", "run", "job", "sign_with", "run_tasks")
+_NAMES = (
+    "host",
+    "role",
+    "stage",
+    "page",
+    "maintenance",
+    "only",
+    "run",
+    "job",
+    "sign_with",
+    "run_tasks",
+    "upgrade_planner_host",
+)
 
 
 def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
@@ -175,6 +194,10 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: ""},
             )
+        if name in KEYS and name not in VARIABLES and playbook in (*UPGRADES, COMMAND):
+            raise _part_of_rules(name, given)
+        if f"{_GATE_ROLE.rpartition('_')[2]}_" in name:
+            _refuse_unknown_option(name)
         meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _SHORT)
         if playbook == COMMAND and name not in VARIABLES and not meant:
             meant = next(
@@ -188,6 +211,38 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 name=name,
                 renamed={name: meant},
             )
+
+
+def _part_of_rules(name: str, given: Mapping[str, Any]) -> UpgradeError:
+    """Return the error for a key of the rules that is given as a variable, so that its rule would not apply."""
+    has_rules = any(one in given for one in ("instructions", "instructions_file", "upgrade_instructions_file"))
+    return UpgradeError(
+        "unknown_variable",
+        f"-e {name}: there is no such variable, and Ansible would ignore it. It is a key of the rules: give it within instructions, or in the file of "
+        f"instructions_file. Nothing was done. If it is a variable of your own, mark it with -e {OWN}={name}.",
+        name=name,
+        variables={} if has_rules else {"instructions": {name: given[name]}},
+        renamed={name: ""},
+    )
+
+
+def _refuse_unknown_option(name: str) -> None:
+    """Raise an error for a misspelled option of the role of nodes, which Ansible would ignore."""
+    text = (Path(__file__).parents[3] / "roles" / _GATE_ROLE / "meta" / "argument_specs.yml").read_text(
+        encoding="utf-8"
+    )
+    options = yaml.safe_load(text)["argument_specs"]["main"]["options"]
+    meant = next(iter(difflib.get_close_matches(name, sorted(options), n=1, cutoff=_SIMILARITY)), "")
+    if name in options or not (meant or name.startswith(f"{_GATE_ROLE}_")):
+        return
+    raise UpgradeError(
+        "unknown_variable",
+        f"-e {sanitize(name)}: there is no such variable, and Ansible would ignore it{did_you_mean(name, [meant] if meant else options) or '.'} "
+        f"ansible-doc -t role convoy.upgrade.{_GATE_ROLE} shows all. Nothing was done. If it is a variable of your own, mark it with "
+        f"-e {OWN}={sanitize(name)}.",
+        name=name,
+        renamed={name: meant},
+    )
 
 
 def _ignored(playbook: str, name: str, given: Mapping[str, Any]) -> UpgradeError:
@@ -301,8 +356,9 @@ def own_variables(given: Mapping[str, Any]) -> set[str]:
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     plain = name.lower().replace("-", "_")
-    if plain in known:
-        return plain
+    for meant in (plain, plain.removesuffix("s"), _ALIASES.get(plain, "")):
+        if meant in known:
+            return meant
     if _PREFIX + plain in known:
         return _PREFIX + plain
     if plain.removeprefix(_PREFIX) in known:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import listing
+from ...module_utils._common.names import did_you_mean, listing
 from ...module_utils._common.sanitize import as_option, sanitize
 from .next_step import COMMAND, UPGRADES
 
@@ -42,6 +42,30 @@ def refuse_no_nodes(playbook: str, pattern: str, limit: str) -> None:
         f"No host of the inventory matches {asked}, so {Path(playbook).name} would do nothing. "
         "Name hosts or groups of the inventory, or give another inventory with -i.",
         variables={"upgrade_nodes": "NAME"},
+    )
+
+
+def refuse_planner_hosts(playbook: str, pattern: str, found: Sequence[str], known: Sequence[str]) -> None:
+    """Raise an error unless a playbook runs on one host: on none it would do nothing and succeed.
+
+    :param playbook: its file.
+    :param pattern: the host that it asks for.
+    :param found: the hosts of the inventory that match it.
+    :param known: all hosts of the inventory.
+    :raises UpgradeError: ``no_hosts``. ``variables`` in its details has the variable to set.
+    """
+    if len(found) == 1:
+        return
+    name = Path(playbook).name
+    if found:
+        why = f"'{sanitize(pattern)}' is {listing(list(found), 5)}, and {name} runs on one host."
+    else:
+        meant = did_you_mean(pattern, known) or "."
+        why = f"No host of the inventory matches '{sanitize(pattern)}', so {name} would do nothing{meant}"
+    raise UpgradeError(
+        "no_hosts",
+        f"{why} Nothing was done: name one host of the inventory with -e upgrade_planner_host=NAME, or leave it out for localhost.",
+        variables={"upgrade_planner_host": "NAME"},
     )
 
 

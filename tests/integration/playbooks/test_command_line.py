@@ -186,6 +186,30 @@ def test_hosts_to_enroll_that_do_not_exist_are_refused(play: Shipped, options: l
     assert "--limit" not in last
 
 
+@pytest.mark.parametrize(
+    ("playbook", "planner", "why"),
+    [
+        ("hold", "wbe1", "No host of the inventory matches 'wbe1', so hold.yml would do nothing; did you mean 'web1'?"),
+        ("upgrade", "web", "'web' is web1, web2, and upgrade.yml runs on one host."),
+        ("pause", "", "upgrade_planner_host is empty"),
+    ],
+)
+def test_a_planner_host_that_is_not_one_host_of_the_inventory_is_refused(
+    play: Shipped, consul: RawKV, playbook: str, planner: str, why: str
+) -> None:
+    hosts = names(web=2)
+    seed(consul, hosts)
+    before = consul.tree()
+    given = ("-e", "host=web1") if playbook == "hold" else ()
+    done = play(playbook, *given, "-e", f"upgrade_planner_host={planner}", inventory=inventory(hosts))
+    assert done.returncode == 5, done.stdout
+    assert why in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last.endswith("-e upgrade_planner_host=NAME")
+    assert consul.tree() == before
+
+
 @pytest.mark.thorough
 def test_a_limit_that_keeps_the_planner_is_fine_where_nothing_else_is_needed(play: Shipped, consul: RawKV) -> None:
     hosts = names(web=2)

@@ -31,6 +31,11 @@ _INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
         ("instructions-file", "instructions_file"),
         ("Version", "version"),
         ("hosts", "host"),
+        ("roles", "role"),
+        ("rules", "instructions"),
+        ("rules_file", "instructions_file"),
+        ("puppet_gate_intervall", "puppet_gate_interval"),
+        ("pupet_gate_role", "puppet_gate_role"),
         ("limit", "upgrade_limit"),
         ("upgrade_limt", "upgrade_limit"),
         ("upgrade_version", "version"),
@@ -87,6 +92,29 @@ def test_a_variable_that_a_playbook_would_ignore_is_refused(playbook: str, name:
 )
 def test_playbooks_with_the_variable_accept_it(playbook: str, name: str) -> None:
     refuse_unknown_variables(playbook, {name: "x"})
+
+
+def test_a_name_that_only_looks_like_an_option_of_nodes_is_refused_without_a_hint() -> None:
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables("enroll", {"puppet_gate_qqq": "x"})
+    assert "ansible-doc -t role convoy.upgrade.puppet_gate" in refused.value.message
+    assert refused.value.details["renamed"] == {"puppet_gate_qqq": ""}
+    refuse_unknown_variables("enroll", {"tollgate_role": "x"})
+
+
+def test_a_key_of_the_rules_that_is_given_as_a_variable_is_refused_with_where_it_belongs() -> None:
+    for name, value in {"rolling_rules": {"global": 1}, "freezes": [], "role_dependencies": {}}.items():
+        for playbook in ("upgrade", "command"):
+            with pytest.raises(UpgradeError) as refused:
+                refuse_unknown_variables(playbook, {name: value})
+            assert "It is a key of the rules" in refused.value.message
+            assert refused.value.details["variables"] == {"instructions": {name: value}}
+    with pytest.raises(UpgradeError) as refused:
+        refuse_unknown_variables("upgrade", {"windows": [], "instructions_file": "rules.yml"})
+    assert (refused.value.details["variables"], refused.value.details["renamed"]) == ({}, {"windows": ""})
+    refuse_unknown_variables("upgrade", {"windows": [], "upgrade_own_variables": "windows"})
+    refuse_unknown_variables("status", {"windows": []})
+    refuse_unknown_variables("upgrade", {"rollback_order": "forward"})
 
 
 def test_every_variable_of_the_playbooks_is_known() -> None:
