@@ -196,7 +196,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
             )
         if name in KEYS and name not in VARIABLES and playbook in (*UPGRADES, COMMAND):
             raise _part_of_rules(name, given)
-        if f"{_GATE_ROLE.rpartition('_')[2]}_" in name:
+        if "gate_" in name:
             _refuse_unknown_option(name)
         meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _SHORT)
         if playbook == COMMAND and name not in VARIABLES and not meant:
@@ -233,7 +233,7 @@ def _refuse_unknown_option(name: str) -> None:
     )
     options = yaml.safe_load(text)["argument_specs"]["main"]["options"]
     meant = next(iter(difflib.get_close_matches(name, sorted(options), n=1, cutoff=_SIMILARITY)), "")
-    if name in options or not (meant or name.startswith(f"{_GATE_ROLE}_")):
+    if name in options or not (meant or name.startswith(_GATE_ROLE)):
         return
     raise UpgradeError(
         "unknown_variable",
