@@ -121,6 +121,34 @@ def test_a_host_that_is_cut_off_in_a_task_does_not_hang_the_run(lab: Lab, site: 
     assert site.reported("v1") == set(HOSTS)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("deadline", [7200, 15])
+def test_a_host_that_is_cut_off_while_its_check_before_a_stop_is_tried_again_is_lost(
+    lab: Lab, site: Site, deadline: int
+) -> None:
+    site.service("cluster", ["may_stop"])
+    site.inventory({"web": {"plane": "dataplane", "services": ["cluster", "app"]}}, {"web": HOSTS})
+    site.sleep(0.1)
+    refused = site.fail("web1", "cluster/may_stop")
+    rules = {"rolling_rules": {"global": "unlimited"}, "health": {"progress_deadline": deadline}}
+    process = site.start("upgrade", version="v1", instructions=rules)
+    wait_for(
+        lambda: [one.task for one in site.entries("web1")].count("cluster/may_stop") > 1, "web1 tries it again", 120
+    )
+    lab.nodes["web1"].cut()
+    # Its check may be tried for half an hour.
+    ended = site.end(process, 300)
+    assert ended.code in (2, 4), ended.stdout
+    assert "web1 (lost): lost, service cluster, step may_stop: " in ended.stdout
+    assert site.done("web1") == ["app/prepare"]
+    assert site.done("web2") == ["app/prepare", "cluster/may_stop", *TASKS[1:-1]]
+
+    lab.nodes["web1"].reconnect()
+    refused.unlink()
+    site.play("upgrade", version="v1", retry_failed=True)
+    assert site.reported("v1") == set(HOSTS)
+
+
 def test_a_host_that_is_reinstalled_in_mid_upgrade_runs_nothing_until_it_is_retried_and_then_everything(
     lab: Lab, site: Site
 ) -> None:
