@@ -5,12 +5,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from lab.node import Node
+from push.site import Site
 
 from .conftest import MakeSteps
 from .kernels import NEW, OLD, RUNNING, boot_with, install
 from .steps import POST, Steps
+
+# What a service of the host does in a step, and in which boot.
+_NOTE = """\
+- name: Note the boot
+  ansible.builtin.shell:
+    cmd: test ! -e /srv/no-{step} && echo "{step} $(cat /proc/sys/kernel/random/boot_id)" >>/srv/boots
+  changed_when: false
+  tags: {step}
+"""
 
 
 def boot_of(node: Node) -> str:
@@ -86,3 +98,39 @@ def test_an_unknown_kernel_and_a_local_connection_are_refused_before_anything_is
     assert "compute1: there is no kernel at /boot/nothing-*, so it is unknown whether the host needs a reboot" in shown
     shown = run(steps, "validate", code=2, ansible_connection="local")
     assert "compute1: the connection is local, so a reboot would end Ansible itself. Reach the host over SSH" in shown
+
+
+@pytest.mark.thorough
+def test_a_reboot_in_the_upgrade_waits_until_the_services_may_stop_and_are_drained(
+    steps: Steps, tmp_path: Path
+) -> None:
+    node = steps.lab.nodes["compute2"]
+    install(node, NEW)
+    before = boot_of(node)
+    site = Site(tmp_path, steps.lab)
+    (tmp_path / "roles/cluster/tasks").mkdir(parents=True)
+    tasks = "".join(_NOTE.format(step=step) for step in ("may_stop", "drain", "start", "verify", "undrain"))
+    (tmp_path / "roles/cluster/tasks/upgrade_tasks.yml").write_text(tasks)
+    settings = {
+        "kernel_reboot_in_upgrade": True,
+        "kernel_reboot_timeout": 60,
+        "kernel_reboot_command": "systemctl reboot",
+    }
+    site.inventory(
+        {"compute": {"plane": "dataplane", "services": ["cluster", "kernel_reboot"]}},
+        {"compute": ["compute2"]},
+        compute2=settings,
+    )
+    node.write("/srv/no-may_stop", "")
+    shown = site.play("upgrade", version="v2", upgrade_may_stop_timeout=1, code=2)
+    assert "compute2: cluster could not be stopped within 1 s, and was not" in " ".join(shown.split())
+    assert boot_of(node) == before
+
+    node.run("rm", "/srv/no-may_stop")
+    site.play("upgrade", version="v2", retry_failed=True)
+    after = boot_of(node)
+    assert after != before
+    assert node.run("cat", RUNNING).stdout == f"{NEW}\n"
+    lines = [tuple(line.split()) for line in (node.read("/srv/boots") or "").splitlines()]
+    old, new = before.strip(), after.strip()
+    assert lines == [("may_stop", old), ("drain", old), ("start", old), ("verify", new), ("undrain", new)]
