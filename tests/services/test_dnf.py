@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from lab.node import Node
+from push.site import Site
 
 from .conftest import MakeSteps
 from .steps import STEPS, Steps, one_line
@@ -32,6 +35,7 @@ A service of the lab.
 mkdir -p %{{buildroot}}/usr/local/sbin %{{buildroot}}/etc/systemd/system
 printf '#!/bin/sh\\n# version {version}\\nexec sleep infinity\\n' >%{{buildroot}}/usr/local/sbin/beacon
 printf '[Service]\\nExecStart=/usr/local/sbin/beacon\\n' >%{{buildroot}}/etc/systemd/system/beacon.service
+head -c {size} /dev/urandom >%{{buildroot}}/usr/local/sbin/beacon.data
 %postun
 # What scripts of Red Hat 8 do, and those of Red Hat 9, which mark units for a restart at the end of the transaction.
 systemctl daemon-reload
@@ -40,17 +44,19 @@ systemctl set-property beacon.service Markers=+needs-restart
 systemctl reload-or-restart --marked
 %files
 %attr(755, root, root) /usr/local/sbin/beacon
+/usr/local/sbin/beacon.data
 /etc/systemd/system/beacon.service
 """
 REPOSITORY = "/var/lib/lab-rpm"
 
 
-def publish(node: Node, version: str, *, is_known: bool = True) -> None:
+def publish(node: Node, version: str, *, is_known: bool = True, size: int = 0) -> None:
     """Add a version to the repository of a node.
 
     :param is_known: whether dnf reads the metadata of the repository again when it runs next.
+    :param size: how much data it has that can't be compressed (bytes).
     """
-    node.write("/root/beacon.spec", SPEC.format(version=version))
+    node.write("/root/beacon.spec", SPEC.format(version=version, size=size))
     node.run("rpmbuild", "-bb", "--define", f"_rpmdir {REPOSITORY}", "/root/beacon.spec")
     node.run("createrepo_c", "--quiet", REPOSITORY)
     if is_known:
@@ -170,6 +176,40 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     node.run("mv", "/root/beacon-3-1.noarch.rpm", f"{REPOSITORY}/noarch")
     run(steps)
     assert installed(node) == "3"
+    assert is_active(node)
+
+
+@pytest.mark.thorough
+def test_a_run_without_space_for_a_download_stops_nothing_and_ends_with_the_next_command(
+    steps: Steps, tmp_path: Path
+) -> None:
+    node = steps.lab.nodes["web1"]
+    site = Site(tmp_path, steps.lab)
+    site.inventory(
+        {"web": {"plane": "dataplane", "services": [{"service": "package_service", "name": "web", "vars": SETTINGS}]}},
+        {"web": ["web1"]},
+    )
+    publish(node, "4", size=1_000_000)
+    node.run("dnf", "--quiet", "makecache")
+    folder = node.run("sh", "-c", "cd /var/cache/dnf/lab-*/ && mkdir -p packages && cd packages && pwd").stdout.strip()
+    before, old = installed(node), process(node)
+    node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
+    try:
+        shown = site.play("upgrade", version="v4", code=2)
+        sentence = one_line(shown).partition("web1: beacon could not be downloaded for v4, so they were not replaced:")[
+            2
+        ]
+        reason, _advice, rest = sentence.partition("Check the package sources and the space on the host")
+        assert "Failed writing received data to disk" in reason
+        assert rest.startswith(", and dnf versionlock list. The step can run again.")
+        last = shown.rstrip().splitlines()[-1]
+        assert last.startswith("Next: ansible-playbook ")
+        assert last.endswith("-e retry_failed=true")
+        assert (installed(node), process(node)) == (before, old)
+    finally:
+        node.run("umount", folder)
+    site.play("upgrade", version="v4", retry_failed=True)
+    assert installed(node) == "4"
     assert is_active(node)
 
 
