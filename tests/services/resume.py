@@ -23,7 +23,7 @@ REPOSITORY = {
 # Usually listed first, so that a run ends before the services begin the step.
 _BREAK = """\
 - name: Break
-  ansible.builtin.shell: {{cmd: "test ! -e /run/sleep-{step} || sleep 600; test ! -e /run/break-{step}"}}
+  ansible.builtin.shell: {{cmd: "test ! -e /srv/sleep-{step} || sleep 600; test ! -e /srv/break-{step}"}}
   changed_when: false
 """
 
@@ -155,7 +155,7 @@ class Fleet:
     def _mark(self, name: str, *, present: bool, hosts: Sequence[str] | None = None) -> None:
         """Make a file on all hosts, or on some, or remove it."""
         for host in self._hosts if hosts is None else hosts:
-            self.lab.nodes[host].run("sh", "-c", f"touch /run/{name}" if present else f"rm -f /run/{name}")
+            self.lab.nodes[host].run("sh", "-c", f"touch /srv/{name}" if present else f"rm -f /srv/{name}")
 
     def _assert_upgraded(self, version: str) -> None:
         """Check that all packages are new, and that all services serve."""

@@ -38,6 +38,9 @@ ROLES = {
     ),
     "web": Services(["web1"], ["nginx", "puppet", "haproxy_backend"], NGINX, ["nginx"]),
     "boot": Services(["boot1"], ["kernel_reboot"]),
+    "reboot": Services(
+        ["boot2"], [{"service": "kernel_reboot", "name": "reboot", "vars": {"kernel_reboot_in_upgrade": True}}]
+    ),
 }
 VARIABLES: dict[str, Any] = {
     "nova_compute_verify_seconds": 1,
@@ -66,8 +69,9 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
     serve(nodes["web1"])
     nodes["web1"].write("/srv/site.pp", MANIFEST)
     balance(nodes["controller1"], {"web1": nodes["web1"].address})
-    boot_with(nodes["boot1"], OLD)
-    install(nodes["boot1"], NEW)
+    for host in ("boot1", "boot2"):
+        boot_with(nodes[host], OLD)
+        install(nodes[host], NEW)
     return Fleet(lab, tmp_path_factory.mktemp("resume"), ROLES, VARIABLES, {"balancers": ["controller1"]})
 
 
@@ -76,7 +80,7 @@ def assert_well(fleet: Fleet, version: str) -> None:
     assert login(nodes["keystone1"]) and login(nodes["keystone2"])
     assert nodes["web1"].read("/etc/fleet.conf") == f"version={version}\n"
     assert status(nodes["controller1"], "web1") == "UP"
-    assert nodes["boot1"].run("cat", RUNNING).stdout == f"{NEW}\n"
+    assert [nodes[host].run("cat", RUNNING).stdout for host in ("boot1", "boot2")] == [f"{NEW}\n"] * 2
 
 
 @pytest.mark.thorough
