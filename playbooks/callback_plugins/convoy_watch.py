@@ -36,7 +36,8 @@ description:
   - If a run stops, prints C(Next:) and a command at its end.
   - Ends a run like Ctrl-C if its output is closed, for example because C(head) or a pager ended. ansible-core would wait forever.
   - Before the run begins, refuses arguments in C(-e) that belong to no variable, extra variables that are probably misspelled, a C(--limit) that
-    leaves out hosts on which a playbook must run, and hosts to enroll that do not exist. Ansible itself ignores all of these.
+    leaves out hosts on which a playbook must run, hosts to enroll that do not exist, and a planner host that is not one host of the inventory.
+    Ansible itself ignores all of these.
   - Ansible removes an unreachable host from the play and runs no other task for it, not even in a rescue block. This callback reports it
     to the push daemon, which records the host as lost. It also reports tasks that took longer than C(health.progress_deadline), as a service
     may rescue them.
