@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of, plain
@@ -41,6 +42,11 @@ class ActionModule(ControllerAction):
         """Compose the task files and write them to the folder."""
         if options["composed"]:
             return read_composition(Path(options["composed"]).absolute())
+        if not options["upgrade_roles"]:
+            raise UpgradeError(
+                "bad_upgrade_roles",
+                "upgrade_roles: no role is given, so there is nothing to compose. Give the inventory that sets it with -i.",
+            )
         folder = Path(options["folder"]).absolute()
         finder = RoleFinder([*options["roles_path"], *operators_roles(task_vars)])
         hosts = options["hosts"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import listing
@@ -37,7 +38,10 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run 
     refuse_before_rollback,
     services_of,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import hosts_outside_tags
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import (
+    hosts_outside_tags,
+    refuse_tags_of_pull,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     forks_lines,
     resumed_lines,
@@ -86,6 +90,8 @@ class ActionModule(ControllerAction):
         check_roles(roles)
         has_services = any((what or {}).get("services") for what in roles.values())
         _refuse_variables(task_vars, options, pushes=bool(pushed_roles(roles)))
+        if not pushed_roles(roles):
+            refuse_tags_of_pull(task_vars.get("ansible_run_tags") or (), context.CLIARGS.get("args") or ())
         try:
             if options["state"] == "checked":
                 return self._check(options, has_services=has_services)

@@ -15,10 +15,12 @@ from ...module_utils._fleet.checkpoints import checkpoint_name
 from ...module_utils._host_states.state_names import HELD, UPGRADED
 from .._compose.tag_selection import is_task_selected, skipping
 from .._services.steps import DRAIN, POST, REPLACEMENT, STEPS, UNDRAIN, tags_of
+from .playbook_names import is_of_collection
 from .scope import RunScope
 from .task_options import TAG_OPTIONS
 
 _UNSELECTED = "the tags select none of its tasks"
+_COLLECTION = "convoy.upgrade."
 _PULLED = "it upgrades itself, and tags select no part of that"
 
 
@@ -140,6 +142,27 @@ def hosts_outside_tags(
             without=TAG_OPTIONS,
         )
     return OutsideTags({**early, **unselected}, validated)
+
+
+def refuse_tags_of_pull(only: Sequence[str], playbooks: Iterable[str]) -> None:
+    """Refuse ``--tags`` if Ansible upgrades no host: the whole fleet would be upgraded, and not only what they select.
+
+    Other tags than those of steps may be those of a playbook that imports an upgrade.
+
+    :param only: ``ansible_run_tags``.
+    :param playbooks: the playbooks of the command, as it names them.
+    :raises UpgradeError: ``no_such_tag``.
+    """
+    tags = set(only) - {"all"}
+    is_direct = all(one.startswith(_COLLECTION) or is_of_collection(one) for one in playbooks)
+    if "all" in only or not tags or not (is_direct or tags.intersection((*STEPS, POST))):
+        return
+    raise UpgradeError(
+        "no_such_tag",
+        f"--tags {','.join(in_order(tags))}: all hosts upgrade themselves, and tags select no part of that. Nothing was done: leave --tags out "
+        "(they may come from ANSIBLE_RUN_TAGS or ansible.cfg too).",
+        without=TAG_OPTIONS,
+    )
 
 
 def post_upgrade_outside_tags(

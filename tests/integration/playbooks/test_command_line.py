@@ -187,6 +187,24 @@ def test_hosts_to_enroll_that_do_not_exist_are_refused(play: Shipped, options: l
 
 
 @pytest.mark.parametrize(
+    ("playbook", "tag"), quick(1, [("upgrade", "validate"), ("rollback", "prepare"), ("upgrade", "nope")])
+)
+@pytest.mark.usefixtures("begun")
+def test_tags_are_refused_where_all_hosts_upgrade_themselves(
+    play: Shipped, consul: RawKV, playbook: str, tag: str
+) -> None:
+    before = consul.tree()
+    done = play(
+        playbook, "--tags", tag, "-e", "version=2", "-e", "replace=2", instructions={"rolling_rules": {"global": 1}}
+    )
+    assert done.returncode == 2, done.stdout
+    assert f"[no_such_tag] --tags {tag}: all hosts upgrade themselves" in " ".join(done.stdout.split())
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ") and "--tags" not in last
+    assert consul.tree() == before
+
+
+@pytest.mark.parametrize(
     ("playbook", "planner", "why"),
     [
         ("hold", "wbe1", "No host of the inventory matches 'wbe1', so hold.yml would do nothing; did you mean 'web1'?"),
@@ -261,6 +279,18 @@ def test_a_run_of_many_lines_ends_when_their_reader_does(play: Shipped) -> None:
     )
     assert "The output was closed" in done.stderr
     assert done.stdout.endswith("ended\n")
+
+
+def test_a_hold_without_a_reason_and_a_composition_without_roles_say_what_is_missing(
+    play: Shipped, consul: RawKV
+) -> None:
+    seed(consul, names(web=2))
+    held = play("hold", "-e", "host=web1")
+    assert held.returncode == 2, held.stdout
+    assert held.stdout.splitlines()[-1].endswith("-e host=web1 -e reason=WHY")
+    composed = play("compose")
+    assert "[bad_upgrade_roles] upgrade_roles: " in composed.stdout
+    assert "is undefined" not in composed.stdout
 
 
 def test_a_run_that_stops_says_what_comes_next(play: Shipped, consul: RawKV) -> None:

@@ -85,7 +85,11 @@ def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = Non
     """
     scopes = whom.scopes()
     if not reason.strip():
-        raise UpgradeError("no_reason", "reason is empty. Give a reason for operators who see the hold later.")
+        raise UpgradeError(
+            "no_reason",
+            "reason is empty. Give a reason for operators who see the hold later.",
+            variables={"reason": "WHY"},
+        )
     at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(runtime.now()))
     reason, by = (truncate_middle(sanitize(text)) for text in (reason.strip(), by or current_user()))
 
