@@ -100,7 +100,7 @@ def test_a_run_that_has_the_lock_keeps_its_record_fact_and_sources(check: bool, 
         fcntl.flock(held, fcntl.LOCK_EX)
         # The tasks of services have arrived in any case, so the record has them.
         played = node.enroll(check=check, puppet_gate_tasks_id="new")
-    expected = {"Report the tasks of services of a host without a reported version"}
+    expected = {"Report the tasks of services and the role of a host without a reported version"}
     assert changes(played) == expected
     assert "web1: another run has the lock of this node, so its fact, its package sources" in played.stdout
     assert node.record() == (before if check else {**before, "services": "new"})

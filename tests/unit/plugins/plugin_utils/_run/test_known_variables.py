@@ -99,7 +99,7 @@ def test_a_name_that_only_looks_like_an_option_of_nodes_is_refused_without_a_hin
         refuse_unknown_variables("enroll", {"puppet_gate_qqq": "x"})
     assert "ansible-doc -t role convoy.upgrade.puppet_gate" in refused.value.message
     assert refused.value.details["renamed"] == {"puppet_gate_qqq": ""}
-    refuse_unknown_variables("enroll", {"tollgate_role": "x"})
+    refuse_unknown_variables("enroll", {"tollgate_role": "x", "puppet_gate_settings_dir": "x"})
 
 
 def test_a_key_of_the_rules_that_is_given_as_a_variable_is_refused_with_where_it_belongs() -> None:

@@ -70,7 +70,14 @@ def test_the_step_at_which_it_was_is_over() -> None:
 
 @pytest.mark.parametrize(("version", "state"), [("2.10", FAILED), ("2.8", STARTED), ("2.8", UPGRADED)])
 def test_what_belongs_to_the_host_stays(version: str, state: str) -> None:
-    of_host = {"machine": "m", "release": "0.1.0", "role": "web", "services": "a1", "held": "a disk"}
+    of_host = {
+        "machine": "m",
+        "release": "0.1.0",
+        "role": "web",
+        "services": "a1",
+        "held": "a disk",
+        "former_role": "db",
+    }
     assert put_back_record(HostRecord(version, state, **of_host), "2.10", "2.8", 9).of_host() == of_host
 
 
