@@ -231,10 +231,7 @@ def _refuse_unknown_option(name: str) -> None:
     text = (Path(__file__).parents[3] / "roles" / _GATE_ROLE / "meta" / "argument_specs.yml").read_text(
         encoding="utf-8"
     )
-    options = yaml.safe_load(text)["argument_specs"]["main"]["options"]
-    fixed = (Path(__file__).parents[3] / "roles" / _GATE_ROLE / "vars" / "main.yml").read_text(encoding="utf-8")
-    if name in yaml.safe_load(fixed):
-        return
+    options = {one for entry in yaml.safe_load(text)["argument_specs"].values() for one in entry["options"]}
     meant = next(iter(difflib.get_close_matches(name, sorted(options), n=1, cutoff=_SIMILARITY)), "")
     if name in options or not (meant or name.startswith(_GATE_ROLE)):
         return
