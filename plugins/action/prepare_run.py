@@ -91,7 +91,9 @@ class ActionModule(ControllerAction):
         has_services = any((what or {}).get("services") for what in roles.values())
         _refuse_variables(task_vars, options, pushes=bool(pushed_roles(roles)))
         if not pushed_roles(roles):
-            refuse_tags_of_pull(task_vars.get("ansible_run_tags") or (), context.CLIARGS.get("args") or ())
+            refuse_tags_of_pull(
+                task_vars.get("ansible_run_tags") or (), context.CLIARGS.get("args") or (), self._task.tags
+            )
         try:
             if options["state"] == "checked":
                 return self._check(options, has_services=has_services)

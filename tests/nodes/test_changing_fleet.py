@@ -44,6 +44,7 @@ class Watched:
         self.most = 0
         self.looked = 0
         self._fleet, self._ends = fleet, threading.Event()
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Watched:
@@ -53,11 +54,16 @@ class Watched:
     def __exit__(self, *_exception: object) -> None:
         self._ends.set()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
 
     def _look(self) -> None:
-        while not self._ends.wait(0.5):
-            self.most = max(self.most, [*self._fleet.states().values()].count("upgrading"))
-            self.looked += 1
+        try:
+            while not self._ends.wait(0.5):
+                self.most = max(self.most, [*self._fleet.states().values()].count("upgrading"))
+                self.looked += 1
+        except Exception as error:
+            self._failure = error
 
 
 def test_a_host_that_was_off_for_two_versions_and_one_that_joins_take_part_under_the_cap(fleet: Fleet) -> None:

@@ -91,8 +91,13 @@ def ask_gate(
         if is_small
         else store.client.read([keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds])
     )
-    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     snapshot = decode_snapshot(keys, entries)
+    former_roles = {record.former_role for record in snapshot.records.values() if record.former_role}
+    if is_small and former_roles:
+        requested.update(keys.hold("role", role) for role in former_roles)
+        entries = store.read_beside_hold_key(sorted(requested))
+        snapshot = decode_snapshot(keys, entries)
+    store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version
     return {host: permission(snapshot, host, role, default=default, current=current) for host, role in hosts.items()}
@@ -145,8 +150,8 @@ def _permission(snapshot: Snapshot, host: str, role: str, default: bool, current
 def _with_changed_role(snapshot: Snapshot, found: Permission, role: str, former_role: str) -> Permission:
     """Return the answer for a host whose role has changed since it last started, and that is admitted otherwise.
 
-    The gate of its new role may have been opened by planners that knew it with its former one, so only its own gate or the global one admits it. A hold
-    of the former role may be what an operator set for it.
+    Planners that knew it with its former role may have opened the gate of its new one, so that gate does not admit it. A hold of the former role
+    may be what an operator set for it.
     """
     of_former = snapshot.holds.roles.get(former_role)
     if of_former is not None:

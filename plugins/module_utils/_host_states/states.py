@@ -75,7 +75,7 @@ def read_states(
                 shared[role] = gate
         else:
             gate = shared[role]
-        hold = snapshot.holds.covering(host, role)
+        hold = snapshot.holds.covering(host, role) or _hold_of_former_role(snapshot, host)
         is_target = snapshot.ledger is None or snapshot.ledger.is_for(host, role)
         other = snapshot.busy.get(host) or _may_start(snapshot, host, role)
         if other is None:
@@ -141,6 +141,14 @@ def _changed_hosts(
     # A text may tell how long ago something was, and a time may have come.
     changed.update([host for host, one in before.states.items() if one.wake_at is not None or one.state == LOST])
     return changed
+
+
+def _hold_of_former_role(snapshot: Snapshot, host: str) -> Hold | None:
+    """Return the hold of the role that a host had before, as the host starts nothing under it; None if there is none."""
+    # The record of a job does not have the roles.
+    records = (snapshot.versions or snapshot).records
+    record = records.get(host)
+    return snapshot.holds.roles.get(record.former_role) if record is not None and record.former_role else None
 
 
 def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:

@@ -132,8 +132,8 @@ def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] |
         return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
     except UpgradeError as error:
         return HandedOver(
-            warning=f"The {kind} could not be handed over to planner services: {error.message} This run carries it alone. If the run ends before the "
-            f"{kind} does, run the same command again."
+            warning=f"The {kind} could not be handed over to planner services: {error.message} If this run ends before the {kind} "
+            "does, run the same command again."
         )
 
 

@@ -436,7 +436,7 @@ class RunAdmission:
 
     def _release_undecided(self) -> None:
         """Release the hosts that go on waiting without a fork. Otherwise, two runs could wait for each other's hosts."""
-        with contextlib.suppress(UpgradeError):
+        with contextlib.suppress(Conflict, Unreachable):
             # The pass itself has succeeded. A lease that can't be released now is released after the next one.
             for host in sorted(host for host in self._leased & self._queued if self._waiting.get(host) is None):
                 self._release([host])

@@ -195,7 +195,7 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
                 renamed={name: ""},
             )
         if name in KEYS and name not in VARIABLES and playbook in (*UPGRADES, COMMAND):
-            raise _part_of_rules(name, given)
+            raise _part_of_rules(name)
         if "gate_" in name:
             _refuse_unknown_option(name)
         meant = "" if name in VARIABLES else _nearest(name, VARIABLES - _SHORT)
@@ -213,27 +213,27 @@ def refuse_unknown_variables(playbook: str, given: Mapping[str, Any]) -> None:
             )
 
 
-def _part_of_rules(name: str, given: Mapping[str, Any]) -> UpgradeError:
+def _part_of_rules(name: str) -> UpgradeError:
     """Return the error for a key of the rules that is given as a variable, so that its rule would not apply."""
-    has_rules = any(one in given for one in ("instructions", "instructions_file", "upgrade_instructions_file"))
     return UpgradeError(
         "unknown_variable",
-        f"-e {name}: there is no such variable, and Ansible would ignore it. It is a key of the rules: give it within instructions, or in the file of "
-        f"instructions_file. Nothing was done. If it is a variable of your own, mark it with -e {OWN}={name}.",
+        f"-e {name}: no playbook reads this variable. It is a key of the rules: put it beside the other rules, in the variable instructions or the file "
+        f"of instructions_file. Nothing was done. If it is a variable of your own, mark it with -e {OWN}={name}.",
         name=name,
-        variables={} if has_rules else {"instructions": {name: given[name]}},
         renamed={name: ""},
     )
 
 
 def _refuse_unknown_option(name: str) -> None:
     """Raise an error for a misspelled option of the role of nodes, which Ansible would ignore."""
-    text = (Path(__file__).parents[3] / "roles" / _GATE_ROLE / "meta" / "argument_specs.yml").read_text(
-        encoding="utf-8"
+    folder = Path(__file__).parents[3] / "roles" / _GATE_ROLE
+    specs, fixed = (
+        yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        for file in ("meta/argument_specs.yml", "vars/main.yml")
     )
-    options = {one for entry in yaml.safe_load(text)["argument_specs"].values() for one in entry["options"]}
+    options = {one for entry in specs["argument_specs"].values() for one in entry["options"]}
     meant = next(iter(difflib.get_close_matches(name, sorted(options), n=1, cutoff=_SIMILARITY)), "")
-    if name in options or not (meant or name.startswith(_GATE_ROLE)):
+    if name in options or name in fixed or not (meant or name.startswith(_GATE_ROLE)):
         return
     raise UpgradeError(
         "unknown_variable",

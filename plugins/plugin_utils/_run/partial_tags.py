@@ -144,18 +144,20 @@ def hosts_outside_tags(
     return OutsideTags({**early, **unselected}, validated)
 
 
-def refuse_tags_of_pull(only: Sequence[str], playbooks: Iterable[str]) -> None:
+def refuse_tags_of_pull(only: Sequence[str], playbooks: Iterable[str], own: Collection[str]) -> None:
     """Refuse ``--tags`` if Ansible upgrades no host: the whole fleet would be upgraded, and not only what they select.
 
     Other tags than those of steps may be those of a playbook that imports an upgrade.
 
     :param only: ``ansible_run_tags``.
+    :param own: the tags of the task itself, which has those of an import.
     :param playbooks: the playbooks of the command, as it names them.
     :raises UpgradeError: ``no_such_tag``.
     """
     tags = set(only) - {"all"}
     is_direct = all(one.startswith(_COLLECTION) or is_of_collection(one) for one in playbooks)
-    if "all" in only or not tags or not (is_direct or tags.intersection((*STEPS, POST))):
+    of_steps = {tag for step in (*STEPS, POST) for tag in tags_of(step)} - set(own)
+    if "all" in only or not tags or not (is_direct or tags & of_steps):
         return
     raise UpgradeError(
         "no_such_tag",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import acl, control
@@ -323,8 +324,13 @@ def test_a_role_that_changes_on_a_pending_host_starts_nothing_by_a_gate_that_was
     control.retry(admin, control.Command(fleet=fleet), ["web2"])
     make_pass(admin, PassRequest(fleet=fleet))
     assert guarded.kv.get("config_state/enable_puppet/host/web2") == b"True"
-    set_holds(admin, HoldTargets(roles=["web"], fleet=fleet), "disk")
+    set_holds(admin, HoldTargets(roles=["web"], fleet=fleet | {"web2": "web"}), "disk")
     assert "disk" in refused(admin, edited)
+    asked = ask_gate(admin, {"web2": "db"})["web2"]
+    assert (asked.value, asked.hold, asked.key) == (False, True, "upgrade/hold/role/web")
+    held = make_pass(admin, PassRequest(fleet=fleet)).plan.hosts["web2"]
+    assert held.held
+    assert "disk" in held.reason
     end_holds(admin, HoldTargets(roles=["web"], fleet=fleet))
     started, _changes = write_report(admin, edited)
     assert (started.role, started.former_role) == ("db", None)

@@ -297,5 +297,5 @@ def test_a_token_that_may_not_hand_over_is_warned_of_and_its_run_goes_on() -> No
         shared = hand_over_while_waiting(viewer, begun, None)
         assert shared.planners == ()
         assert shared.warning.startswith("The rollout could not be handed over to planner services: ")
-        assert shared.warning.endswith(" If the run ends before the rollout does, run the same command again.")
+        assert shared.warning.endswith(" If this run ends before the rollout does, run the same command again.")
         assert handover(agent.kv) == {}

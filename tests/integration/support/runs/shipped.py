@@ -98,7 +98,7 @@ class Shipped:
             for key, value in os.environ.items()
             if not key.startswith(("CONSUL_", "ANSIBLE_", "PYTHONUNBUFFERED"))
         }
-        return {**kept, **self.agent.environ, "ANSIBLE_HOME": str(self.folder / "home")}
+        return {**kept, **self.agent.environ, "ANSIBLE_HOME": str(self.folder / "home"), "PWD": str(self.folder)}
 
 
 def inventory(hosts: Mapping[str, str]) -> dict[str, list[str]]:

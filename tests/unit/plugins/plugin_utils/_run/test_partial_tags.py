@@ -11,6 +11,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags i
     OutsideTags,
     hosts_outside_tags,
     post_upgrade_outside_tags,
+    refuse_tags_of_pull,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import RunScope
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import STEPS, tags_of
@@ -228,3 +229,26 @@ def test_hosts_without_a_selected_post_upgrade_task_are_left_out() -> None:
     assert left_out("all") == left_out("post_upgrade") == []
     assert left_out("nginx") == ["cache1", "compute1"]
     assert left_out("prepare") == [*FLEET]
+
+
+@pytest.mark.parametrize(
+    ("tags", "playbook", "own", "is_refused"),
+    [
+        (["validate"], "convoy.upgrade.upgrade", ["always"], True),
+        (["mine"], "convoy.upgrade.upgrade", ["always"], True),
+        (["step3"], "site.yml", ["always"], True),
+        # Those of the import itself, and of other plays.
+        (["upgrade"], "site.yml", ["always", "upgrade"], False),
+        (["mine"], "site.yml", ["always"], False),
+        (["all"], "convoy.upgrade.upgrade", ["always"], False),
+    ],
+)
+def test_tags_of_steps_are_refused_where_no_task_has_them(
+    tags: list[str], playbook: str, own: list[str], is_refused: bool
+) -> None:
+    if not is_refused:
+        refuse_tags_of_pull(tags, [playbook], own)
+        return
+    with pytest.raises(UpgradeError) as refused:
+        refuse_tags_of_pull(tags, [playbook], own)
+    assert refused.value.code == "no_such_tag"
