@@ -54,7 +54,7 @@ def test_check_then_apply_then_repeat(run: Runner, consul: RawKV) -> None:
         "times": started["record"]["times"], "reported": None, "done": [], "post": None, "origin": None,
         "trail": [[started["record"]["times"]["started"], "nova_compute", "stop"]], "former": [], "held": None,
         "failures": [], "machine": None, "other_machine": None, "release": None, "role": None,
-        "services": None, "next_step": None,
+        "services": None, "next_step": None, "former_role": None,
     }  # fmt: skip
     assert begun <= started["record"]["times"]["started"] <= time.time()
     assert (failed["record"]["error"], failed["record"]["step"]) == ("no space left", "upgrade")
