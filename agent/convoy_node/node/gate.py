@@ -4,7 +4,8 @@
 """Decide from the keys in Consul whether an agent run is needed. Only ``read_keys`` does IO.
 
 This check avoids needless Ansible runs. An agent run asks again, in the code of the collection, and starts an upgrade in one transaction.
-``plugins/module_utils/_host/gate_question.py`` gives the same answer; a test compares both.
+``plugins/module_utils/_host/gate_question.py`` gives the same answer, which a test compares. Only for a host whose role has changed, it looks at
+the former role too.
 """
 
 from __future__ import annotations
