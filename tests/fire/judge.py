@@ -430,7 +430,9 @@ def _of_opening(event: Mapping[str, Any], before: Mapping[str, Any], step: Step,
     firsts, lasts = (DATA, ("controller",)) if back else (("controller",), DATA)
     left = [host for host in FLEET if not facts.is_done(host) and not facts.is_excused(host)]
     # Those that were broken before a rollback come after all others.
-    due = [host for host in new if not facts.is_excused(host)]
+    # One that was admitted before and is down keeps its slot: its gate opens again when a hold that closed it ends.
+    kept = down & set(before.get("admitted") or ())
+    due = [host for host in new if not facts.is_excused(host) and host not in kept]
     for host in [one for one in due if FLEET[one] in lasts]:
         earlier = [one for one in left if FLEET[one] in firsts and facts.stage_of(one) <= facts.stage_of(host)]
         if earlier:
