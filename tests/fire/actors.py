@@ -283,7 +283,8 @@ class Operator:
         """Give the command of a playbook, as its modules do."""
         hosts = variables["host"].split(",") if "host" in variables else []
         roles = variables["role"].split(",") if "role" in variables else []
-        if playbook == "upgrade":
+        if playbook == "upgrade" or (playbook == "rollback" and "restart" not in variables):
+            # A rollback that is under way goes on.
             restart = variables.get("restart") == "true"
             make_pass(self._store, PassRequest(variables["version"], fleet=FLEET, restart=restart))
         elif playbook == "resume":
