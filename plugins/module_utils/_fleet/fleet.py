@@ -101,9 +101,9 @@ class HostRecord:
     :param machine: the ID of the machine that reported; None if it gave none.
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
     :param release: the release of the node agent that reported last; None if none did.
-    :param role: the role by which the host read its gate when it last started; None if it gave none.
-    :param former_role: the role that it reported before, until it starts an upgrade with the present one. The gate of the present role, which may have been
-        opened before, does not admit it until then. None if its role has not changed.
+    :param role: the role in the host's settings, as it last reported it; None if it gave none.
+    :param former_role: the role that it reported before. It is None again once the host has started an upgrade with its present role; until then, a gate
+        of that role which planners have opened does not admit it.
     :param services: the ID of the tasks of services that a pull host has; None if it has none.
     :param next_step: the first step that tags on the command line left to a later run, if its run ended between steps; None otherwise.
     :param repeatable: False if the command of the job failed or was lost there, and the host does not run it again, because it is not repeatable;

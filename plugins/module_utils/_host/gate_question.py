@@ -65,7 +65,7 @@ def role_by_host_name(host: str, role_pattern: str) -> str:
 def ask_gate(
     store: Store, hosts: Mapping[str, str], *, default: bool = True, version: str | None = None
 ) -> dict[str, Permission]:
-    """Return for each host whether it may run Puppet: one request for any number of hosts.
+    """Return for each host whether it may run Puppet: one request for any number of hosts, and another one if a host's role has changed.
 
     The gate of the host decides, otherwise that of its role, otherwise the global one. A hold overrides them all. A pause of
     python-jiocloud counts as a hold, so the answer is right before, during and after a migration.
@@ -89,7 +89,9 @@ def ask_gate(
     entries = (
         store.read_beside_hold_key(sorted(requested))
         if is_small
-        else store.client.read([keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds])
+        else store.client.read(
+            [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds, keys.records]
+        )
     )
     snapshot = decode_snapshot(keys, entries)
     former_roles = {record.former_role for record in snapshot.records.values() if record.former_role}
@@ -160,7 +162,7 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, role: str, former_
         )
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:
-        # An operator who opens the gate of a role by hand leaves no time in it, and admits whoever has that role.
+        # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.
         return found
     reason = f"closed: its role was {former_role} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
     return replace(found, value=False, reason=reason)

@@ -150,8 +150,8 @@ def refuse_tags_of_pull(only: Sequence[str], playbooks: Iterable[str], own: Coll
     Other tags than those of steps may be those of a playbook that imports an upgrade.
 
     :param only: ``ansible_run_tags``.
-    :param own: the tags of the task itself, which has those of an import.
     :param playbooks: the playbooks of the command, as it names them.
+    :param own: the tags of the task itself, which has those of an import.
     :raises UpgradeError: ``no_such_tag``.
     """
     tags = set(only) - {"all"}

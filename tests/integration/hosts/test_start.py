@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -257,12 +257,17 @@ def test_a_host_that_failed_before_an_abort_and_starts_after_it_was_admitted(sto
     assert consul.texts(f"{GATES}/") == {f"{GATES}/global": "False", f"{GATES}/host/web1": "True"}
 
 
-def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_that_role(guarded: Agent) -> None:
+def begun_by_none(guarded: Agent, fleet: Mapping[str, str]) -> Store:
+    """Return a store for a fleet, host -> role, that runs version 1 and that no rollout has begun to move."""
     wipe(guarded.kv)
-    fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
     seed(guarded.kv, fleet)
     guarded.kv.put("upgrade/schema", "1")
-    admin = admin_of(guarded)
+    return admin_of(guarded)
+
+
+def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_that_role(guarded: Agent) -> None:
+    fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
+    admin = begun_by_none(guarded, fleet)
     # They have not reported the role in their settings.
     make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
     for host in ("web2", "web3"):
@@ -277,11 +282,8 @@ def test_hosts_with_another_role_in_their_settings_do_not_begin_by_the_gate_of_t
 
 
 def test_a_role_that_is_edited_after_the_admission_passes_neither_a_cap_nor_a_hold(guarded: Agent) -> None:
-    wipe(guarded.kv)
     fleet = {"web1": "web", "web2": "web", "db1": "db"}
-    seed(guarded.kv, fleet)
-    guarded.kv.put("upgrade/schema", "1")
-    admin = admin_of(guarded)
+    admin = begun_by_none(guarded, fleet)
     for host, role in fleet.items():
         write_report(admin, HostReport(host, "1", "upgraded", role=role))
     make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
@@ -302,11 +304,8 @@ def test_a_role_that_is_edited_after_the_admission_passes_neither_a_cap_nor_a_ho
 
 
 def test_a_role_that_changes_on_a_pending_host_starts_nothing_by_a_gate_that_was_open_before(guarded: Agent) -> None:
-    wipe(guarded.kv)
     fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
-    seed(guarded.kv, fleet)
-    guarded.kv.put("upgrade/schema", "1")
-    admin = admin_of(guarded)
+    admin = begun_by_none(guarded, fleet)
     for host, role in fleet.items():
         write_report(admin, HostReport(host, "1", "upgraded", role=role))
     make_pass(admin, PassRequest("2", {"rolling_rules": {"roles": {"web": 1, "db": "unlimited"}}}, fleet=fleet))
@@ -326,8 +325,10 @@ def test_a_role_that_changes_on_a_pending_host_starts_nothing_by_a_gate_that_was
     assert guarded.kv.get("config_state/enable_puppet/host/web2") == b"True"
     set_holds(admin, HoldTargets(roles=["web"], fleet=fleet | {"web2": "web"}), "disk")
     assert "disk" in refused(admin, edited)
-    asked = ask_gate(admin, {"web2": "db"})["web2"]
-    assert (asked.value, asked.hold, asked.key) == (False, True, "upgrade/hold/role/web")
+    # Single keys are read for one host, and whole folders for many.
+    for others in ({}, names(web=80)):
+        asked = ask_gate(admin, {**others, "web2": "db"})["web2"]
+        assert (asked.value, asked.hold, asked.key) == (False, True, "upgrade/hold/role/web")
     held = make_pass(admin, PassRequest(fleet=fleet)).plan.hosts["web2"]
     assert held.held
     assert "disk" in held.reason
