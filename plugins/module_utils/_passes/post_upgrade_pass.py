@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,21 @@ from .._common.names import in_order
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, find_members
+from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, Snapshot, find_members
 from .._fleet.former_rollouts import with_former_rollout
+from .._fleet.gates import CLOSED, OPEN, GateValue
 from .._fleet.ledger import BEGINNINGS, Ledger
+from .._host_states.host_state import HostState
 from .._host_states.states import read_states
 from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
 from .._rollout.host_health_notes import with_checks
 from .._rollout.host_writes import HostWrite, left_out_warning, write_hosts
-from .._rollout.opened_gates import MOST_ADMISSIONS, MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
+from .._rollout.opened_gates import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
 from .._rules.instructions import parse
 from .._state.layout import refuse_to_plan
-from .._state.ledger_writer import LedgerWriter
+from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.store import Store, current_user
 from .planner_pass import PassRequest, PassResult
 from .restored_consul import RepeatedRead
@@ -107,10 +109,13 @@ def _try_once(
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, membership=membership, rules=rules)
     admissions = [one for one in plan.admissions if one.before == "pending"]
     by_host = {one.host: one for one in admissions}
+    closed = _closed_gates(store, snapshot, hosts, by_host)
+    # A record, a wake key, and perhaps a gate each.
+    most = MOST_GATES // (2 + (writer.places if closed else 0))
 
     def make(hosts: Sequence[str], _changed: object) -> dict[str, HostWrite]:
         return (
-            _records(store, hosts, str(request.version))
+            _records(store, hosts, str(request.version), closed)
             if may_still_admit(store, rules, runtime.now(), read_at)
             else {}
         )
@@ -125,7 +130,7 @@ def _try_once(
         outcome.admissions += [by_host[host] for host in hosts]
         opened.extend(by_host[host] for host in hosts)
 
-    left_out = write_hosts(store.keys, by_host, MOST_ADMISSIONS, make, write)
+    left_out = write_hosts(store.keys, by_host, most, make, write)
     if left_out:
         outcome.warnings.append(left_out_warning(store.keys, left_out, "The post-upgrade tasks can't begin"))
     outcome.changes = net_changes(writer.changes)
@@ -159,7 +164,28 @@ def _admitted(store: Store, ledger: Ledger, begun: Collection[str]) -> dict[str,
     return found
 
 
-def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, HostWrite]:
+def _closed_gates(
+    store: Store, snapshot: Snapshot, hosts: Mapping[str, HostState], names: Iterable[str]
+) -> dict[str, GateValue]:
+    """Return the gates of hosts that no gate admits, to be opened for their tasks: host -> its own gate, with the index 0 if there is none.
+
+    A host that was at the version when the rollout began, or when it began again, was not admitted to its upgrade. A gate that an operator has closed,
+    or that can't be read, stays as it is.
+    """
+    found = {}
+    for host in names:
+        own, answer, record = snapshot.gates.hosts.get(host), hosts[host].gate, snapshot.records.get(host)
+        has_changed_role = record is not None and record.former_role is not None
+        if answer.is_open and not (answer.scope == "role" and has_changed_role):
+            continue
+        if own is None:
+            found[host] = GateValue(store.keys.gate("host", host), None)
+        elif own.at and own.text == CLOSED:
+            found[host] = own
+    return found
+
+
+def _records(store: Store, hosts: Sequence[str], version: str, closed: Mapping[str, GateValue]) -> dict[str, HostWrite]:
     entries = {entry.key: entry for entry in store.client.read([store.keys.record(host) for host in hosts])}
     found = {}
     for host in hosts:
@@ -172,9 +198,12 @@ def _records(store: Store, hosts: Sequence[str], version: str) -> dict[str, Host
             before = HostRecord(version, UPGRADED, reported=version, former=former, **of_host)
         text = encode_record(replace(before, post=POST_OPEN))
         # A pull host runs these tasks when it is woken.
-        wake = put(store.keys.wake(host), str(int(runtime.now())))
-        found[host] = HostWrite(
-            [compare_and_put(key, text, entry.modify_index if entry is not None else 0), wake],
-            [Change(key, text_of(entry.value) if entry is not None else None, text)],
-        )
+        at = int(runtime.now())
+        operations = [compare_and_put(key, text, entry.modify_index if entry is not None else 0)]
+        changes = [Change(key, text_of(entry.value) if entry is not None else None, text)]
+        if host in closed:
+            gate = closed[host]
+            operations.append(compare_and_put(gate.key, OPEN, gate.index, flags=at))
+            changes.append(Change(gate.key, gate.text, OPEN))
+        found[host] = HostWrite([*operations, put(store.keys.wake(host), str(at))], changes)
     return found

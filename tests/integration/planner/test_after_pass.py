@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.start import Start, start
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes import post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
@@ -19,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.command import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import ledger, names, record, seed
@@ -133,6 +136,31 @@ def test_a_host_that_is_at_its_tasks_spends_no_budget_and_keeps_its_slot_until_i
     assert opened(go(done)) == ["compute4"]
 
 
+def test_the_names_of_very_many_hosts_at_work_are_left_out_and_the_cap_holds_all_the_same(
+    done: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_upgrade_pass, "_MOST_AT_WORK", 0)
+
+    def newest(outcome: PassResult) -> list[str] | None:
+        assert outcome.ledger is not None
+        return next(iter(done.history(outcome.ledger))).get("at_work")
+
+    outcome = go(done)
+    assert (opened(outcome), newest(outcome)) == (["compute1", "compute2"], [])
+    for host in ("compute1", "compute2"):
+        put_post(consul, host, "started")
+    assert opened(go(done)) == []
+    put_post(consul, "compute2", "done")
+    outcome = go(done)
+    assert (opened(outcome), newest(outcome)) == (["compute3"], None)
+    put_post(consul, "compute3", "started")
+    assert opened(go(done)) == []
+    put_post(consul, "compute1", "done")
+    put_post(consul, "compute3", "done")
+    outcome = go(done)
+    assert (opened(outcome), newest(outcome)) == (["compute4"], [])
+
+
 def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {"rolling_rules": {"global": 9}}
@@ -156,6 +184,50 @@ def test_a_rollout_is_over_when_the_tasks_after_it_are_done(store: Store, consul
     assert consul.get("config_state/enable_puppet/global") == b"True"
     assert "post_upgrade" not in ledger(consul)
     assert make_pass(store, PassRequest("3", rules, fleet=FLEET)).begun
+
+
+@pytest.mark.parametrize("how", ["again", "back"])
+def test_a_host_that_was_upgraded_before_the_rollout_began_again_may_start_its_tasks(
+    how: str, store: Store, consul: RawKV
+) -> None:
+    """Its gate was removed, and no planner admits it to an upgrade, as it has the version."""
+    fleet = names(compute=2)
+    seed(consul, fleet, "1")
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(store, PassRequest("2", rules, fleet=fleet, post_upgrade=["compute"]))
+    _upgrade(store, "compute1", "2")
+    if how == "again":
+        version, left = "2", "compute2"
+        control.abort(store, Command(fleet=fleet))
+        make_pass(store, PassRequest("2", rules, fleet=fleet, post_upgrade=["compute"], restart=True))
+    else:
+        version, left = "1", "compute1"
+        control.roll_back(store, Command(fleet=fleet))
+        make_pass(store, PassRequest("1", rules, fleet=fleet, post_upgrade=["compute"]))
+    _upgrade(store, left, version)
+    for _host in fleet:
+        outcome = make_post_upgrade_pass(store, PassRequest(version, fleet=fleet), {"compute"})
+        (host,) = opened(outcome)
+        request = Start(host, "compute", version, is_post_upgrade=True)
+        assert start(store, request, lambda before: replace(before, post="started")).record.post == "started"
+        put_post(consul, host, "done")
+    assert make_pass(store, PassRequest(version, fleet=fleet, converge=True)).plan.post_upgrade == ()
+    assert consul.get("config_state/enable_puppet/global") == b"True"
+    assert consul.tree("config_state/enable_puppet/host/") == {}
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_gate_that_an_operator_has_closed_stays_closed(at: int, done: Store, consul: RawKV) -> None:
+    gate = "config_state/enable_puppet/host/compute1"
+    code, _headers, _body = consul.call("PUT", f"kv/{gate}?flags={at}", b"False")
+    assert code == 200
+    assert opened(go(done)) == ["compute1", "compute2"]
+    assert consul.get(gate) == (b"True" if at else b"False")
+
+
+def _upgrade(store: Store, host: str, version: str) -> None:
+    write_report(store, HostReport(host, version, "started", role="compute"))
+    write_report(store, HostReport(host, version, "upgraded"))
 
 
 def test_tasks_that_fail_spend_the_budget(done: Store, consul: RawKV) -> None:
