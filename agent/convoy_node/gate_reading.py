@@ -20,7 +20,7 @@ from .machine import puppet
 from .machine.errors import ConsulError, Denied
 from .machine.lock_file import is_locked, unlocked
 from .node.consul import Consul, ConsulKey
-from .node.gate import Answer, NodeKeys, admitted_job, answer, read_keys
+from .node.gate import Answer, NodeKeys, admitted_job, answer, other_roles, read_keys
 from .node.settings import NodeSettings, is_external
 from .node.state import PuppetRuns, node_version
 
@@ -72,6 +72,7 @@ class GateReading:
         self._job_pause = self._locked_pause = 0.0
         self._is_single = is_single
         self._has_record = self._is_warned = False
+        self._other_roles: tuple[str, ...] = ()
         self._wakes: dict[str, int] = {}
         self._facts = NodeFacts(None, None, 0, None, time.monotonic())
         if is_single:
@@ -118,8 +119,9 @@ class GateReading:
             found = self.read_keys()
             facts = self._note_wakes(found)
             self.entries = {**found, **self._read_record(facts)}
+            self.entries.update(self._read_other_holds())
             self._failures = 0
-            self.answer = answer(self.keys, self.entries, self.settings.default)
+            self.answer = answer(self.keys, self.entries, self.settings.default, self._other_roles)
             self.is_answered = True
         except Denied as error:
             self._failures, self._has_record = 0, False
@@ -253,7 +255,14 @@ class GateReading:
             return {}
         entry = self.consul.get(self.keys.record)
         self._has_record = True
-        return {self.keys.record: entry or ConsulKey(b"", 0, 0)}
+        record = entry or ConsulKey(b"", 0, 0)
+        self._other_roles = other_roles(self.keys, record)
+        return {self.keys.record: record}
+
+    def _read_other_holds(self) -> dict[str, ConsulKey]:
+        """Return the holds of other roles that the host had since it last started. Only its own reports and another role in its settings change these."""
+        found = {self.keys.role_hold(role): self.consul.get(self.keys.role_hold(role)) for role in self._other_roles}
+        return {key: entry for key, entry in found.items() if entry is not None}
 
     def _read_node(self) -> NodeFacts:
         return replace(

@@ -4,15 +4,14 @@
 """Decide from the keys in Consul whether an agent run is needed. Only ``read_keys`` does IO.
 
 This check avoids needless Ansible runs. An agent run asks again, in the code of the collection, and starts an upgrade in one transaction.
-``plugins/module_utils/_host/gate_question.py`` gives the same answer, which a test compares. Only for a host whose role has changed, it looks at
-the former role too.
+``plugins/module_utils/_host/gate_question.py`` gives the same answer, which a test compares.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
@@ -183,12 +182,41 @@ def read_keys(consul: Consul, keys: NodeKeys, has_token: bool) -> dict[str, Cons
     return found
 
 
-def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:
+def other_roles(keys: NodeKeys, record: ConsulKey) -> tuple[str, ...]:
+    """Return the other roles of the host since it last started: the one that it reported last, and the one before that."""
+    data = _record(record)
+    return tuple(sorted({one for name in ("role", "former_role") if (one := _text(data, name))} - {keys.role}))
+
+
+def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, others: Sequence[str] = ()) -> Answer:
     """Return the answer for a host.
 
-    :param entries: what one consistent read of ``keys.all`` returned, and the host's record if it was read, which is empty if it is missing.
+    :param entries: what one consistent read of ``keys.all`` returned, the holds of its other roles, and the host's record if it was read, which is
+        empty if it is missing.
     :param default: the answer if no gate is set.
+    :param others: its other roles.
     """
+    found = _answer(keys, entries, default)
+    if not others or not found.is_open:
+        return found
+    for role in others:
+        if keys.role_hold(role) in entries:
+            reason = f"closed: its role was {sanitize(role, 255)} before, which is held by {keys.role_hold(role)}"
+            return replace(found, is_open=False, reason=sanitize(reason, 800))
+    own, of_role, _global = keys.gates
+    gate = entries.get(of_role)
+    if own in entries or gate is None or not gate.flags:
+        # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.
+        return found
+    reason = (
+        f"closed: its role was {sanitize(others[0], 255)} before, and planners may have opened {of_role} before it was {keys.role}; "
+        "its own gate has to open"
+    )
+    return replace(found, is_open=False, reason=reason)
+
+
+def _answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> Answer:
+    """Return the answer for a host that always had its role."""
     version, problem = _version(keys, entries)
     problem = problem or _newer_schema(keys, entries)
     record = _record(entries.get(keys.record))

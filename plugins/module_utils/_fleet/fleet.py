@@ -201,6 +201,14 @@ class HostRecord:
         """Return the record as plain data without empty fields, as it is stored."""
         return {name: value for name, value in self.plain().items() if value not in (None, [])}
 
+    def other_roles(self, role: str) -> frozenset[str]:
+        """Return the other roles of the host since it last started: the one that it reported last, and the one before that.
+
+        :param role: the role that it has now.
+        """
+        known = (self.role, self.former_role) if self.readable else ()
+        return frozenset(one for one in known if one is not None and one != role)
+
     def of_host(self) -> dict[str, Any]:
         """Return the fields that belong to the host, whatever version the record is for."""
         return {name: getattr(self, name) for name in ("held", "machine", "release", "role", "services", "former_role")}

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from .._common.errors import UpgradeError
-from .._common.names import check_name
-from .._consul.client import MOST_OPERATIONS
+from .._common.names import check_name, in_order
+from .._consul.client import MOST_OPERATIONS, KVEntry
 from .._consul.errors import Unreachable
-from .._fleet.fleet import STARTED, Snapshot, compile_role_pattern, role_by_name
+from .._fleet.fleet import STARTED, HostRecord, Snapshot, compile_role_pattern, role_by_name
 from .._state.keys import Keys
 from .._state.layout import refuse_newer
 from .._state.legacy_keys import LegacyKeys
@@ -84,25 +84,28 @@ def ask_gate(
         *(keys_to_read(keys, host, role) for host, role in hosts.items())
     )
     requested |= {keys.record(host) for host in hosts}
-    # Single keys keep the answer for one node small. For many hosts, whole folders take fewer operations.
-    is_small = len(requested) < MOST_OPERATIONS
-    entries = (
-        store.read_beside_hold_key(sorted(requested))
-        if is_small
-        else store.client.read(
-            [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds, keys.records]
-        )
-    )
+    entries = _read(store, requested)
     snapshot = decode_snapshot(keys, entries)
-    former_roles = {record.former_role for record in snapshot.records.values() if record.former_role}
-    if is_small and former_roles:
-        requested.update(keys.hold("role", role) for role in former_roles)
-        entries = store.read_beside_hold_key(sorted(requested))
+    changed = {
+        role for host in hosts if host in snapshot.records for role in snapshot.records[host].other_roles(hosts[host])
+    }
+    if more := {keys.hold("role", role) for role in changed} - requested:
+        entries = _read(store, requested | more)
         snapshot = decode_snapshot(keys, entries)
     store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     refuse_newer(keys, snapshot.schema, snapshot.release)
     current = version if version is not None else snapshot.current_version
     return {host: permission(snapshot, host, role, default=default, current=current) for host, role in hosts.items()}
+
+
+def _read(store: Store, requested: Collection[str]) -> list[KVEntry]:
+    """Read keys. Single ones keep the answer for one node small. For many hosts, whole folders take fewer operations."""
+    if len(requested) < MOST_OPERATIONS:
+        return store.read_beside_hold_key(sorted(requested))
+    keys = store.keys
+    return store.client.read(
+        [keys.current_version, keys.schema, LegacyKeys(keys.prefix).gates, keys.holds, keys.records]
+    )
 
 
 def keys_to_read(keys: Keys, host: str, role: str) -> set[str]:
@@ -120,12 +123,12 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     :raises UpgradeError: ``unreadable_gate``.
     """
     record = snapshot.records.get(host)
-    former_role = record.former_role if record is not None else None
     held = record.held if record is not None else None
     started = record.version if record is not None and record.state == STARTED else None
     found = replace(_permission(snapshot, host, role, default, current), version=snapshot.current_version)
-    if former_role is not None and found.value:
-        found = _with_changed_role(snapshot, found, role, former_role)
+    of_upgrades = record if snapshot.versions is None else snapshot.versions.records.get(host)
+    if found.value and of_upgrades is not None and of_upgrades.other_roles(role):
+        found = _with_changed_role(snapshot, found, host, role, of_upgrades)
     return replace(found, held=held, started=started)
 
 
@@ -149,23 +152,34 @@ def _permission(snapshot: Snapshot, host: str, role: str, default: bool, current
     return Permission(gate.is_open, str(gate.scope), gate.key, False, reason, pending=pending)
 
 
-def _with_changed_role(snapshot: Snapshot, found: Permission, role: str, former_role: str) -> Permission:
+def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: str, record: HostRecord) -> Permission:
     """Return the answer for a host whose role has changed since it last started, and that is admitted otherwise.
 
-    Planners that knew it with its former role may have opened the gate of its new one, so that gate does not admit it. A hold of the former role
-    may be what an operator set for it.
+    Planners that knew it with another role may have opened the gate of its present one, so that gate does not admit it. A hold of another role may be
+    what an operator set for it. Its settings may have changed since it last reported, so the role in its record may be another one too.
     """
-    of_former = snapshot.holds.roles.get(former_role)
-    if of_former is not None:
-        return replace(
-            found, value=False, scope="role", key=of_former.key, hold=True, reason=f"closed: {of_former.text()}"
-        )
+    others = in_order(record.other_roles(role))
+    for other in others:
+        of_other = snapshot.holds.roles.get(other)
+        if of_other is not None:
+            reason = f"closed: its role was {other} before, which is {of_other.text()}"
+            return replace(found, value=False, scope="role", key=of_other.key, hold=True, reason=reason)
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:
         # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.
         return found
-    reason = f"closed: its role was {former_role} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
+    if record.role not in (None, role):
+        return replace(found, value=False, reason=f"closed: {unreported_role(host, role, record)}")
+    reason = f"closed: its role was {others[0]} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
     return replace(found, value=False, reason=reason)
+
+
+def unreported_role(host: str, role: str, record: HostRecord) -> str:
+    """Return that a host has another role in its settings than it last reported, and what to do, without a full stop."""
+    return (
+        f"its settings have the role {role}, and it reported {record.role} before; if that is right, enroll it again "
+        f"(ansible-playbook convoy.upgrade.enroll --limit {host})"
+    )
 
 
 def closed_when_unreachable(error: Unreachable, hosts: Iterable[str]) -> dict[str, Permission]:

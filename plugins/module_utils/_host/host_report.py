@@ -36,6 +36,7 @@ from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.step_trail import extended_trail
 from .._state.layout import refuse_newer
 from .._state.store import Store
+from .gate_question import unreported_role
 from .start import Start, not_admitted, start
 
 # Consul takes values up to 512 KiB. The end of an error is kept, because it explains most.
@@ -158,11 +159,7 @@ def _start(store: Store, report: HostReport, role: str, *, dry: bool) -> tuple[H
             raise _other_machine(store.keys.record(report.host), before, report)
         if before is not None and before.readable and before.role not in (None, role):
             # Planners have admitted it with the role that it reported, and a hold of that role would not be seen.
-            raise not_admitted(
-                asked,
-                f"its settings have the role {role}, and it reported {before.role} before; if that is right, enroll it again "
-                f"(ansible-playbook convoy.upgrade.enroll --limit {report.host})",
-            )
+            raise not_admitted(asked, unreported_role(report.host, role, before))
         return next_record(before, report, int(runtime.now()))
 
     done = start(store, asked, change, dry=dry)
@@ -364,13 +361,14 @@ def _with_services(before: HostRecord | None, report: HostReport) -> HostRecord:
 
 
 def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, str | None]:
-    """Return the role in the host's settings, and the one before it if no upgrade has started since it changed."""
+    """Return the role in the host's settings, and the one that it last started with if that is another one."""
     role = truncate_middle(sanitize(report.role), LONGEST_NAME) if report.role else None
     if before is None:
         return role, None
     if role is None or role == before.role:
         return before.role, None if role is not None and report.state == STARTED else before.former_role
-    return role, before.role or before.former_role
+    # Of several changes, the first one counts: the host last started with that role.
+    return role, before.former_role if before.former_role not in (None, role) else before.role
 
 
 def _services(before: HostRecord | None, report: HostReport) -> str | None:

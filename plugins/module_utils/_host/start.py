@@ -19,6 +19,7 @@ from .._consul.operations import Change, compare, compare_and_put, put, read_alo
 from .._consul.retry import retry_on_conflict
 from .._fleet.fleet import HostRecord
 from .._fleet.gates import Gates
+from .._state.keys import Keys
 from .._state.layout import refuse_newer
 from .._state.snapshot import decode_snapshot
 from .._state.store import Store
@@ -96,6 +97,7 @@ def _start(store: Store, request: Start, change: Callable[[HostRecord | None], H
     if dry:
         return Started(after, changes=changes)
     dependencies = {keys.current_version, keys.holds, *keys_to_read(keys, request.host, request.role)}
+    dependencies |= _holds_of_other_roles(keys, request, entries.values())
     absent = dependencies - entries.keys()
     operations = [
         compare_and_put(key, text, entry.modify_index if entry is not None else 0),
@@ -134,13 +136,25 @@ def _after_lost_answer(
 
 def _read(store: Store, request: Start, record: str) -> list[KVEntry]:
     keys = store.keys
-    prefixes = sorted({record, keys.schema, keys.current_version, *keys_to_read(keys, request.host, request.role)})
-    entries = store.read_beside_hold_key(prefixes)
-    former_role = next((decode_record(one.key, one.value).former_role for one in entries if one.key == record), None)
-    if former_role is not None and not keys.is_job:
-        entries = store.read_beside_hold_key([*prefixes, keys.hold("role", former_role)])
+    requested = {record, keys.schema, keys.current_version, *keys_to_read(keys, request.host, request.role)}
+    requested.add(_record_of_upgrade(keys, request.host))
+    entries = store.read_beside_hold_key(sorted(requested))
+    if more := _holds_of_other_roles(keys, request, entries) - requested:
+        entries = store.read_beside_hold_key(sorted(requested | more))
     store.refuse_hidden_keys(entries, (keys.gates, keys.holds))
     return entries
+
+
+def _record_of_upgrade(keys: Keys, host: str) -> str:
+    """Return the key of a host's record of upgrades, which has its roles, also for the keys of jobs."""
+    return replace(keys, is_job=False).record(host)
+
+
+def _holds_of_other_roles(keys: Keys, request: Start, entries: Iterable[KVEntry]) -> set[str]:
+    """Return the keys of the holds of other roles that a host had since it last started, whether they exist or not."""
+    key = _record_of_upgrade(keys, request.host)
+    record = next((decode_record(one.key, one.value) for one in entries if one.key == key), None)
+    return {keys.hold("role", role) for role in record.other_roles(request.role)} if record is not None else set()
 
 
 def _refuse_unless_admitted(store: Store, request: Start, entries: Iterable[KVEntry]) -> None:

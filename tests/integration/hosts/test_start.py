@@ -303,6 +303,33 @@ def test_a_role_that_is_edited_after_the_admission_passes_neither_a_cap_nor_a_ho
     refused(admin, edited)
 
 
+def test_a_hold_of_the_role_that_a_host_reported_last_holds_it_though_its_settings_have_another(guarded: Agent) -> None:
+    fleet = {"web2": "web", "db1": "db"}
+    admin = begun_by_none(guarded, fleet)
+    for host, role in fleet.items():
+        write_report(admin, HostReport(host, "1", "upgraded", role=role))
+    set_holds(admin, HoldTargets(roles=["web"], fleet=fleet), "disk")
+    guarded.kv.put("config_state/enable_puppet/global", "True")
+    for others in ({}, names(db=80)):
+        asked = ask_gate(admin, {**others, "web2": "db"})
+        assert (asked["web2"].value, asked["web2"].hold, asked["web2"].key) == (False, True, "upgrade/hold/role/web")
+        assert "its role was web before, which is held" in asked["web2"].reason
+        assert all(asked[host].value for host in others)
+    end_holds(admin, HoldTargets(roles=["web"], fleet=fleet))
+    assert ask_gate(admin, {"web2": "db"})["web2"].value
+
+
+def test_former_roles_of_many_hosts_are_read_in_one_request_of_folders(guarded: Agent) -> None:
+    hosts = names(db=13)
+    admin = begun_by_none(guarded, hosts)
+    for number, host in enumerate(hosts):
+        write_report(admin, HostReport(host, "1", "upgraded", role=f"before{number}"))
+        write_report(admin, HostReport(host, "1", "upgraded", role="db"))
+    guarded.kv.put("config_state/enable_puppet/global", "True")
+    guarded.kv.put("upgrade/hold/role/before12", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+    assert [host for host, one in ask_gate(admin, hosts).items() if not one.value] == ["db13"]
+
+
 def test_a_role_that_changes_on_a_pending_host_starts_nothing_by_a_gate_that_was_open_before(guarded: Agent) -> None:
     fleet = {"web1": "web", "web2": "web", "web3": "web", "db1": "db"}
     admin = begun_by_none(guarded, fleet)

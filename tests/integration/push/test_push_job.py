@@ -12,7 +12,11 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED, UPGRADED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import (
+    HostReport,
+    next_record,
+    write_report,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.job_report import write_job_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.start import Start, start
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
@@ -179,6 +183,19 @@ def test_a_start_of_a_job_needs_its_admission_at_that_moment(stores: tuple[Store
     set_holds(planner, HoldTargets(hosts=("web2",), fleet=FLEET), "broken disk", "ann")
     with pytest.raises(UpgradeError, match="as it is not admitted: closed: held"):
         start(of_job, Start("web2", "web", "job/restart-1"), begin)
+
+
+def test_a_hold_of_a_role_that_the_host_had_before_keeps_it_from_starting(
+    stores: tuple[Store, Store], consul: RawKV
+) -> None:
+    planner, of_job = stores
+    write_report(planner, HostReport(HOST, "1", UPGRADED, role="spare"))
+    write_report(planner, HostReport(HOST, "1", UPGRADED, role="web"))
+    consul.put("upgrade/hold/role/spare", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+    with pytest.raises(UpgradeError, match="its role was spare before, which is held by ann"):
+        start(of_job, REQUEST, begin)
+    assert consul.delete("upgrade/hold/role/spare")
+    start(of_job, REQUEST, begin)
 
 
 def test_a_host_that_works_on_an_earlier_job_takes_a_slot_of_one_that_is_not_for_it(

@@ -376,6 +376,38 @@ def test_changed_settings_or_another_token_end_no_pause_of_the_same_host(role: s
         assert found.read().run == "job j1"
 
 
+def test_a_hold_of_a_role_that_the_host_had_before_keeps_puppet_out(
+    tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_out: list[str] = []
+    monkeypatch.setattr("convoy_node.machine.puppet.keep_out", kept_out.append)
+    monkeypatch.setattr("convoy_node.machine.puppet.let_in", lambda: False)
+    answers.found[RECORD] = b'{"version": "v2", "state": "upgraded", "role": "compute", "former_role": "spare"}'
+    answers.found["upgrade/hold/role/spare"] = b"{}"
+    found = gate_reading(tmp_path, answers, is_external=True)
+    for _time in range(2):
+        decision = found.read()
+        assert (decision.run, decision.keeps_puppet_out) == (None, True)
+        assert "closed: its role was spare before, which is held by upgrade/hold/role/spare" in decision.reason
+    # The role does not change behind its back, so its record is not read each time.
+    assert (answers.records, len(kept_out)) == (1, 2)
+    del answers.found["upgrade/hold/role/spare"]
+    assert not found.read().keeps_puppet_out
+
+
+def test_a_gate_that_planners_opened_for_a_role_does_not_admit_a_host_that_had_another_one(tmp_path: Path) -> None:
+    answers: Any = Admitting()
+    answers.found |= {"current_version": b"v3", "config_state/enable_puppet/role/compute": b"True"}
+    found = gate_reading(tmp_path, answers)
+    assert found.read().run == "upgrade to v3"
+    answers.found[RECORD] = b'{"version": "v2", "state": "upgraded", "role": "spare"}'
+    changed = gate_reading(tmp_path, answers)
+    assert changed.read().run is None
+    assert "its own gate has to open" in changed.read().reason
+    answers.found["config_state/enable_puppet/host/compute7"] = b"True"
+    assert changed.read().run == "upgrade to v3"
+
+
 def test_another_token_does_not_shorten_the_pause_of_a_run_that_found_the_lock(tmp_path: Path) -> None:
     answers: Any = Admitting()
     reading = gate_reading(tmp_path, answers)

@@ -17,7 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.layout import refuse_newer
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.snapshot import decode_snapshot
 from convoy_node.node.consul import ConsulKey
-from convoy_node.node.gate import SCHEMA, NodeKeys, answer
+from convoy_node.node.gate import SCHEMA, NodeKeys, answer, other_roles
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,16 @@ GATES = [b"True", b"False", b"true", b"FALSE", b" True\n", b"v1", b"v2", b"v3", 
 VALUES = {
     NODE.current_version: [b"v1", b"v2", b"", b" v2\n", b"\xff", b"a/b", b"True"],
     NODE.schema: [b"0", b"1", b"2", b"x", b"", b" 1 "],
-    NODE.record: [b"{}", b"[", json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode()],
+    NODE.record: [
+        b"{}",
+        b"[",
+        json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode(),
+        *(
+            json.dumps({"version": "v1", "state": "failed", "role": now, "former_role": before}).encode()
+            for now, before in (("compute", "spare"), ("spare", None), ("spare", "compute"), ("controller", "spare"))
+        ),
+    ],
+    NODE.role_hold("spare"): [json.dumps({"reason": "disk", "by": "ann", "at": 1}).encode()],
     NODE.wake: [b"1"],
     NODE.holds_folder: [b"0123"],
     NODE.current_job: [b"job/j1", b"j1"],
@@ -49,7 +58,8 @@ def entries() -> st.SearchStrategy[dict[str, ConsulKey]]:
             flags,
         )
 
-    return st.lists(st.sampled_from([*NODE.all, NODE.holds_folder, NODE.record]).flatmap(values), max_size=5).map(dict)
+    keys = [*NODE.all, NODE.holds_folder, NODE.record, NODE.role_hold("spare")]
+    return st.lists(st.sampled_from(keys).flatmap(values), max_size=5).map(dict)
 
 
 def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
@@ -64,7 +74,7 @@ def test_it_reads_the_keys_that_the_answer_depends_on() -> None:
 
 @given(entries(), st.booleans())
 def test_the_answer_is_that_of_an_agent_run(found: dict[str, ConsulKey], default: bool) -> None:
-    mine = answer(NODE, found, default)
+    mine = answer(NODE, found, default, other_roles(NODE, found.get(NODE.record, ConsulKey(b"", 0))))
     try:
         snapshot = decode_snapshot(KEYS, [as_entry(key, one) for key, one in found.items()])
         refuse_newer(KEYS, snapshot.schema, snapshot.release)

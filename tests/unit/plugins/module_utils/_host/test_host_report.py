@@ -72,6 +72,10 @@ def test_a_delivery_of_tasks_or_an_enrolment_corrects_the_role_and_nothing_else(
     assert corrected == replace(before, role="db", former_role="web")
     assert next_record(corrected, HostReport("compute1", "", DELIVERED, role="web"), 9).former_role == "db"
     assert next_record(before, HostReport("compute1", "", DELIVERED, services="b"), 9) == replace(before, services="b")
+    # Of several changes, the role counts that it last started with.
+    third = next_record(corrected, HostReport("compute1", "", DELIVERED, role="cache"), 9)
+    assert (third.role, third.former_role) == ("cache", "web")
+    assert third.other_roles("mail") == {"cache", "web"}
 
 
 def test_failures_are_kept_when_a_host_recovers_and_until_its_target_changes() -> None:
