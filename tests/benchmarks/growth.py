@@ -57,7 +57,7 @@ NAME = "growth"
 ABOUT = "how planning, passes and all reads grow with hosts and with the history"
 NEEDS_LAB = False
 
-SIZES, QUICK_SIZES = (1_000, 10_000, 100_000), (100, 1_000)
+SIZES, QUICK_SIZES = (1_000, 10_000, 30_000, 100_000), (100, 1_000)
 # Planning also runs at this size, without Consul.
 LARGEST, QUICK_LARGEST = 1_000_000, 10_000
 ASKED = 99

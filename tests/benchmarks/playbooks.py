@@ -18,7 +18,7 @@ from benchmarks.options import Options
 from benchmarks.processes import Cost, interleaved, operator_folder, run_playbook, start_playbook
 from benchmarks.rollout import EMPTY
 from benchmarks.simulated_nodes import KEYS, SimulatedNodes, agents
-from benchmarks.stored_fleets import NEW, OLD, host_name, waiting
+from benchmarks.stored_fleets import NEW, OLD, host_name, under_way, waiting
 from benchmarks.tables import Report, median
 from devkit.agent import Agent
 
@@ -30,7 +30,10 @@ SIZE, QUICK_SIZE = 5_000, 500
 # status.yml and upgrade.yml --check also run at this size.
 LARGEST, QUICK_LARGEST = 100_000, 1_000
 _EMPTY, _STATUS, _CHECK = "empty playbook", "status.yml", "upgrade.yml --check"
-_AT_LARGEST = (_EMPTY, _STATUS, _CHECK)
+_IN_ROLLOUT, _NO_ADMISSION = "status.yml in a rollout", "a pass in a rollout that admits none"
+_AT_LARGEST = (_EMPTY, _STATUS, _IN_ROLLOUT, _CHECK)
+# Task banners of upgrade.yml on a fleet that upgrades itself, at most.
+_MOST_BANNERS = 15
 _RULES: dict[str, Any] = {"rolling_rules": {"global": 10}}
 _INVENTORY = "all: {hosts: {localhost: {ansible_connection: local}}}\n"
 _PASS = f"""\
@@ -38,6 +41,12 @@ _PASS = f"""\
   gather_facts: false
   tasks:
     - convoy.upgrade.consul_upgrade_plan: {{version: {NEW}, instructions: {{rolling_rules: {{global: 10}}}}}}
+"""
+_NEXT_PASS = f"""\
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - convoy.upgrade.consul_upgrade_plan: {{version: {NEW}}}
 """
 _HEAD = ["command", "seconds", "beyond empty", "processor", "beyond empty", "MiB", "task banners", "characters printed"]
 _NODE_SECONDS = 0.5
@@ -51,10 +60,11 @@ def run(options: Options, report: Report) -> None:
     if options.sizes:
         size, largest = options.sizes[0], options.sizes[-1]
     for hosts, times, names in ((size, rounds, None), (largest, min(rounds, 3), _AT_LARGEST)):
-        with tempfile.TemporaryDirectory() as folder, Agent() as agent:
-            operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS})
+        with tempfile.TemporaryDirectory() as folder, Agent() as agent, Agent() as busy:
+            operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS, "next_pass": _NEXT_PASS})
             agent.kv.load(waiting(hosts))
-            ways = _ways(Path(folder), agent)
+            busy.kv.load(under_way(hosts))
+            ways = {**_ways(Path(folder), agent), **_ways_in_rollout(Path(folder), busy)}
             selected = {name: ways[name] for name in names or ways}
             _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {times}.", interleaved(selected, times))
     trivial = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
@@ -81,6 +91,15 @@ def _ways(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
         "one pass as a task": lambda: play(folder / "pass.yml"),
         _CHECK: lambda: play("upgrade", "--check", **given),
         "upgrade.yml -e once=true": lambda: play("upgrade", **given, once=True),
+    }
+
+
+def _ways_in_rollout(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
+    # The first pass admits as many hosts as the rules allow, so the next ones admit none.
+    run_playbook(folder / "next_pass.yml", folder, agent)
+    return {
+        _IN_ROLLOUT: lambda: run_playbook("status", folder, agent),
+        _NO_ADMISSION: lambda: run_playbook(folder / "next_pass.yml", folder, agent),
     }
 
 
@@ -123,6 +142,8 @@ def _add(report: Report, title: str, found: Mapping[str, list[Cost]]) -> None:
             for what in ("seconds", "busy")
         ]
         last = costs[-1]
+        if name.startswith("upgrade.yml") and last.banners > _MOST_BANNERS:
+            report.mistakes.append(f"{name} printed {last.banners} task banners; at most {_MOST_BANNERS} are promised.")
         table.add(
             name,
             f"{seconds:.2f} s",

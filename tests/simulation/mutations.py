@@ -329,7 +329,7 @@ def seed_that_finds(mutation: Mutation, nights: int, first: int) -> int | None:
     """Simulate nights of a copy of the collection with a fault; return the seed of the first night that failed.
 
     :param nights: at most so many, from the seed ``first`` on.
-    :raises RuntimeError: if the nights could not be simulated, such as when a syntax error was made.
+    :raises RuntimeError: if the nights could not be simulated, such as when a syntax error was made, or if that night fails without the fault too.
     """
     with tempfile.TemporaryDirectory(prefix="convoy-mutation-") as folder:
         collection = Path(folder) / "ansible_collections/convoy/upgrade"
@@ -337,14 +337,24 @@ def seed_that_finds(mutation: Mutation, nights: int, first: int) -> int | None:
         for name in ("plugins", "agent"):
             shutil.copytree(ROOT / name, collection / name, ignore=shutil.ignore_patterns("__pycache__"))
         apply(mutation, collection)
-        paths = (folder, collection / "agent", ROOT / "tests", ROOT / "tools")
-        environ = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
-        command = [sys.executable, "-c", _SEARCH, mutation.night, str(first), str(first + nights)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        found = _first_failure(Path(folder), mutation, range(first, first + nights))
+        if found is None:
+            return None
+        shutil.copy(ROOT / mutation.path, collection / mutation.path)
+        if _first_failure(Path(folder), mutation, range(found, found + 1)) is not None:
+            raise RuntimeError(f"{mutation.name}: the night with the seed {found} fails without the fault too.")
+        return found
+
+
+def _first_failure(folder: Path, mutation: Mutation, seeds: range) -> int | None:
+    """Return the first seed whose night fails with the collection that is below a folder; None if none does."""
+    paths = (folder, folder / "ansible_collections/convoy/upgrade/agent", ROOT / "tests", ROOT / "tools")
+    environ = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
+    command = [sys.executable, "-c", _SEARCH, mutation.night, str(seeds.start), str(seeds.stop)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{mutation.name}: {done.stderr[-2000:]}")
-    found = int(done.stdout)
-    return found or None
+    return int(done.stdout) or None
 
 
 def apply(mutation: Mutation, folder: Path) -> None:

@@ -284,6 +284,22 @@ def test_the_record_keeps_which_tasks_of_services_a_host_has(run: Runner) -> Non
     assert [one["record"]["services"] for one in played] == ["1f0c2a7be5d94b1c", "1f0c2a7be5d94b1c", None]
 
 
+def test_the_record_has_the_role_of_the_settings_only_if_a_node_agent_reports(run: Runner) -> None:
+    agent: dict[str, Any] = {"release": "5.0.0"}
+    played = run(
+        [
+            playbook.report("compute1", "1", "upgraded"),
+            playbook.report("compute1", "1", "upgraded", **agent),
+            playbook.report("compute2", "1", "upgraded", **agent, role="db"),
+            playbook.report("compute3", "1", "upgraded", role="db"),
+            playbook.report("compute4-a", "1", "upgraded", **agent, role_pattern=r".*-([a-z])"),
+            # A start is compared with the role, and does not change it.
+            playbook.report("compute2", "2", "started", **agent, role="compute", admitted=False),
+        ]
+    )
+    assert [one["record"]["role"] for one in played] == [None, "compute", "db", "db", "a", "db"]
+
+
 def test_tasks_of_services_that_are_delivered_change_nothing_else(run: Runner, consul: RawKV) -> None:
     failed, delivered, again, other, missing = run(
         [

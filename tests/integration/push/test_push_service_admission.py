@@ -372,6 +372,29 @@ def test_a_host_that_another_run_has_leased_waits_for_it_while_others_take_its_s
     admit_apart(service, "web1")
 
 
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_a_host_that_has_waited_too_long_is_not_admitted_and_says_for_what(
+    services: PushServices, consul: RawKV, *, is_leased: bool
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1, wait_timeout=1)
+    if is_leased:
+        _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+        key = f"kv/upgrade/drivers/web2?acquire={json.loads(body)['ID']}"
+        assert consul.call("PUT", key, b"{}")[2] == b"true"
+    else:
+        assert service.next_hosts(GetNextHosts(("web1",))).hosts == ("web1",)
+        admit_apart(service, "web1")
+    found = NextHosts((), ())
+    while not found.hosts:
+        found = service.next_hosts(GetNextHosts(("web2",)))
+    assert found.hosts == ("web2",)
+    decision = service.admit(Admit("web2"))
+    assert (decision.admitted, decision.state) == (False, "leased" if is_leased else "pending")
+    assert decision.reason.endswith("it was not admitted within 1 s (upgrade_wait_timeout)")
+    assert decision.reason.startswith("its lease belongs to another run") == is_leased
+    assert consul.get("config_state/enable_puppet/host/web2") is None
+
+
 def test_no_more_hosts_that_wait_are_admitted_than_there_are_free_forks(services: PushServices, consul: RawKV) -> None:
     service = services.begin(GROUPS, "2", forks=1)
     assert service.next_hosts(GetNextHosts(("planner", *FLEET))).hosts == ("planner",)

@@ -11,11 +11,25 @@ import sys
 from pathlib import Path
 
 import jinja2
+import pytest
 import yaml
 from devkit.agent import ROOT
+from unit_exposure import exposure, without
 
 ROLE = ROOT / "roles/puppet_gate"
 VARS = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+# The highest exposure that systemd-analyze may find for the agent. It may read and write Puppet's locks and start units, which no option allows by itself.
+THRESHOLD = 5.0
+# Without any of these, systemd finds more.
+OPTIONS = (
+    "CapabilityBoundingSet",
+    "NoNewPrivileges",
+    "PrivateDevices",
+    "ProtectHome",
+    "ProtectSystem",
+    "RestrictAddressFamilies",
+    "RestrictNamespaces",
+)
 
 
 def test_the_python_of_a_release_is_found_without_the_links_that_lead_to_it(tmp_path: Path) -> None:
@@ -28,6 +42,35 @@ def test_the_python_of_a_release_is_found_without_the_links_that_lead_to_it(tmp_
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     # The name of a release is made of both.
     assert found.splitlines() == [f"{sys.version_info[0]}.{sys.version_info[1]}", base]
+
+
+def test_if_no_python_fits_each_is_named_with_its_version(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\n')
+    old.chmod(0o755)
+    command = ["sh", "-c", VARS["puppet_gate_find_python"], "sh", str(old), str(tmp_path / "none")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, f"{old} is Python 3.9.2.\n")
+
+
+def unit() -> str:
+    """Return the unit of the agent as the role writes it."""
+    template = jinja2.Template(
+        (ROLE / "templates/convoy-node.service.j2").read_text(), undefined=jinja2.StrictUndefined
+    )
+    return template.render(
+        ansible_managed="test", puppet_gate_home="/opt/convoy", puppet_gate_settings_dir="/etc/convoy"
+    )
+
+
+def test_the_exposure_of_the_agent_is_not_above_the_threshold(tmp_path: Path) -> None:
+    level, shown = exposure(tmp_path, unit())
+    assert level <= THRESHOLD, shown
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_each_option_of_its_sandbox_counts(tmp_path: Path, option: str) -> None:
+    assert exposure(tmp_path, without(unit(), option))[0] > exposure(tmp_path, unit())[0]
 
 
 def test_a_release_whose_python_is_gone_says_so(tmp_path: Path) -> None:

@@ -214,6 +214,16 @@ def test_a_missing_puppet_is_an_error() -> None:
         run_puppet(PuppetOptions(executable="pupet", manifest="site.pp"))
 
 
+def test_puppet_is_found_where_its_packages_put_it_if_path_does_not_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert puppet._PLACES.split(":")[0] == "/opt/puppetlabs/bin"
+    monkeypatch.setattr(puppet, "_PLACES", f"{tmp_path}/missing:{tmp_path}")
+    Path(script(tmp_path, "echo found")).rename(tmp_path / "a-puppet")
+    assert run_puppet(PuppetOptions(executable="a-puppet", manifest="site.pp")).output == "found\n"
+
+
 def test_a_run_whose_caller_was_killed_is_waited_for_until_puppet_itself_has_ended(tmp_path: Path) -> None:
     slow = script(tmp_path, f"touch {tmp_path}/begun; sleep 1.5; touch {tmp_path}/ended")
     code = (

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
@@ -21,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder imp
     write,
     write_new,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import PATIENCE
 from jinja2.nativetypes import NativeEnvironment
 from written_services import POST, TASKS, Roles
 
@@ -124,6 +126,11 @@ def test_the_check_before_a_stop_is_tried_again(roles: Roles) -> None:
     (block,) = yaml.safe_load(found["node/step2_may_stop_web.yml"])
     assert block["block"][0]["ansible.builtin.import_role"]["tasks_from"] == "step2_may_stop"
     assert "upgrade_may_stop_timeout" in block["block"][0]["timeout"]
+    # A try ends at the time limit of the check, after a minute at the earliest, and never later than any other task of the run.
+    limit = jinja2.Environment(autoescape=False).from_string(block["block"][0]["timeout"])
+    for patience, of_tasks, expected in ((5, 0, 60), (300, 0, 300), (None, 0, PATIENCE), (300, 120, 120), (5, 30, 30)):
+        given = {} if patience is None else {"upgrade_may_stop_timeout": patience}
+        assert limit.render(**given, upgrade_prepared={"task_timeout": of_tasks}) == str(expected)
     wait, include = block["rescue"]
     assert (wait["convoy.upgrade.push_step"]["state"], include["ansible.builtin.include_tasks"]) == ("refused", again)
     assert block["tags"] == check["tags"] == ["step2", "stop", "may_stop", "web"]

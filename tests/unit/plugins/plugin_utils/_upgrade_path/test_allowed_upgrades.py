@@ -47,6 +47,17 @@ def test_a_host_whose_version_can_not_be_compared_does_not_block_others() -> Non
     assert [*alone.reasons] == [f"web1 (v673): app, lib of the role web: {ODD}."]
 
 
+def test_a_host_that_reported_no_version_does_not_block_others() -> None:
+    found = forbidden_upgrades(progress(web1=host("2.8;reboot"), web3=host("2.8")), COMPOSITION, "2.10")
+    odd = "it reported the version '2.8;reboot', which is not safe in a command"
+    assert (found.hosts, found.left_out) == ((), {"web1": f"app of the role web: {odd}"})
+    # Its version is known if an operator declares it.
+    declared = forbidden_upgrades(
+        progress(web1=host("2.8;reboot"), web3=host("2.8")), COMPOSITION, "2.10", {"web1": "2.8"}
+    )
+    assert declared == ForbiddenUpgrades()
+
+
 def test_a_host_that_holds_itself_is_checked_as_its_hold_may_end_by_itself() -> None:
     fleet = progress(web1={**host("2.2", held=True), "holds_itself": True}, web2=host("2.2", held=True))
     assert forbidden_upgrades(fleet, COMPOSITION, "2.10").hosts == ("web1",)
