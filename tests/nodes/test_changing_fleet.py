@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet that changes during rollouts: a host is off for two versions, one joins, one gets another role, and a token is revoked."""
+"""A fleet that changes during rollouts: hosts are off for two versions, join, get another role, lose their token, and die in an upgrade."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ ACCESS = {"acl": {"enabled": True, "default_policy": "allow", "tokens": {"master
 ROLES = {"compute1": "compute", "compute2": "compute", "compute3": "compute"}
 RULES = {"rolling_rules": {"global": "unlimited", "roles": {"compute": 1}}}
 SETTINGS = "/etc/convoy/node.json"
+SLOW = "#!/bin/sh\ntouch /root/validating\nwhile [ -e /root/slow ]; do sleep 0.1; done\n"
 
 
 @pytest.fixture(scope="module")
 def fleet(make_fleet: MakeFleet) -> Fleet:
     """Two hosts at v1, and one that is not enrolled."""
     fleet = make_fleet(ROLES, consul=ACCESS)
-    for version in ("v3", "v4", "v5"):
+    for version in ("v3", "v4", "v5", "v6"):
         publish(fleet.lab.shared, version)
     fleet.consul.put("current_version", "v1")
     fleet.enroll("--limit", "compute1,compute2")
@@ -125,6 +126,27 @@ def test_a_node_whose_token_is_revoked_starts_nothing_until_it_has_another_one(f
     played = rollout.end(600)
     assert played.code == 0, played.stdout
     assert fleet.reported("v5") == set(ROLES)
+
+
+def test_a_host_that_dies_in_its_upgrade_is_lost_at_the_deadline_and_upgraded_when_it_is_back(fleet: Fleet) -> None:
+    node = fleet.lab.nodes["compute1"]
+    node.write("/etc/convoy/validation.d/10-slow", SLOW, 0o755)
+    node.write("/root/slow", "")
+    # Twice as long as a whole upgrade takes here.
+    rollout = fleet.start("upgrade", version="v6", instructions={**RULES, "health": {"progress_deadline": 120}})
+    wait_for(lambda: node.read("/root/validating") is not None, "it is nearly upgraded")
+    node.kill()
+    wait_for(lambda: fleet.states()["compute1"] == "lost", "it is lost")
+    states = fleet.states()
+    # It may still be at work, so it keeps its slot.
+    assert (states["compute2"], states["compute3"]) == ("pending", "pending")
+    node.boot()
+    node.wait(22)
+    node.run("rm", "-f", "/root/slow", "/root/validating", "/etc/convoy/validation.d/10-slow")
+    played = rollout.end(900)
+    assert played.code == 0, played.stdout
+    assert fleet.reported("v6") == set(ROLES)
+    assert fleet.record("compute1")["attempt"] == 1
 
 
 def new_token(fleet: Fleet) -> dict[str, str]:

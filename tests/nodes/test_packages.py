@@ -168,6 +168,8 @@ def test_dnf_goes_up_and_down(node: Node, packages: ModuleCalls) -> None:
     publish_rpm(node, "3.0", "echo waiting for a human; sleep 3000")
     failed = packages(manager="dnf", timeout=20)
     assert failed["failure"]["code"] == "packages_failed"
+    assert "took longer than 20 s and was ended with all that it had started" in failed["failure"]["message"]
+    assert node.run("pgrep", "-f", "sleep 3000", check=False).stdout == ""
     node.run("rm", "-r", "/srv/rpms")
     failed = packages(manager="dnf")
     assert "dnf distro-sync ended with 1" in failed["failure"]["message"]

@@ -144,6 +144,37 @@ def test_a_package_source_that_is_not_there_fails_the_node_and_the_next_run_fixe
     assert fleet.version_of(NODE) == "v9"
 
 
+@pytest.mark.parametrize("where", ["consul", "/srv/lab/sources/{version}"])
+def test_package_sources_come_with_the_version_and_go_with_it(where: str, fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    own = "/etc/apt/preferences.d/fleet-own.pref"
+    for version in ("v1", "v2"):
+        files = {"fleet.list": f"deb [trusted=yes] file:/srv/lab/{version} ./\n# as it is: {{{{ version }}}}\n"}
+        if version == "v2":
+            files["fleet-own.pref"] = "Package: fleet-nothing\nPin: version 1\nPin-Priority: 1\n"
+        for name, text in files.items():
+            if where == "consul":
+                fleet.consul.put(f"upgrade/sources/{version}/{name}", text)
+            else:
+                file = fleet.lab.shared / "sources" / version / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+    options = ("-e", json.dumps({"puppet_gate_repositories": [], "puppet_gate_sources": where}))
+    for version in ("v2", "v1"):
+        fleet.consul.put("current_version", version)
+        agent_run(fleet, *options)
+        assert fleet.version_of(NODE) == version
+        assert node.read(SOURCES) == f"deb [trusted=yes] file:/srv/lab/{version} ./\n# as it is: {{{{ version }}}}\n"
+        assert (node.read(own) is not None) == (version == "v2")
+        assert node.read(RELEASE) == f"manifest {version} on {version}\n"
+    # A version without any fails before the packages, and says where they belong.
+    fleet.consul.put("current_version", "v3")
+    agent_run(fleet, *options, code=2)
+    record = fleet.record(NODE)
+    assert (record["state"], record["step"], record["version"]) == ("failed", "sources", "v3")
+    assert ("upgrade/sources/v3/" if where == "consul" else "/srv/lab/sources/v3") in record["error"]
+
+
 def test_a_failed_validation_keeps_the_node_from_claiming_the_version(fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v2")
     check = '#!/bin/sh\n[ "$(fleet-service)" = v3 ] || { echo "it runs $(fleet-service)"; exit 1; }\n'

@@ -11,8 +11,10 @@ import time
 import pytest
 from devkit.agent import consul_binary
 from lab.node import Node
+from lab.packages import Package
 
 from ..fleet import Fleet, wait_for
+from ..snapshots import PACKAGES, publish
 from .one_node import (
     FOLDERS,
     GATE,
@@ -243,6 +245,43 @@ def test_a_disk_that_fills_in_an_upgrade_fails_the_host_and_the_next_run_goes_on
     agent_run(fleet)
     assert fleet.record(NODE)["state"] == "upgraded"
     assert fleet.version_of(NODE) == "v2"
+
+
+def test_a_maintainer_script_that_hangs_fails_the_host_with_its_output_in_the_record(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    hangs = "#!/bin/sh\necho waiting for a human\nexec sleep 3000\n"
+    publish(fleet.lab.shared, "v4", more=[Package("fleet-hangs", "1.0", {}, scripts={"postinst": hangs})])
+    options = {"puppet_gate_packages": [*PACKAGES, "fleet-hangs"], "puppet_gate_package_timeout": 20}
+    fleet.consul.put("current_version", "v4")
+    agent_run(fleet, "-e", json.dumps(options), code=2)
+    record = fleet.record(NODE)
+    assert (record["state"], record["step"], record["version"]) == ("failed", "packages", "v4")
+    assert "took longer than 20 s" in record["error"]
+    assert "waiting for a human" in record["error"]
+    assert fleet.version_of(NODE) is None
+    assert node.run("pgrep", "-f", "sleep 3000", check=False).stdout == ""
+    publish(fleet.lab.shared, "v4", more=[Package("fleet-hangs", "2.0", {})])
+    agent_run(fleet, "-e", json.dumps(options))
+    record = fleet.record(NODE)
+    assert (record["state"], record["attempt"], fleet.version_of(NODE)) == ("upgraded", 2, "v4")
+    assert node.run("dpkg", "--audit").stdout == ""
+    node.run("dpkg", "--purge", "fleet-hangs")
+
+
+def test_a_puppet_that_hangs_fails_the_host_and_leaves_nothing_behind(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    node.write("/root/hangs.pp", "exec { '/bin/sleep 321': }\n")
+    fleet.consul.put("current_version", "v2")
+    options = {"puppet_gate_manifest": "/root/hangs.pp", "puppet_gate_puppet_timeout": 20}
+    agent_run(fleet, "-e", json.dumps(options), code=2)
+    record = fleet.record(NODE)
+    assert (record["state"], record["step"], record["version"]) == ("failed", "puppet", "v2")
+    assert "puppet apply took longer than 20 s and was ended" in record["error"]
+    assert fleet.version_of(NODE) is None
+    assert node.run("pgrep", "-f", "sleep 321", check=False).stdout == ""
+    agent_run(fleet)
+    record = fleet.record(NODE)
+    assert (record["state"], record["attempt"], fleet.version_of(NODE)) == ("upgraded", 2, "v2")
 
 
 @pytest.mark.parametrize(("clock", "days"), [("+1d", 1), ("-1d", -1)])

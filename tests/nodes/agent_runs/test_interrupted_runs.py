@@ -328,6 +328,30 @@ def test_an_agent_that_is_killed_at_each_stage_lets_its_run_end_and_starts_no_ot
         clear_hooks(node)
 
 
+def test_an_agent_that_hangs_is_started_again_and_upgrades_the_node(fleet: Fleet, node: Node) -> None:
+    bring_to(fleet, "v1")
+    unit, folder = "convoy-node.service", "/etc/systemd/system/convoy-node.service.d"
+    fleet.consul.put("current_version", "v2")
+    fleet.consul.put(GATE, "False")
+    node.write(f"{folder}/watchdog.conf", "[Service]\nWatchdogSec=10\n")
+    try:
+        node.run("systemctl", "daemon-reload")
+        node.run("systemctl", "start", unit)
+        wait_for(lambda: fleet.consul.get(f"upgrade/wake/{NODE}"), "its agent waits")
+        hung = main_process(node)
+        node.run("systemctl", "kill", "--kill-who=main", "--signal=STOP", unit)
+        fleet.consul.put(GATE, "True")
+        fleet.consul.put(f"upgrade/wake/{NODE}", "1")
+        wait_for(lambda: fleet.reported("v2") == {NODE}, "the agent that systemd started again upgrades it")
+        assert main_process(node) not in ("0", hung)
+        assert "Watchdog timeout" in node.run("journalctl", "-o", "cat", "-u", unit).stdout
+        assert fleet.record(NODE)["attempt"] == 1
+    finally:
+        stop_agent(node)
+        node.run("rm", "-rf", folder)
+        node.run("systemctl", "daemon-reload")
+
+
 @pytest.mark.parametrize("stage", ["start", "puppet", "report"])
 def test_an_agent_and_its_run_that_are_killed_are_made_up_for_by_one_run(stage: str, fleet: Fleet, node: Node) -> None:
     bring_to(fleet, "v1")
