@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.health_checks import HealthCheck, publish
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.runs.playbook import Runner, Task, wait_until
 
@@ -236,3 +237,24 @@ def test_the_maintenance_of_a_node_begins_and_ends_and_an_operator_s_stays(run: 
         assert reason() == "critical: a disk"
     finally:
         set_by_operator("false")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("maintenance", [True, False])
+def test_a_node_that_leaves_asks_its_agent_only_if_it_has_set_something_there(
+    checks: bool, maintenance: bool, run: Runner, agent: Agent, consul: RawKV
+) -> None:
+    run([health({"name": "puppet", "status": "passing"})])
+    uses_agent = checks or maintenance
+    given = {
+        "puppet_gate_leave": True,
+        "puppet_gate_home": str(run.folder),
+        "puppet_gate_health": checks,
+        "puppet_gate_maintenance": maintenance,
+        # Nothing listens on port 1.
+        "puppet_gate_agent": {"port": agent.http_port if uses_agent else 1},
+    }
+    played = run([{"ansible.builtin.include_role": {"name": "convoy.upgrade.puppet_gate"}}], extra_vars=given)
+    assert not [task for task in played if task["failed"]], played.stdout
+    assert ("puppet" in seen_by_agent(consul)) is not uses_agent
