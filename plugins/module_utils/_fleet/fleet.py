@@ -17,7 +17,7 @@ from .._common.sanitize import truncated_repr
 from .failures import MOST_ERROR, Failure, newest_failures
 from .gates import Gates
 from .health_marks import Approval, HealthMark
-from .holds import Holds
+from .holds import Hold, HoldOfFormerRole, Holds
 from .ledger import Handover, Ledger
 from .migration import Migration
 from .providers import Provider
@@ -102,8 +102,8 @@ class HostRecord:
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.
     :param release: the release of the node agent that reported last; None if none did.
     :param role: the role in the host's settings, as it last reported it; None if it gave none.
-    :param former_role: the role that it reported before. It is None again once the host has started an upgrade with its present role; until then, a gate
-        of that role which planners have opened does not admit it.
+    :param former_role: the role that it reported before; empty if an operator has ended the hold of that role for it. It is None again once the host has
+        started an upgrade with its present role; until then, a gate of that role which planners have opened does not admit it.
     :param services: the ID of the tasks of services that a pull host has; None if it has none.
     :param next_step: the first step that tags on the command line left to a later run, if its run ended between steps; None otherwise.
     :param repeatable: False if the command of the job failed or was lost there, and the host does not run it again, because it is not repeatable;
@@ -299,6 +299,22 @@ class Snapshot:
     def has_legacy_keys(self) -> bool:
         """Whether there are keys that only the legacy layout has."""
         return bool(self.legacy_reports) or self.legacy_gates != Gates()
+
+    def former_role(self, host: str) -> str | None:
+        """Return the role that a host had before, if that has changed since it last started: empty if no hold of it counts any more; None if it has not."""
+        # The record of a job does not have the roles.
+        record = (self.versions or self).records.get(host)
+        return record.former_role if record is not None else None
+
+    def hold_of(self, host: str, role: str | None) -> Hold | None:
+        """Return the first hold over a host. That of its former role comes last: the host starts nothing under it."""
+        return self.holds.covering(host, role) or self.hold_of_former_role(host)
+
+    def hold_of_former_role(self, host: str) -> HoldOfFormerRole | None:
+        """Return the hold of the role that a host had before; None if there is none."""
+        role = self.former_role(host)
+        hold = self.holds.roles.get(role) if role else None
+        return HoldOfFormerRole(hold.key, hold.reason, hold.by, hold.at, role=role or "") if hold is not None else None
 
 
 def compile_role_pattern(pattern: str) -> re.Pattern[str]:

@@ -51,6 +51,24 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOfFormerRole(Hold):
+    """A hold of the role that a host had before, as it covers that host.
+
+    :param role: that role.
+    """
+
+    role: str = ""
+
+    def text(self) -> str:
+        """Return a phrase with who set the hold, why, and how it ends for the host."""
+        since = f" since {self.at}" if self.at else ""
+        return (
+            f"held by {self.by}{since}: {self.reason} (a hold of its former role {self.role}, which ends for it with "
+            "ansible-playbook convoy.upgrade.unhold -e host=HOST)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Holds:
     """All holds of a fleet.
 

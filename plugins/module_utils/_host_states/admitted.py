@@ -24,6 +24,15 @@ def gate_of(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
     return GateAnswer(True) if answer.is_open is None else answer
 
 
+def admits(snapshot: Snapshot, host: str, gate: GateAnswer) -> bool:
+    """Return whether the gate that decides for a host lets it start.
+
+    If its role has changed since it last started, planners may have known it with the former one when they opened the gate of the present one.
+    """
+    is_by_role = gate.scope == "role" and bool(gate.at)
+    return bool(gate.is_open) and not (is_by_role and snapshot.former_role(host) is not None)
+
+
 def gate_is_open(gate: GateValue, current_version: str | None) -> bool:
     """Return whether a gate admits hosts. One that can't be read does not."""
     try:

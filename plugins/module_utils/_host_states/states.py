@@ -25,7 +25,7 @@ from .._fleet.gates import GateAnswer
 from .._fleet.health_marks import HealthMark
 from .._fleet.holds import Hold
 from .._rules.health_rules import HealthRules
-from .admitted import gate_of, is_listed
+from .admitted import admits, gate_of, is_listed
 from .host_state import HostState
 from .soak import HealthState, health_state, silent_since
 from .state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING
@@ -75,7 +75,7 @@ def read_states(
                 shared[role] = gate
         else:
             gate = shared[role]
-        hold = snapshot.holds.covering(host, role) or _hold_of_former_role(snapshot, host)
+        hold = snapshot.hold_of(host, role)
         is_target = snapshot.ledger is None or snapshot.ledger.is_for(host, role)
         other = snapshot.busy.get(host) or _may_start(snapshot, host, role)
         if other is None:
@@ -143,24 +143,15 @@ def _changed_hosts(
     return changed
 
 
-def _hold_of_former_role(snapshot: Snapshot, host: str) -> Hold | None:
-    """Return the hold of the role that a host had before, as the host starts nothing under it; None if there is none."""
-    # The record of a job does not have the roles.
-    records = (snapshot.versions or snapshot).records
-    record = records.get(host)
-    return snapshot.holds.roles.get(record.former_role) if record is not None and record.former_role else None
-
-
 def _may_start(snapshot: Snapshot, host: str, role: str) -> HostRecord | None:
     """Return a record of the upgrade that a host may start at any time while the rollout is a job; None if it may start none.
 
-    Its gate is open, and it does not run the version. A job changes no such gate.
+    Its gate admits it, and it does not run the version. A job changes no such gate.
     """
     versions = snapshot.versions
-    if versions is None or versions.current_version is None or versions.holds.covering(host, role) is not None:
+    if versions is None or versions.current_version is None or versions.hold_of(host, role) is not None:
         return None
-    gate = gate_of(versions, host, role)
-    if not gate.is_open:
+    if not admits(versions, host, gate_of(versions, host, role)):
         return None
     report, record = versions.reports.get(host), versions.records.get(host)
     has_left = (

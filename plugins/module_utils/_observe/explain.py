@@ -13,7 +13,7 @@ from typing import Any
 from .._common.names import is_job, job_id, plural, target_text
 from .._common.sanitize import option
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
-from .._fleet.holds import Hold
+from .._fleet.holds import Hold, HoldOfFormerRole
 from .._fleet.ledger import WITH_RULES
 from .._host_states import state_names
 from .._planner import blocker_codes, explanations, stage_progress
@@ -148,7 +148,7 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
     current = snapshot.current_version
     times = record.times if record is not None and record.version == current else {}
     if view.state == state_names.HELD:
-        hold = _hold(host, view, snapshot)
+        hold = snapshot.hold_of(host, view.role)
         return (hold.at, "the hold was set") if hold is not None and hold.at else None
     if view.state in state_names.BROKEN and record is not None and record.state == FAILED and FAILED in times:
         return times[FAILED], "its run lost it" if record.is_lost else "it reported the failure"
@@ -167,10 +167,6 @@ def _beginning(host: str, view: HostView, snapshot: Snapshot) -> tuple[float | s
             f"the {target_text(current)} began" if snapshot.is_job else f"the rollout to {current} began",
         )
     return None
-
-
-def _hold(host: str, view: HostView, snapshot: Snapshot) -> Hold | None:
-    return snapshot.holds.covering(host, view.role)
 
 
 def _why(view: HostView) -> str:
@@ -251,12 +247,12 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
         return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     if view.unadmitted:
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
-    hold = _hold(host, view, snapshot)
+    hold = snapshot.hold_of(host, view.role)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
         if view.holds_itself:
             return "To change this: run 'puppet agent --enable' on the host. Its next run ends the hold."
-        return f"To change this: run ansible-playbook convoy.upgrade.unhold{_held_by(hold, snapshot)}."
+        return f"To change this: run ansible-playbook convoy.upgrade.unhold{_held_by(host, hold, snapshot)}."
     if view.state in (state_names.FAILED, state_names.LOST):
         if snapshot.ledger is None or not snapshot.ledger.is_under_way:
             return "To change this: fix the host. The next run that succeeds there ends this."
@@ -291,7 +287,9 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
     return ""
 
 
-def _held_by(hold: Hold, snapshot: Snapshot) -> str:
+def _held_by(host: str, hold: Hold, snapshot: Snapshot) -> str:
+    if isinstance(hold, HoldOfFormerRole):
+        return f" {option('host', host)}"
     for name, found in snapshot.holds.hosts.items():
         if found is hold:
             return f" {option('host', name)}"

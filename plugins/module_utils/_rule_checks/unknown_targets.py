@@ -24,7 +24,7 @@ def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iter
     :param members: host -> role.
     :param stages: the stages of the rules. If there are none, approvals cause no warning: the rules have changed since.
     """
-    holds, roles = snapshot.holds, set(members.values())
+    holds, roles = snapshot.holds, _known_roles(snapshot, members)
     found = [
         f"{hold.key} is a hold for an unknown host{did_you_mean(host, members)}"
         for host, hold in holds.hosts.items()
@@ -51,7 +51,7 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
     :param optional: names that may be absent, by the rules.
     :raises UpgradeError: ``unknown_names``.
     """
-    known = {"role": set(members.values()), "host": set(members)}
+    known = {"role": _known_roles(snapshot, members), "host": set(members)}
     named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
     # Planners make holds of closed gates, so the name of such a hold is no typo. The host may be gone.
     unknown = [
@@ -73,6 +73,11 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
         f"inventory that has the {scope} with -i.",
         names=[one for _scope, one, _hold in unknown],
     )
+
+
+def _known_roles(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
+    """Return the roles of a fleet, with those that hosts had before: a hold of such a role holds them too."""
+    return {*members.values(), *filter(None, map(snapshot.former_role, members))}
 
 
 def duplicate_machines(snapshot: Snapshot, members: Iterable[str]) -> tuple[str, ...]:

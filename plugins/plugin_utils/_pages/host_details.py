@@ -254,7 +254,7 @@ def host_details(
     is_under_way = snapshot.ledger is not None and snapshot.ledger.is_under_way
     found = {}
     for host, view in views.items():
-        hold = snapshot.holds.covering(host, view.role)
+        hold = snapshot.hold_of(host, view.role)
         found[host] = HostDetails(
             host,
             replace(view, reason=waiting_text(view, of_job=snapshot.is_job))

@@ -156,6 +156,15 @@ def test_a_host_that_is_held_stays_so_when_it_is_put_back(run: Runner, begun: St
     assert make_pass(begun, PassRequest()).plan.hosts["controller1"].state == "held"
 
 
+def test_a_retry_says_that_a_host_is_held_by_its_former_role(begun: Store) -> None:
+    fail(begun, "controller1")
+    write_report(begun, HostReport("controller1", "2", "delivered", role="spare"))
+    write_report(begun, HostReport("controller1", "2", "delivered", role="controller"))
+    set_holds(begun, HoldTargets(roles=["spare"], allow_unknown=True), "pool", "ann")
+    (remark,) = operator.retry(begun, operator.Command()).remarks
+    assert "a hold of its former role spare" in remark
+
+
 def test_post_upgrade_tasks_that_failed_are_retried_also_once_the_rollout_is_complete(
     run: Runner, store: Store, consul: RawKV
 ) -> None:

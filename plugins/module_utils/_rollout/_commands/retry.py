@@ -165,7 +165,7 @@ def _remarks_on_reset(snapshot: Snapshot, plan: Plan, hosts: Iterable[str], *, d
                 f"{host} had begun {what} and reported no end. It {'would count' if dry else 'now counts'} as ended, and {slot}: make sure that "
                 f"{'no command' if is_job(record.version) else 'no upgrade'} runs there."
             )
-        hold = snapshot.holds.covering(host, view.role)
+        hold = snapshot.hold_of(host, view.role)
         if hold is not None:
             remarks.append(f"{host} is {hold.text()}, so it is not admitted before that.")
     return remarks

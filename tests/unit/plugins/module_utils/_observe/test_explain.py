@@ -169,6 +169,27 @@ def test_the_explanation_of_a_held_host_says_how_its_hold_ends(place: str, argum
     assert sentences[-1] == "Until then it waits, and takes no slot."
 
 
+def test_the_explanation_of_a_host_that_its_former_role_holds_names_that_role_and_ends_the_hold_for_it_alone() -> None:
+    one = under(fleet(compute=2).held("role/spare"), {})
+    one.records["compute1"] = HostRecord(OLD, UPGRADED, role="compute", former_role="spare")
+    change = "To change this: run ansible-playbook convoy.upgrade.unhold -e host=compute1."
+    assert explained(one, "compute1")[1:] == [
+        "It has been held since noon, when the hold was set.",
+        "Why: held by ann since noon: RAM test (a hold of its former role spare, which ends for it with ansible-playbook convoy.upgrade.unhold -e host=HOST).",
+        change,
+        "Until then it waits, and takes no slot.",
+    ]
+    assert explained(one.opened("compute1"), "compute1")[-2:] == [
+        change,
+        "Until then it keeps its slot, because it was admitted.",
+    ]
+    # A record of a job has no roles.
+    versions = one.snapshot()
+    assert replace(versions, records={}, is_job=True, versions=versions).hold_of("compute1", "compute") is not None
+    one.records["compute1"] = replace(one.records["compute1"], former_role="")
+    assert not one.plan().hosts["compute1"].held
+
+
 def test_the_advice_for_a_host_that_holds_itself_does_not_end_the_holds_of_operators() -> None:
     one = under(fleet(compute=1), {})
     one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its disk is being replaced")

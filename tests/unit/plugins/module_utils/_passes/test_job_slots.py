@@ -257,6 +257,25 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
     )
 
 
+@pytest.mark.parametrize("hold", [None, "upgrade/hold/role/db"])
+def test_a_host_whose_role_has_changed_takes_a_slot_of_a_job_only_if_it_may_start_an_upgrade(
+    hold: str | None, store: Store, consul: FlaggedConsul
+) -> None:
+    # It does not run the version, so it would start by an open gate.
+    del consul.keys["running/versions/2.0/web1"]
+    record = {"version": "1.0", "state": "upgraded", "role": "web", "former_role": "db"}
+    consul.write("upgrade/hosts/web1", record)
+    if hold is None:
+        # Planners may have opened this gate when they knew it as db.
+        consul.write("config_state/enable_puppet/role/web", "True")
+        consul.flags["config_state/enable_puppet/role/web"] = int(time.time())
+    else:
+        consul.write(hold, {"reason": "disk"})
+    begin(store, job(hosts=("web1", "web2")), rules={"rolling_rules": {"global": 1}})
+    assert "may start at any time" not in read_fleet(store, fleet=FLEET).plan.hosts["web1"].reason
+    assert admitted(consul) == (["web2"] if hold else ["web1"])
+
+
 @pytest.mark.parametrize("only", [(), ("web2",)])
 def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_its_gate(
     only: tuple[str, ...], store: Store, consul: FlaggedConsul

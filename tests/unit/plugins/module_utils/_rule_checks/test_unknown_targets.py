@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord, Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_checks.unknown_targets import (
     other_roles,
+    refuse_unknown_holds,
     unknown_targets,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage
@@ -27,6 +32,19 @@ def held(*names: str) -> Holds:
 def test_known_names_are_no_warning() -> None:
     snapshot = Snapshot(holds=held("global", "role/web", "host/compute1"), approvals={"canary": Approval("ann", 0, "")})
     assert unknown_targets(snapshot, MEMBERS, PLANES) == ()
+
+
+def test_a_hold_of_a_role_that_a_host_had_before_holds_it_and_is_no_warning() -> None:
+    records = {
+        "compute1": HostRecord("2", "upgraded", role="compute", former_role="spare"),
+        "gone": HostRecord("2", "upgraded", role="web", former_role="wbe"),
+    }
+    snapshot = Snapshot(holds=held("role/spare"), records=records)
+    assert unknown_targets(snapshot, MEMBERS, PLANES) == ()
+    refuse_unknown_holds(snapshot, MEMBERS, ())
+    # It holds no host of this fleet.
+    with pytest.raises(UpgradeError):
+        refuse_unknown_holds(replace(snapshot, holds=held("role/wbe")), MEMBERS, ())
 
 
 def test_unknown_names_are_warnings_with_suggestions() -> None:

@@ -51,6 +51,14 @@ def test_a_waiting_host_does_not_change_because_others_do() -> None:
     assert {host for host in before if before[host] != after[host]} == {"compute1", "compute2"}
 
 
+def test_a_host_that_its_former_role_holds_is_held_on_its_page() -> None:
+    site = fleet(compute=2).held("role/spare")
+    site.records["compute1"] = HostRecord(OLD, "upgraded", role="compute", former_role="spare")
+    found = details_of(site)
+    assert "a hold of its former role spare" in found["compute1"].hold
+    assert found["compute2"].hold == ""
+
+
 def test_a_reason_of_another_kind_is_shown_as_it_is() -> None:
     reason = 'stages[0] is {"name": "canary"}'
     assert waiting_text(HostView("web", None, "pending", "1", reason, cause="new")) == reason
