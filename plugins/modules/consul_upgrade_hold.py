@@ -64,6 +64,7 @@ options:
   state:
     description:
       - V(present) holds, V(absent) ends holds. Only the given holds end. A host may still be held through its role.
+        A hold of the role that a host had before no longer holds it if O(hosts) names it.
     type: str
     choices: [present, absent]
     default: present

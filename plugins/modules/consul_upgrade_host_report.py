@@ -222,7 +222,8 @@ record:
       description: Role in the host's settings, as it last reported it, or null.
       type: str
     former_role:
-      description: Role that it reported before, or null if its role has not changed since its last start.
+      description: Role that it reported before, or null if its role has not changed since its last start. Empty if an operator has ended the hold of that
+        role for the host.
       type: str
     services:
       description: ID of the tasks of services that the host has, or null.

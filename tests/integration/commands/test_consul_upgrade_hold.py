@@ -195,6 +195,75 @@ def test_what_was_not_held_is_reported_when_it_is_to_end(run: Runner, store: Sto
     assert right["remarks"] == []
 
 
+def moved_from_the_pool(store: Store, consul: RawKV) -> None:
+    """Hold the role spare, and let compute1 have moved from it to compute."""
+    seed(consul, FLEET)
+    for host in FLEET:
+        write_report(store, HostReport(host, "1", "upgraded", role=FLEET[host]))
+    write_report(store, HostReport("compute1", "1", "upgraded", role="spare"))
+    set_holds(store, HoldTargets(roles=["spare"], allow_unknown=True), "pool", "ann")
+    write_report(store, HostReport("compute1", "1", "upgraded", role="compute"))
+
+
+def test_a_host_that_its_former_role_holds_is_released_by_its_name_and_starts_by_its_own_gate(
+    run: Runner, store: Store, consul: RawKV
+) -> None:
+    moved_from_the_pool(store, consul)
+    # No host has the former role any more, and its hold is no typo.
+    rules = {"rolling_rules": {"global": 3}}
+    assert make_pass(store, PassRequest("2", rules)).plan.hosts["compute1"].state == "held"
+    before = consul.tree("upgrade/hosts/")
+    end = hold(hosts=["compute1"], state="absent", by="bea")
+    dry = run([end], check=True, diff=True)[0]
+    assert dry["changed"]
+    assert '"former_role": ""' in dry["diff"]["after"]
+    assert (
+        dry["remarks"][0]
+        == "The hold of role spare, which compute1 had before, would no longer hold it. Planners admit it by its present role."
+    )
+    assert consul.tree("upgrade/hosts/") == before
+
+    ended, again = run([end, end])
+    assert (ended["changed"], again["changed"]) == (True, False)
+    assert ended["remarks"] == [dry["remarks"][0].replace("would no longer hold", "no longer holds")]
+    assert again["remarks"] == ["There was no hold on host compute1."]
+    entry = history(consul)[-1]
+    assert (entry["what"], entry["by"], [*entry["hosts"]]) == ("unhold", "bea", ["compute1"])
+    assert consul.get("upgrade/wake/compute1")
+    # The hold stays for the role.
+    assert consul.get("upgrade/hold/role/spare")
+    # Planners may have opened this gate when they knew it as spare.
+    consul.call("PUT", "kv/config_state/enable_puppet/role/compute?flags=1", b"True")
+    start = HostReport("compute1", "2", "started", role="compute", default=False)
+    with pytest.raises(UpgradeError) as caught:
+        write_report(store, start)
+    assert "its own gate has to open" in caught.value.message
+    consul.delete("config_state/enable_puppet/role/compute")
+    make_pass(store, PassRequest())
+    assert gates(consul)["host/compute1"] == "True"
+    started, _changes = write_report(store, start)
+    assert (started.role, started.former_role) == ("compute", None)
+
+
+def test_a_hold_of_a_former_role_that_ends_while_its_host_reports_loses_no_report(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved_from_the_pool(store, consul)
+    make_pass(store, PassRequest("2", RULES))
+    write = store.client.write
+    other = Store(store.settings)
+
+    def late(operations: Any) -> Any:
+        monkeypatch.undo()
+        write_report(other, HostReport("compute1", "2", "failed", error="no disk"))
+        return write(operations)
+
+    monkeypatch.setattr(store.client, "write", late)
+    assert end_holds(store, HoldTargets(hosts=["compute1"])).changes
+    record = json.loads(consul.get("upgrade/hosts/compute1") or b"")
+    assert (record["error"], record["former_role"]) == ("no disk", "")
+
+
 def test_an_approval_of_no_stage_is_reported(run: Runner, store: Store, consul: RawKV) -> None:
     seed(consul, FLEET)
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "approve": True}]}

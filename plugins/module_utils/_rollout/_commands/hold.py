@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
+from ..._codecs.record import encode_record
 from ..._codecs.values import encode_hold
 from ..._common import runtime
 from ..._common.errors import UpgradeError
@@ -20,8 +23,9 @@ from ..._consul.client import Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
-from ..._fleet.holds import MADE_OF_GATES, Hold
+from ..._fleet.holds import MADE_OF_GATES, Hold, HoldOfFormerRole
 from ..._state.gate_copies import GateCopies
+from ..._state.keys import Keys
 from ..._state.layout import refuse_newer_among
 from ..._state.ledger_writer import MOST_GATES, LedgerWriter
 from ..._state.legacy_keys import LegacyKeys
@@ -31,6 +35,8 @@ from ..opened_gates import wake
 
 # Of a long list, this many names get a sentence each.
 _MOST_REMARKS = 5
+# Of records in one write. Consul takes 512 KiB, and the ledger and the history need room too.
+_MOST_BYTES = 150_000
 # A held node gets no admission from then on, even if its earlier run was interrupted.
 _CONTINUES = "The current run continues; no further run begins until the hold ends. The slot stays taken until then."
 
@@ -118,12 +124,15 @@ def set_holds(store: Store, whom: HoldTargets, reason: str, by: str | None = Non
 def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bool = False) -> HoldResult:
     """End holds. A hold that does not exist gets a remark.
 
+    A named host is no longer held through the role that it had before, either. Its own gate still has to open: planners admit it by its present role.
+
     :param by: the operator; None for the user of this process.
     :raises UpgradeError: ``bad_name``, ``no_target``, ``unknown_names``, ``busy``.
     """
     scopes = whom.scopes()
     # Over all tries: a try that ends in a conflict may have ended some holds.
     were_held: set[tuple[str, str | None]] = set()
+    of_former_roles: dict[str, HoldOfFormerRole] = {}
 
     def change(snapshot: Snapshot, held: HoldResult) -> list[tuple[Operation, Change]]:
         found = []
@@ -134,9 +143,18 @@ def end_holds(store: Store, whom: HoldTargets, by: str | None = None, *, dry: bo
                 found += _gate_of_hold(store, snapshot, old, scope, name)
                 if old.key == store.keys.hold(scope, name):
                     found.append((remove(old.key), Change(old.key, encode_hold(old), None)))
+            of_former = snapshot.hold_of_former_role(name) if scope == "host" and name is not None else None
+            if of_former is not None and name is not None:
+                were_held.add((scope, name))
+                of_former_roles[name] = of_former
+                found.append(_without_former_role(store, snapshot, name))
         left = [one for one in scopes if one not in were_held]
         _refuse_unknown(snapshot, whom, left)
-        held.remarks = [*_still_held(snapshot, whom), *_not_held(snapshot, left, scopes)]
+        held.remarks = [
+            *_no_longer_held(of_former_roles, dry=dry),
+            *_still_held(snapshot, whom),
+            *_not_held(snapshot, left, scopes),
+        ]
         return found
 
     return _write(
@@ -160,7 +178,8 @@ def _write(
         # The folder's own key takes one operation, and a gate may be removed in two layouts. The rest is read again and written next.
         has_gates = any(not one.key.startswith(store.keys.holds) for _operation, one in found)
         most = (MOST_GATES - 1) // (2 if has_gates else 1)
-        piece = found if dry else found[:most]
+        sizes = [*accumulate(len(one.after or "") for _operation, one in found)]
+        piece = found if dry else found[: max(1, min(most, bisect_right(sizes, _MOST_BYTES)))]
         if piece and not dry:
             _send(store, snapshot, piece, event)
         changes.extend(one for _operation, one in piece)
@@ -178,13 +197,21 @@ def _write(
             return held
 
 
+def _target(keys: Keys, key: str) -> str | None:
+    """Return what a written key holds, or held: ``global``, or ``role/`` or ``host/`` and its name; None for a key that holds nothing."""
+    if key.startswith(keys.records):
+        return f"host/{key[len(keys.records) :]}"
+    return key[len(keys.holds) :] if key.startswith(keys.holds) else None
+
+
 def _wake_hosts(store: Store, changes: Sequence[Change]) -> None:
     """Wake the agents of hosts whose own holds have changed, because they may keep out a Puppet that something else runs."""
-    folder = f"{store.keys.holds}host/"
+    targets = [_target(store.keys, one.key) or "" for one in changes]
+    hosts = [name.partition("/")[2] for name in dict.fromkeys(targets) if name.startswith("host/")]
     # The holds are written. An agent that is not woken reads them some minutes later, as those of a held role do.
     with contextlib.suppress(UpgradeError):
         # A hold may end in the second in which it began.
-        wake(store, [one.key[len(folder) :] for one in changes if one.key.startswith(folder)], runtime.new_id())
+        wake(store, hosts, runtime.new_id())
 
 
 def _read(store: Store) -> tuple[Snapshot, list[str]]:
@@ -215,7 +242,7 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
         # A planner that has written a ledger since the read may have planned without this hold.
         store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
         return
-    names = [one.key[len(keys.holds) :] for _operation, one in piece if one.key.startswith(keys.holds)]
+    names = [name for _operation, one in piece if (name := _target(keys, one.key)) is not None]
     targets = _targets(names, str(event["reason"]))
     LedgerWriter(store, snapshot, current_user(), int(runtime.now())).write(
         snapshot.ledger, {**event, **targets}, operations
@@ -230,6 +257,17 @@ def _targets(names: Sequence[str], reason: str) -> dict[str, Any]:
         scope: [name.partition("/")[2] for name in names if name.startswith(f"{scope}/")] for scope in ("role", "host")
     }
     return {"hosts": dict.fromkeys(of["host"], reason), "roles": {role: {"reason": reason} for role in of["role"]}}
+
+
+def _without_former_role(store: Store, snapshot: Snapshot, host: str) -> tuple[Operation, Change]:
+    """Return the write after which a host is not held through the role that it had before.
+
+    Its record still says that its role has changed, so that no gate which planners opened before admits it. The write fails if the host has
+    written its record since it was read.
+    """
+    record = (snapshot.versions or snapshot).records[host]
+    key, text = store.keys.record(host), encode_record(replace(record, former_role=""))
+    return compare_and_put(key, text, record.index), Change(key, encode_record(record), text)
 
 
 def _gate_of_hold(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
@@ -313,6 +351,21 @@ def _not_held(
         remarks.append(f"There was no hold on {scope} {name}{did_you_mean(name, others) or '.'}")
     if len(named) > _MOST_REMARKS:
         remarks.append(f"Nor on {listing([name for _scope, name in named[_MOST_REMARKS:]])}.")
+    return remarks
+
+
+def _no_longer_held(holds: Mapping[str, HoldOfFormerRole], *, dry: bool) -> list[str]:
+    """Return remarks on hosts that were held through the roles that they had before.
+
+    :param holds: host -> that hold.
+    """
+    ends = "would no longer hold" if dry else "no longer holds"
+    remarks = [
+        f"The hold of role {hold.role}, which {host} had before, {ends} it. Planners admit it by its present role."
+        for host, hold in (*holds.items(),)[:_MOST_REMARKS]
+    ]
+    if len(holds) > _MOST_REMARKS:
+        remarks.append(f"The same goes for {listing([*holds][_MOST_REMARKS:])}.")
     return remarks
 
 
