@@ -13,6 +13,7 @@ from .._common.errors import UpgradeError
 from .._common.names import is_job, job_id, listing, plural, target_text
 from .._fleet.fleet import FAILED, REPORTED_LOST, STARTED, HostRecord, Snapshot
 from .._fleet.fleet import MAY_START as RECORDED_MAY_START
+from .._fleet.holds import HoldOfFormerRole
 from .._fleet.host_patterns import select_hosts
 from .._fleet.ledger import COMPLETE, SECONDS_TO_ANSWER, Ledger
 from .._host_states.host_state import HostState
@@ -396,7 +397,8 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
     if waiting or not held:
         return OperatorNeed(STUCK, f"No host can be admitted. See what {first} waits for.", "status", {"host": first})
     text = f"Only held hosts are left: {listing(held, _MOST_IN_TEXT)}."
-    if len(held) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in held):
+    ends_by_name = [host in snapshot.holds.hosts or isinstance(hosts[host].hold, HoldOfFormerRole) for host in held]
+    if len(held) <= _MOST_NAMED and all(ends_by_name):
         return OperatorNeed(STUCK, text, "unhold", {"host": ",".join(held)})
     # The hold may be on a role or on the whole fleet, or be set on the host itself.
     return OperatorNeed(STUCK, text, "status", {"host": first})

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -102,11 +102,19 @@ def blocked_summary(plan: Plan, hosts: Mapping[str, HostView]) -> dict[str, Any]
     }
 
 
-def holds_summary(holds: Iterable[tuple[str, str, Hold]], hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
-    """Return each hold with its ``scope`` and ``name``, and how many hosts it covers: ``hosts`` in all, ``upgraded`` of them."""
+def holds_summary(
+    holds: Iterable[tuple[str, str, Hold]],
+    hosts: Mapping[str, HostView],
+    former_role: Callable[[str], str | None] = lambda _host: None,
+) -> list[dict[str, Any]]:
+    """Return each hold with its ``scope`` and ``name``, and how many hosts it covers: ``hosts`` in all, ``upgraded`` of them.
+
+    :param former_role: returns the role that a host had before, whose hold covers it too.
+    """
     by_role: dict[str, list[HostView]] = {}
-    for view in hosts.values():
-        by_role.setdefault(view.role, []).append(view)
+    for host, view in hosts.items():
+        for role in {view.role, former_role(host) or view.role}:
+            by_role.setdefault(role, []).append(view)
 
     def covered(scope: str, name: str) -> Collection[HostView]:
         if scope == "global":

@@ -43,7 +43,7 @@ def info_result(view: FleetView, name: str | None = None, requested: Sequence[st
         **rollout_summary(view.snapshot, plan),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "releases": releases_summary(view.snapshot.records, plan.hosts),
-        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts),
+        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts, view.snapshot.former_role),
         "blockers": blocked_hosts(plan, plan.hosts),
         "ledger": sanitize_all(asdict(ledger)) if ledger else {},
         "history": view.history,

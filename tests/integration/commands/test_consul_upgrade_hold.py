@@ -212,6 +212,7 @@ def test_a_host_that_its_former_role_holds_is_released_by_its_name_and_starts_by
     # No host has the former role any more, and its hold is no typo.
     rules = {"rolling_rules": {"global": 3}}
     assert make_pass(store, PassRequest("2", rules)).plan.hosts["compute1"].state == "held"
+    assert [one["hosts"] for one in run([info()])[0]["holds"]] == [1]
     before = consul.tree("upgrade/hosts/")
     end = hold(hosts=["compute1"], state="absent", by="bea")
     dry = run([end], check=True, diff=True)[0]
@@ -357,6 +358,22 @@ def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: R
     assert not_held[0] == "There was no hold on host compute0."
     assert not_held[-1] == "Nor on compute5, compute6, compute7, compute8, compute9 and 140 more."
     assert consul.tree("upgrade/hold/host/") == {}
+
+
+def test_records_of_many_hosts_are_written_in_pieces_that_consul_takes(store: Store, consul: RawKV) -> None:
+    hosts = [f"compute{number}" for number in range(40)]
+    seed(consul, hosts)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
+    record = {"version": "1", "state": "upgraded", "role": "compute", "former_role": "spare"}
+    for host in hosts:
+        done = [f"upgrade/service{number}" for number in range(1000)]
+        consul.put(f"upgrade/hosts/{host}", json.dumps({**record, "done": done}))
+    consul.put("upgrade/hold/role/spare", "{}")
+    found = end_holds(store, HoldTargets(hosts=hosts))
+    assert (len(found.changes), len(found.remarks)) == (40, 6)
+    assert found.remarks[-1].startswith("The same goes for compute5, compute6, ")
+    assert sum(len(one.after or "") for one in found.changes) > 512 * 1024
+    assert max(len(event["hosts"]) for event in history(consul) if event["what"] == "unhold") < 10
 
 
 def test_what_is_no_role_is_no_error_but_a_bad_name_is(store: Store) -> None:

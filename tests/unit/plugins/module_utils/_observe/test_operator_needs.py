@@ -189,6 +189,11 @@ def test_a_rollout_of_which_only_held_hosts_are_left_needs_their_end() -> None:
     site = rollout().upgraded("compute1", "compute2").held("host/compute3")
     (found,) = needs(site)
     assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "compute3"})
+    # So does one of the role that it had before.
+    site = rollout().upgraded("compute1", "compute2").held("role/spare")
+    site.records["compute3"] = HostRecord(OLD, UPGRADED, role="compute", former_role="spare")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "compute3"})
     # A hold on a role needs a look.
     (found,) = needs(rollout().upgraded("compute1").held("role/compute"))
     assert (found.code, found.playbook) == ("stuck", "status")

@@ -81,6 +81,11 @@ def test_holds_count_the_hosts_that_they_cover() -> None:
         ("role", 0, 0),
         ("host", 1, 1),
     ]
+    former = {"web1": "", "web2": "wbe"}.get
+    assert [one["hosts"] for one in holds_summary([("role", "wbe", hold), ("role", "web", hold)], hosts, former)] == [
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(("requested", "hosts"), [([], []), (["web2", "web9"], ["web2"]), (["all"], ["web1", "web2"])])
