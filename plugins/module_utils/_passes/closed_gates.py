@@ -126,8 +126,9 @@ def in_pieces(keys: Keys, gates: Sequence[Change], places: int) -> list[list[Cha
     """
     own = keys.gate("host", "")
     hosts = [one for one in gates if one.key.startswith(own)]
-    # A write compares a record for each host gate, and the records of many hosts for a shared gate.
-    most = MOST_GATES // (1 + places)
+    # A write compares a record or the gate of a role for each host gate, and perhaps the global gate. It compares the records of many hosts
+    # for a shared gate.
+    most = (MOST_GATES - 1) // (1 + places)
     return [hosts[at : at + most] for at in range(0, len(hosts), most)] + [
         [one] for one in gates if not one.key.startswith(own)
     ]

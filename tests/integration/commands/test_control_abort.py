@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import acquire, open_session
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, ledger, names, report_roles, seed
@@ -144,6 +145,38 @@ def test_a_host_that_begins_while_its_role_is_closed_keeps_an_open_gate(
     assert gates(consul) == {"global": "False", "role/compute": "False", "host/compute2": "True"}
     closed = [event for event in history(consul) if event["what"] == "close"]
     assert [event["hosts"] for event in closed] == [{"compute2": "it has begun, so its gate stays open"}, {}]
+
+
+@pytest.mark.parametrize("closed", [("host", "web1"), ("role", "web"), ("global", None)])
+def test_a_gate_that_an_operator_closes_while_an_abort_works_stays_closed(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, closed: tuple[str, str | None]
+) -> None:
+    seed(consul, names(web=2, compute=2), current="2", gates={"global": "True", "role/compute": "True"})
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}))
+    if closed[0] == "role":
+        set_gate(store, "role", "web", value=True)
+    write_report(store, HostReport("web1", "2", "started"))
+    write_report(store, HostReport("compute1", "2", "started"))
+    other = Store(store.settings)
+    before_closing(monkeypatch, store, lambda: set_gate(other, *closed, value=False))
+    operator.abort(store, operator.Command("enough"))
+    found = gates(consul)
+    assert Store(store.settings).snapshot().gates.answer("web1", "web", "2").is_open is False
+    # Nothing has closed the other host that has begun.
+    assert found.pop("host/compute1") == "True"
+    assert set(found.values()) == {"False"}
+
+
+@pytest.mark.parametrize("value", [None, "v7"])
+def test_a_gate_that_an_operator_sets_while_an_abort_closes_it_keeps_its_value(
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    seed(consul, names(compute=3))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 2}}))
+    other = Store(store.settings)
+    before_closing(monkeypatch, store, lambda: set_gate(other, "host", "compute1", value))
+    assert operator.abort(store, operator.Command("enough")).hosts == ["compute2"]
+    assert gates(consul).get("host/compute1") == value
 
 
 def test_a_host_that_writes_without_end_does_not_keep_other_gates_open(

@@ -12,9 +12,9 @@ from dataclasses import replace
 from ..._common.names import in_order
 from ..._consul.client import Operation
 from ..._consul.errors import Conflict
-from ..._consul.operations import Change, compare, put
+from ..._consul.operations import Change, compare, compare_and_put
 from ..._fleet.fleet import Snapshot
-from ..._fleet.gates import CLOSED
+from ..._fleet.gates import CLOSED, OPEN
 from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, WAS, Ledger
 from ..._host_states import states
 from ..._passes.closed_gates import begun_hosts, closed_event, gates_to_close, in_pieces, opened_at
@@ -33,7 +33,7 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
     that have begun under the gate of their role or the global gate get an open gate of their own first.
 
     A host may begin during the abort. So each write compares the records of the hosts that it closes. For the gate of a role and the
-    global gate, it compares as many records as a transaction has room for.
+    global gate, it compares as many records as a transaction has room for. An operator may set a gate, so each write compares its gates too.
 
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
@@ -63,11 +63,9 @@ def abort(store: Store, command: Command, *, dry: bool = False) -> CommandResult
                 for host in (*hosts, *_under(keys, piece, exposed))
                 if conflicts[keys.record(host)] < MOST_CONFLICTS
             ]
-            checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(piece) * writer.places]
-            # A host that a planner admitted and that has started still counts as admitted by its new gate.
-            at = [opened_at(keys, snapshot, members, one) for one in piece]
-            puts = [put(one.key, one.after or "", since) for one, since in zip(piece, at, strict=True)]
-            operations = [*checks, *puts]
+            deciding = _shared_gates(keys, snapshot, members, piece)
+            checks = _unchanged(keys, snapshot, compared)[: MOST_GATES - len(deciding) - len(piece) * writer.places]
+            operations = [*deciding, *checks, *_gate_writes(keys, snapshot, members, piece)]
             try:
                 writer.write(ledger, {"what": "close", **closed_event(keys, piece)}, operations, piece)
             except Conflict as conflict:
@@ -105,3 +103,28 @@ def _unchanged(keys: Keys, snapshot: Snapshot, hosts: Sequence[str]) -> list[Ope
     """Return comparisons that fail a write if one of the hosts has written its record since it was read."""
     records = snapshot.records
     return [compare(keys.record(host), records[host].index if host in records else 0) for host in hosts]
+
+
+def _gate_writes(
+    keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gates: Sequence[Change]
+) -> list[Operation]:
+    """Return the writes of gates. They fail if an operator has set one of the gates since it was read."""
+    index = {gate.key: gate.index for gate in snapshot.gates.values()}
+    # A host that a planner admitted and that has started still counts as admitted by its new gate.
+    at = [opened_at(keys, snapshot, members, one) for one in gates]
+    return [
+        compare_and_put(one.key, one.after or "", index.get(one.key, 0), since)
+        for one, since in zip(gates, at, strict=True)
+    ]
+
+
+def _shared_gates(
+    keys: Keys, snapshot: Snapshot, members: Mapping[str, str], gates: Sequence[Change]
+) -> list[Operation]:
+    """Return comparisons that fail a write if a gate was set since the read that admits one of the hosts whose own gates are opened."""
+    prefix, found = keys.gate("host", ""), snapshot.gates
+    roles = dict.fromkeys(members[one.key[len(prefix) :]] for one in gates if one.after == OPEN)
+    decide = [(keys.gate("role", role), found.roles.get(role)) for role in roles]
+    if any(gate is None for _key, gate in decide):
+        decide.append((keys.gate("global"), found.everywhere))
+    return [compare(key, gate.index if gate is not None else 0) for key, gate in decide]
