@@ -27,11 +27,20 @@ NEEDS_LAB = True
 
 NODE = "compute1"
 HEAD = ["what", "seconds", "of them on the processor"]
+# All that starts agent runs.
+UNITS = ("convoy-node.path", "convoy-node.service", "convoy-node-run.service")
+# How often an agent reads its gate if nothing wakes it (seconds).
+INTERVAL = 300
+CLOSED = "an agent run, gate closed"
+WAITING = "a waiting agent, in {seconds} s"
 EMPTY = "- hosts: all\n  gather_facts: false\n  tasks: []\n"
 
 
-def measure(fleet: Fleet, runs: int) -> Iterator[tuple[str, float, float]]:
-    """Return what was run, its seconds, and its seconds on the processor: the median of the runs."""
+def measure(fleet: Fleet, runs: int, waiting: int) -> Iterator[tuple[str, float, float]]:
+    """Return what was run, its seconds, and its seconds on the processor: the median of the runs.
+
+    :param waiting: how long a waiting agent is watched (seconds).
+    """
     node = fleet.lab.nodes[NODE]
     node.write("/root/empty.yml", EMPTY)
     ansible = [str(RUNTIME / "bin/ansible-playbook"), "-i", "localhost,", "-c", "local"]
@@ -40,11 +49,35 @@ def measure(fleet: Fleet, runs: int) -> Iterator[tuple[str, float, float]]:
     yield "ansible-playbook with an empty play", *median(node, [*ansible, "/root/empty.yml"], runs)
     bare = ["convoy-node", "run", "-e", '{"puppet_gate_health": false}']
     yield "an agent run, gate closed, without health", *median(node, bare, runs)
-    yield "an agent run, gate closed", *median(node, ["convoy-node", "run"], runs)
+    yield CLOSED, *median(node, ["convoy-node", "run"], runs)
+    yield WAITING.format(seconds=waiting), float(waiting), idle(fleet, node, waiting)
     fleet.consul.put(gate, "True")
     apply = ["puppet", "apply", "--detailed-exitcodes", "/usr/share/fleet/manifests/site.pp"]
     yield "puppet apply alone", *median(node, apply, runs)
     yield "an agent run, gate open, nothing to upgrade", *median(node, ["convoy-node", "run"], runs)
+
+
+def idle(fleet: Fleet, node: Node, seconds: int) -> float:
+    """Return the processor seconds of an agent that waits for its gate. What it starts is in other units, and is not counted."""
+    wake = f"upgrade/wake/{NODE}"
+    fleet.consul.delete(wake)
+    node.run("systemctl", "start", "convoy-node.service")
+    # The agent creates it once it has read its gate.
+    wait_for(lambda: fleet.consul.get(wake) is not None, "the agent waits for its gate")
+    time.sleep(5)
+    before = used(node)
+    time.sleep(seconds)
+    after = used(node)
+    node.run("systemctl", "stop", *UNITS)
+    return after - before
+
+
+def used(node: Node) -> float:
+    """Return the processor seconds that the agent's unit has used since its start."""
+    shown = node.run("systemctl", "show", "--value", "-p", "CPUUsageNSec", "convoy-node.service").stdout.strip()
+    # Without accounting, it is the greatest number or a text.
+    assert shown.isdecimal() and int(shown) < 2**63, f"systemd counts no processor time: {shown}"
+    return int(shown) / 1e9
 
 
 def median(node: Node, command: Sequence[str], runs: int) -> tuple[float, float]:
@@ -66,10 +99,17 @@ def run(options: Options, report: Report) -> None:
         lab.up({NODE: "compute"})
         fleet = Fleet(lab, Path(folder))
         fleet.consul.put("current_version", "v1")
-        fleet.enroll(puppet_gate_interval=100000)
+        fleet.enroll(puppet_gate_interval=INTERVAL)
         wait_for(lambda: fleet.version_of(NODE) == "v1", "the node is set up")
         node = lab.nodes[NODE]
-        node.run("systemctl", "stop", "convoy-node.path", "convoy-node.service", "convoy-node-run.service")
+        node.run("systemctl", "stop", *UNITS)
         table = report.table("Agent runs on one node, the median.", HEAD)
-        for what, seconds, busy in measure(fleet, options.repeated(9)):
+        waiting = 30 if options.quick else INTERVAL
+        found = {}
+        for what, seconds, busy in measure(fleet, options.repeated(9), waiting):
             table.add(what, f"{seconds:.2f}", f"{busy:.2f}")
+            found[what] = busy
+        share = 100 * found[WAITING.format(seconds=waiting)] / found[CLOSED]
+        report.say(
+            f"\nAn agent that waits for {waiting} s takes {share:.1f} % of the processor time of one agent run whose gate is closed."
+        )
