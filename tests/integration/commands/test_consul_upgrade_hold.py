@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
     end_holds,
@@ -20,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, names, seed
+from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.playbook import Runner, Task, ask, info, plan
 
@@ -343,6 +346,26 @@ def test_a_planner_that_did_not_read_a_new_hold_admits_no_held_host(
     assert outcome.plan.hosts["compute1"].state == "held"
     assert "host/compute1" not in gates(consul)
     assert "role/compute" not in gates(consul)
+
+
+def test_a_gate_that_an_operator_opens_while_the_hold_made_from_it_ends_stays_open(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
+    set_gate(store, "host", "compute1", value=False)
+    set_holds(store, HoldTargets(hosts=["compute1"]), "closed by hand", by="migrate_state.yml")
+    other, is_first = Store(store.settings), True
+
+    def late(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            set_gate(other, "host", "compute1", value=True)
+        return write(operations)
+
+    around_writes(store, late)
+    end_holds(store, HoldTargets(hosts=["compute1"]))
+    assert gates(consul)["host/compute1"] == "True"
+    assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
 
 
 def test_holds_of_many_hosts_are_set_and_ended_in_pieces(store: Store, consul: RawKV) -> None:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -276,6 +278,34 @@ def test_a_hand_that_sets_what_one_place_lacks_sets_that_alone(kept: Store, cons
     assert not ask_gate(kept, {"compute3": "compute"})["compute3"].value
     end_holds(kept, HoldTargets(hosts=["compute3"]))
     assert ask_gate(kept, {"compute3": "compute"})["compute3"].value
+
+
+def test_a_gate_that_is_closed_while_its_pause_ends_is_closed_for_both_kinds_of_nodes(
+    kept: Store, consul: RawKV
+) -> None:
+    put_old(consul, {"host/compute3": "false"})
+    set_gate(kept, "host", "compute3", value=True)
+    other, is_first = Store(kept.settings), True
+
+    def late(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            set_gate(other, "host", "compute3", value=False)
+        return write(operations)
+
+    around_writes(kept, late)
+    end_holds(kept, HoldTargets(hosts=["compute3"]))
+    assert (gates(consul)["host/compute3"], legacy_gates(consul)["host/compute3"]) == ("false", "false")
+
+
+def test_a_pause_that_ends_during_a_job_leaves_a_copy_of_the_gate_for_versions(kept: Store, consul: RawKV) -> None:
+    put_old(consul, {"host/compute3": "false"})
+    set_gate(kept, "host", "compute3", value=True)
+    job = Job("work-1", "work", int(time.time()) + 600)
+    make_pass(kept, PassRequest(job.target, UNLIMITED, fleet=names(compute=3), job=job))
+    end_holds(kept, HoldTargets(hosts=["compute3"]))
+    assert (gates(consul)["host/compute3"], legacy_gates(consul)["host/compute3"]) == ("true", "true")
 
 
 def test_before_the_migration_a_hand_is_in_both_too_and_elsewhere_in_one(store: Store, consul: RawKV) -> None:

@@ -271,19 +271,24 @@ def _without_former_role(store: Store, snapshot: Snapshot, host: str) -> tuple[O
 
 
 def _gate_of_hold(store: Store, snapshot: Snapshot, hold: Hold, scope: str, name: str | None) -> _Planned:
-    """Return the writes that end the pause of a hold, and remove the closed gate that the hold was made from."""
+    """Return the writes that end the pause of a hold, and remove the closed gate that the hold was made from.
+
+    They fail if the gate was set since the read.
+    """
     # Those of a job are others, which no hold was made from.
-    gate = (snapshot.versions or snapshot).gates.at(scope, name)
+    gates = snapshot.versions or snapshot
+    gate = gates.gates.at(scope, name)
     is_made_of_gate = name is not None and hold.by in MADE_OF_GATES  # The closed global gate is a rollout's.
-    is_gone = (
-        gate is not None
-        and is_made_of_gate
-        and gate.was_closed_by_hand((snapshot.versions or snapshot).current_version)
-    )
-    pause = GateCopies(store.keys, snapshot).unpaused(scope, name, is_gone=is_gone)
+    is_gone = gate is not None and is_made_of_gate and gate.was_closed_by_hand(gates.current_version)
+    copies = GateCopies(store.keys, replace(gates, legacy_gates=snapshot.legacy_gates))
+    pause = copies.unpaused(scope, name, is_gone=is_gone)
     found = [pause] if pause is not None else []
     if gate is not None and is_gone:
         found.append((remove(gate.key), Change(gate.key, gate.text or "", None)))
+    if found:
+        # A piece that ends after this one is no harm: the rest begins with it again.
+        key, text = store.keys.gate(scope, name), (gate.text or "" if gate is not None else None)
+        found.insert(0, (compare(key, gate.index if gate is not None else 0), Change(key, text, text)))
     return found
 
 
