@@ -349,10 +349,10 @@ class JobRun:
             return
         if keys.job_gates[0] not in found:
             raise NotAdmitted(
-                f"its role was {sanitize(former, 255)} before, and planners may have admitted the role {keys.role} before that changed; "
+                f"its role was {sanitize(former or 'another one', 255)} before, and planners may have admitted the role {keys.role} before that changed; "
                 "it starts once they have admitted it by its own name"
             )
-        if self._consul.get(keys.role_hold(former)) is not None:
+        if former and self._consul.get(keys.role_hold(former)) is not None:
             raise NotAdmitted(f"its role was {sanitize(former, 255)} before, and that role is held")
 
     def _execute(self, job: NodeJob, command: NodeCommand, entry: JobEntry) -> JobEntry:

@@ -183,9 +183,13 @@ def read_keys(consul: Consul, keys: NodeKeys, has_token: bool) -> dict[str, Cons
 
 
 def other_roles(keys: NodeKeys, record: ConsulKey) -> tuple[str, ...]:
-    """Return the other roles of the host since it last started: the one that it reported last, and the one before that."""
+    """Return the other roles of the host since it last started: the one that it reported last, and the one before that.
+
+    The latter is empty if an operator has ended its hold for this host.
+    """
     data = _record(record)
-    return tuple(sorted({one for name in ("role", "former_role") if (one := _text(data, name))} - {keys.role}))
+    known = {one for name in ("role", "former_role") if (one := _text(data, name)) is not None}
+    return tuple(sorted(known - {keys.role}))
 
 
 def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, others: Sequence[str] = ()) -> Answer:
@@ -200,7 +204,7 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, othe
     if not others or not found.is_open:
         return found
     for role in others:
-        if keys.role_hold(role) in entries:
+        if role and keys.role_hold(role) in entries:
             reason = f"closed: its role was {sanitize(role, 255)} before, which is held by {keys.role_hold(role)}"
             return replace(found, is_open=False, reason=sanitize(reason, 800))
     own, of_role, _global = keys.gates
@@ -209,7 +213,7 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, othe
         # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.
         return found
     reason = (
-        f"closed: its role was {sanitize(others[0], 255)} before, and planners may have opened {of_role} before it was {keys.role}; "
+        f"closed: its role was {sanitize(others[-1] or 'another one', 255)} before, and planners may have opened {of_role} before it was {keys.role}; "
         "its own gate has to open"
     )
     return replace(found, is_open=False, reason=reason)

@@ -207,7 +207,11 @@ class HostRecord:
         :param role: the role that it has now.
         """
         known = (self.role, self.former_role) if self.readable else ()
-        return frozenset(one for one in known if one is not None and one != role)
+        return frozenset(one for one in known if one and one != role)
+
+    def has_changed_role(self, role: str) -> bool:
+        """Return whether the host has another role than when it last started, as far as it is known."""
+        return self.readable and (self.former_role is not None or self.role not in (None, role))
 
     def of_host(self) -> dict[str, Any]:
         """Return the fields that belong to the host, whatever version the record is for."""

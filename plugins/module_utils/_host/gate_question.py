@@ -127,7 +127,7 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     started = record.version if record is not None and record.state == STARTED else None
     found = replace(_permission(snapshot, host, role, default, current), version=snapshot.current_version)
     of_upgrades = record if snapshot.versions is None else snapshot.versions.records.get(host)
-    if found.value and of_upgrades is not None and of_upgrades.other_roles(role):
+    if found.value and of_upgrades is not None and of_upgrades.has_changed_role(role):
         found = _with_changed_role(snapshot, found, host, role, of_upgrades)
     return replace(found, held=held, started=started)
 
@@ -162,7 +162,8 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: s
     for other in others:
         of_other = snapshot.holds.roles.get(other)
         if of_other is not None:
-            reason = f"closed: its role was {other} before, which is {of_other.text()}"
+            of_former = snapshot.hold_of_former_role(host) if other == record.former_role else None
+            reason = f"closed: {of_former.text() if of_former else f'its role was {other} before, which is {of_other.text()}'}"
             return replace(found, value=False, scope="role", key=of_other.key, hold=True, reason=reason)
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:
@@ -170,7 +171,8 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: s
         return found
     if record.role not in (None, role):
         return replace(found, value=False, reason=f"closed: {unreported_role(host, role, record)}")
-    reason = f"closed: its role was {others[0]} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
+    before = others[0] if others else "another one"
+    reason = f"closed: its role was {before} before, and planners may have opened {found.key} before it was {role}; its own gate has to open"
     return replace(found, value=False, reason=reason)
 
 

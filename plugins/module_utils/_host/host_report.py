@@ -368,7 +368,7 @@ def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, s
     if role is None or role == before.role:
         return before.role, None if role is not None and report.state == STARTED else before.former_role
     # Of several changes, the first one counts: the host last started with that role.
-    return role, before.former_role if before.former_role not in (None, role) else before.role
+    return role, before.former_role if before.former_role and before.former_role != role else before.role
 
 
 def _services(before: HostRecord | None, report: HostReport) -> str | None:

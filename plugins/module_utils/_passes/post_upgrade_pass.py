@@ -21,6 +21,7 @@ from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, Snapsho
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.gates import CLOSED, OPEN, GateValue
 from .._fleet.ledger import BEGINNINGS, Ledger
+from .._host_states.admitted import admits
 from .._host_states.host_state import HostState
 from .._host_states.states import read_states
 from .._planner.plan import Admission
@@ -174,9 +175,8 @@ def _closed_gates(
     """
     found = {}
     for host in names:
-        own, answer, record = snapshot.gates.hosts.get(host), hosts[host].gate, snapshot.records.get(host)
-        has_changed_role = record is not None and record.former_role is not None
-        if answer.is_open and not (answer.scope == "role" and has_changed_role):
+        own = snapshot.gates.hosts.get(host)
+        if admits(snapshot, host, hosts[host].gate):
             continue
         if own is None:
             found[host] = GateValue(store.keys.gate("host", host), None)

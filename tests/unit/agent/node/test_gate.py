@@ -34,7 +34,13 @@ VALUES = {
         json.dumps({"version": "v1", "state": "failed", "held": "its disk"}).encode(),
         *(
             json.dumps({"version": "v1", "state": "failed", "role": now, "former_role": before}).encode()
-            for now, before in (("compute", "spare"), ("spare", None), ("spare", "compute"), ("controller", "spare"))
+            for now, before in (
+                ("compute", "spare"),
+                ("spare", None),
+                ("spare", "compute"),
+                ("controller", "spare"),
+                ("compute", ""),
+            )
         ),
     ],
     NODE.role_hold("spare"): [json.dumps({"reason": "disk", "by": "ann", "at": 1}).encode()],
