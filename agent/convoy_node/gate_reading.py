@@ -249,6 +249,8 @@ class GateReading:
         """
         last = self.answer
         has_changed = last is None or last.held is not None or last.post_upgrade is not None
+        # An operator may have ended the hold of another role for this host. The wake that tells of it may be lost.
+        has_changed = has_changed or (bool(self._other_roles) and last is not None and not last.is_open)
         if last is not None and last.report is not None:
             has_changed = has_changed or last.report != ("upgraded", facts.version)
         if self._has_record and not has_changed and facts.disabled is None:

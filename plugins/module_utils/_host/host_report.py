@@ -367,7 +367,8 @@ def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, s
         return role, None
     if role is None or role == before.role:
         return before.role, None if role is not None and report.state == STARTED else before.former_role
-    # Of several changes, the first one counts: the host last started with that role.
+    # Of several changes, the first one counts, because the host last started with that role. If it has that one again, a hold of the other one may
+    # still be meant for it.
     return role, before.former_role if before.former_role and before.former_role != role else before.role
 
 

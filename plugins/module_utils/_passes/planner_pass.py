@@ -191,7 +191,7 @@ def _try_once(
     ends_job = snapshot.job is not None
     # All refusals come before the first write, so that no rollout begins that can't continue.
     snapshot = replace(move.after if move else snapshot, index=snapshot.index, ledger=desired.ledger)
-    _refuse_unreadable(snapshot)
+    refuse_unreadable_gates(snapshot)
     snapshot = with_checks(writer.store, snapshot, desired.rules)
     plan = make_plan(snapshot, desired.members, desired.rules, request.limit, outcome.plan)
     if plan.missing:
@@ -299,7 +299,11 @@ def _new_rules(old: Ledger | None, new: Ledger) -> dict[str, object]:
     return {}
 
 
-def _refuse_unreadable(snapshot: Snapshot) -> None:
+def refuse_unreadable_gates(snapshot: Snapshot) -> None:
+    """Refuse to admit hosts while a gate can't be read.
+
+    :raises UpgradeError: ``unreadable_gate``.
+    """
     errors = snapshot.gates.unreadable(snapshot.current_version)
     if errors:
         raise UpgradeError(

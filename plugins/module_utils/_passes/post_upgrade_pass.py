@@ -19,7 +19,7 @@ from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
 from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, Snapshot, find_members
 from .._fleet.former_rollouts import with_former_rollout
-from .._fleet.gates import CLOSED, OPEN, GateValue
+from .._fleet.gates import OPEN, GateValue
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host_states.admitted import admits
 from .._host_states.host_state import HostState
@@ -34,7 +34,7 @@ from .._rules.instructions import parse
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import MOST_GATES, LedgerWriter
 from .._state.store import Store, current_user
-from .planner_pass import PassRequest, PassResult
+from .planner_pass import PassRequest, PassResult, refuse_unreadable_gates
 from .restored_consul import RepeatedRead
 
 
@@ -82,6 +82,7 @@ def _try_once(
             f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its "
             "post-upgrade tasks do not run.",
         )
+    refuse_unreadable_gates(snapshot)
     membership = find_members(request.fleet, snapshot, ledger.role_pattern)
     members = membership.members
     rules = parse(ledger.instructions)
@@ -170,19 +171,15 @@ def _closed_gates(
 ) -> dict[str, GateValue]:
     """Return the gates of hosts that no gate admits, to be opened for their tasks: host -> its own gate, with the index 0 if there is none.
 
-    A host that was at the version when the rollout began, or when it began again, was not admitted to its upgrade. A gate that an operator has closed,
-    or that can't be read, stays as it is.
+    A host that was at the version when the rollout began, or when it began again, was not admitted to its upgrade. Nor was one that was put back, and
+    whose upgrade ended after that.
     """
-    found = {}
-    for host in names:
-        own = snapshot.gates.hosts.get(host)
-        if admits(snapshot, host, hosts[host].gate):
-            continue
-        if own is None:
-            found[host] = GateValue(store.keys.gate("host", host), None)
-        elif own.at and own.text == CLOSED:
-            found[host] = own
-    return found
+    gates = snapshot.gates.hosts
+    return {
+        host: gates.get(host) or GateValue(store.keys.gate("host", host), None)
+        for host in names
+        if not admits(snapshot, host, hosts[host].gate)
+    }
 
 
 def _records(store: Store, hosts: Sequence[str], version: str, closed: Mapping[str, GateValue]) -> dict[str, HostWrite]:

@@ -109,7 +109,8 @@ class FleetState:
         if not roles:
             return []
         records = [(one.role, self.role_in_settings(one)) for one in self.hosts.values()]
-        read = {known for role, known in records if known not in (None, role)}
+        # Nor does the gate of its role admit a host that reads another one, so that such a host would count as admitted for ever.
+        read = {one for role, known in records if known not in (None, role) for one in (role, known)}
         unknown = {role for role, known in records if known is None}
         changed = {role for one in self.hosts.values() if (role := self._changed_role(one)) is not None}
         return [role for role in roles if role not in read and unknown <= {role} and role not in changed]

@@ -125,9 +125,18 @@ def post_upgrade_snapshot(
                 gates[host] = GateValue(global_gate, OPEN, admitted[host])
         elif record is not None and post == POST_FAILED:
             records[host] = replace(record, state=FAILED)
+    # Records of hosts that have not begun are left out above, and holds of their former roles are found by these.
+    former = {host: hold for host in members if (hold := snapshot.hold_of_former_role(host)) is not None}
+    holds = replace(snapshot.holds, hosts={**former, **snapshot.holds.hosts}) if former else snapshot.holds
     closed = GateValue(global_gate, CLOSED)
     # These tasks are those that each host was upgraded with, also if a later command has others.
     ledger = replace(snapshot.ledger, services={}) if snapshot.ledger is not None else None
     return replace(
-        snapshot, ledger=ledger, reports=reports, records=records, marks=marks, gates=Gates(closed, hosts=gates)
+        snapshot,
+        ledger=ledger,
+        reports=reports,
+        records=records,
+        marks=marks,
+        gates=Gates(closed, hosts=gates),
+        holds=holds,
     )

@@ -216,13 +216,35 @@ def test_a_host_that_was_upgraded_before_the_rollout_began_again_may_start_its_t
     assert consul.tree("config_state/enable_puppet/host/") == {}
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_gate_that_an_operator_has_closed_stays_closed(at: int, done: Store, consul: RawKV) -> None:
+def test_a_host_that_was_put_back_while_its_upgrade_ended_may_start_its_tasks(done: Store, consul: RawKV) -> None:
     gate = "config_state/enable_puppet/host/compute1"
-    code, _headers, _body = consul.call("PUT", f"kv/{gate}?flags={at}", b"False")
-    assert code == 200
+    consul.put(gate, "False")
     assert opened(go(done)) == ["compute1", "compute2"]
-    assert consul.get(gate) == (b"True" if at else b"False")
+    assert consul.get(gate) == b"True"
+
+
+@pytest.mark.parametrize("scope", ["role/compute", "host/compute4", "global"])
+def test_a_gate_that_cannot_be_read_admits_no_host(scope: str, done: Store, consul: RawKV) -> None:
+    consul.put(f"config_state/enable_puppet/{scope}", "Flase")
+    before = consul.tree()
+    with pytest.raises(
+        UpgradeError, match=f"No host is admitted: The gate config_state/enable_puppet/{scope} holds"
+    ) as caught:
+        go(done)
+    assert caught.value.code == "unreadable_gate"
+    assert consul.tree() == before
+
+
+def test_a_hold_of_a_former_role_holds_the_tasks_too(done: Store, consul: RawKV) -> None:
+    for role in ("spare", "compute"):
+        write_report(done, HostReport("compute1", "", "delivered", role=role))
+    consul.put("upgrade/hold/role/spare", json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+    outcome = go(done)
+    assert opened(outcome) == ["compute2", "compute3"]
+    view = outcome.plan.hosts["compute1"]
+    assert (view.state, view.held) == ("held", True)
+    assert "a hold of its former role spare" in view.reason
+    assert record(consul, "compute1").get("post") is None
 
 
 def _upgrade(store: Store, host: str, version: str) -> None:

@@ -105,6 +105,15 @@ def test_a_noted_kernel_that_is_gone_is_refused_unless_a_newer_one_of_its_flavou
 
 
 @pytest.mark.thorough
+def test_a_newer_kernel_of_the_flavour_that_runs_without_a_file_counts(host: Host) -> None:
+    host.run(code=2)
+    newest = "6.1.0-12-amd64"
+    host.running.write_text(f"{newest}\n")
+    host.run()
+    assert (host.boot_count, host.noted.exists()) == (1, False)
+
+
+@pytest.mark.thorough
 def test_an_operator_who_accepts_the_kernel_that_runs_removes_the_note(host: Host) -> None:
     host.run(code=2)
     host.noted.unlink()

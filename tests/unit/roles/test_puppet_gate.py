@@ -25,7 +25,6 @@ OPTIONS = (
     "CapabilityBoundingSet",
     "NoNewPrivileges",
     "PrivateDevices",
-    "ProtectHome",
     "ProtectSystem",
     "RestrictAddressFamilies",
     "RestrictNamespaces",

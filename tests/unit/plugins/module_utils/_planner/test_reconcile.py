@@ -650,6 +650,8 @@ def test_a_host_with_another_role_in_its_settings_is_not_admitted() -> None:
         "its settings have the role web (puppet_gate_role), and the fleet has compute"
     )
     assert (plan.hosts["compute2"].cause, plan.waves) == ("other_role", (("compute1", "web1"),))
+    # It would count as admitted for ever by the gate of a role that it does not read.
+    assert site.plan().role_gates == ()
 
 
 def test_a_hosts_own_closed_gate_is_opened_beside_the_key_of_its_role() -> None:
