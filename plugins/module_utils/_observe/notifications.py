@@ -15,8 +15,10 @@ from .._common.sanitize import option, sanitize, truncate_middle
 from .._fleet.fleet import FAILED, Snapshot
 from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
+from .._planner.blocker_codes import BUDGET
 from .._planner.explanations import POST_UPGRADE_FAILED
 from .._planner.plan import HostView, Plan
+from .operator_needs import BROKEN_HOSTS, OperatorNeed, operator_needs
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
 FAILURE, APPROVAL_NEEDED, APPROVED, END = "failure", "approval_needed", "approved", "end"
@@ -273,7 +275,11 @@ def payload(
         found = {name: value for name, value in found.items() if name not in _OF_CURRENT}
     found = {name: sanitize(value) if isinstance(value, str) else value for name, value in found.items()}
     only_after = all(host in hosts and hosts[host].cause == POST_UPGRADE_FAILED for host in notification.hosts)
-    return {**found, "text": _text(found), "next": _next(found, only_after=only_after and plan.complete)}
+    needs = operator_needs(snapshot, plan) if is_current else ()
+    is_over = ledger is not None and is_current and not ledger.is_under_way
+    again = _again(found, needs, only_after=only_after and plan.complete, is_over=is_over)
+    back = ledger is not None and is_current and ledger.previous_version is not None
+    return {**found, "text": _text(found), "next": _next(found, again, can_go_back=back)}
 
 
 def _utc(at: float) -> str:
@@ -313,21 +319,40 @@ def _text(found: Mapping[str, Any]) -> str:
     return f"{of} {how}{counts}."
 
 
-def _next(found: Mapping[str, Any], *, only_after: bool) -> str:
+def _again(found: Mapping[str, Any], needs: Sequence[OperatorNeed], *, only_after: bool, is_over: bool) -> str:
+    """Return how hosts that failed are tried again, as the end of a sentence after "fix what is broken".
+
+    :param needs: what the rollout needs from an operator.
+    :param only_after: whether hosts failed only in their post-upgrade tasks, and all hosts are upgraded.
+    :param is_over: whether nothing is under way, so that a retry is refused.
+    """
+    if only_after:
+        version = option("version", found["version"])
+        return f", and run ansible-playbook convoy.upgrade.post_upgrade {version} -e retry_failed=true."
+    need = next((one for one in needs if one.code in (BUDGET, BROKEN_HOSTS)), None)
+    if is_over and need is None:
+        return ". The next run that succeeds there ends this."
+    if need is not None and need.playbook != "retry":
+        # Some hosts are not tried again, or not before an operator has looked at them.
+        return f". {need.text}"
+    return ", and run ansible-playbook convoy.upgrade.retry."
+
+
+def _next(found: Mapping[str, Any], again: str, *, can_go_back: bool) -> str:
     """Return what the operator can do next; empty for nothing.
 
-    :param only_after: whether hosts failed only in their post-upgrade tasks, and all hosts are upgraded.
+    :param again: how hosts that failed are tried again.
+    :param can_go_back: whether there is a version to roll back to.
     """
     event = found["event"]
     if event == FAILURE:
         one = listing([failure["host"] for failure in found["failures"]])
-        again = f"post_upgrade {option('version', found['version'])} -e retry_failed=true" if only_after else "retry"
-        return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken, and run ansible-playbook convoy.upgrade.{again}."
+        return f"Look at {one} with ansible-playbook convoy.upgrade.status -e host=HOST, fix what is broken{again}"
     if event == PAUSE:
         return (
             "Run ansible-playbook convoy.upgrade.resume to continue it, or ansible-playbook convoy.upgrade.abort to end it."
             if found["cause"] == "command"
-            else "Fix the hosts that failed and run ansible-playbook convoy.upgrade.retry, or give all rules again with a higher budget."
+            else f"Fix what is broken on the hosts that failed{again} Or give all rules again with a higher budget."
         )
     if event == APPROVAL_NEEDED:
         return (
@@ -339,8 +364,9 @@ def _next(found: Mapping[str, Any], *, only_after: bool) -> str:
     if event == END and found["outcome"] == ABORTED and found["rollback"]:
         return f"Begin it again with ansible-playbook convoy.upgrade.rollback {option('version', found['version'])}."
     if event == END and found["outcome"] == ABORTED:
-        again = f"ansible-playbook convoy.upgrade.upgrade {option('version', found['version'])} -e restart=true"
-        return f"Begin it again with {again}, or go back with ansible-playbook convoy.upgrade.rollback."
+        restart = f"ansible-playbook convoy.upgrade.upgrade {option('version', found['version'])} -e restart=true"
+        back = ", or go back with ansible-playbook convoy.upgrade.rollback" if can_go_back else ""
+        return f"Begin it again with {restart}{back}."
     what = "job" if is_job(found["version"]) else "rollout"
     return (
         ""

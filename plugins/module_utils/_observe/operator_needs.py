@@ -81,8 +81,9 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         if ledger.rollback:
             text = f"The rollback to {ledger.version} was aborted{command_text(ledger)}. Begin it again."
             return (OperatorNeed(ABORT, text, *ledger.again(), since=at),)
-        text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again, or roll the fleet back."
-        return (OperatorNeed(ABORT, text, *ledger.again(), otherwise="rollback", since=at),)
+        can_go_back = ledger.previous_version is not None
+        text = f"The rollout to {ledger.version} was aborted{command_text(ledger)}. Begin it again{', or roll the fleet back' if can_go_back else ''}."
+        return (OperatorNeed(ABORT, text, *ledger.again(), otherwise="rollback" if can_go_back else "", since=at),)
     if code == PAUSE:
         what = f"The {target_text(ledger.version)}" if ledger.is_job else f"The rollout to {ledger.version}"
         text = f"{what} is paused{command_text(ledger)}."
@@ -202,7 +203,9 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
         text += f" {fix}. The next run that succeeds there ends this."
         return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
     since = min((at for one in broken if (at := _failed_at(one.record))), default=0.0)
-    code, otherwise = BUDGET if budget else BROKEN_HOSTS, "abort" if is_job else "rollback"
+    code = BUDGET if budget else BROKEN_HOSTS
+    # A rollback is not undone by another one, and the first rollout of a fleet has no version to go back to.
+    otherwise = "abort" if is_job or ledger.rollback or ledger.previous_version is None else "rollback"
     # Also those whose earlier job has not ended.
     silent = [one.host for one in broken if one.record is not None and one.record.state == STARTED]
     if len(silent) == len(names):

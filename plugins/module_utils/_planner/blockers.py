@@ -99,7 +99,12 @@ def rollout_blocker(
     ledger = snapshot.ledger
     if ledger is not None and ledger.version == snapshot.current_version:
         if ledger.state == ABORTED:
-            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback"
+            back = (
+                ", or go back with ansible-playbook convoy.upgrade.rollback"
+                if ledger.previous_version is not None
+                else ""
+            )
+            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true{back}"
             if ledger.rollback:
                 text = (
                     f"the rollback was aborted{command_text(ledger)}; begin it again with ansible-playbook "

@@ -131,6 +131,8 @@ def summary(events: Sequence[Mapping[str, Any]]) -> RolloutSummary | None:
 
 def _summary(events: Sequence[Mapping[str, Any]], until: int) -> RolloutSummary:
     first = events[0]
+    # After a job, the rollout to a version that came before it may go on.
+    events = [event for event in events if event.get("version") == first.get("version")]
     over = next((event for event in reversed(events) if event["what"] in (*ENDS, "abort")), None)
     what = over["what"] if over is not None else ""
     state = "complete" if what in ENDS else "aborted" if what == "abort" else "replaced" if until else "running"

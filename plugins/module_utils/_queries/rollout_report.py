@@ -23,7 +23,8 @@ def read_rollout_report(
 
     The hosts' records are those of the last job and of the last rollout to a version, one of which came after the other.
 
-    :param version: the target of the rollout; of several, the last one is used. None for the last rollout.
+    :param version: the target of the rollout; of several, the last one is used. None for that of the last entry of the history: a rollout to a version
+        may go on after a job.
     :param fleet: host -> role.
     :raises UpgradeError: ``no_rollout``, and what :meth:`Store.snapshot` raises.
     """
@@ -33,13 +34,16 @@ def read_rollout_report(
     members = find_members(fleet, snapshot, pattern).members
     events: list[dict[str, Any]] = []
     versions: list[str] = []
-    until = int(snapshot.now)
+    until, newest = int(snapshot.now), None
     for event in store.history(ledger):
-        events.append(event)
+        found = str(event.get("version", ""))
+        newest = found if newest is None else newest
+        is_asked = found == (newest if version is None else version)
+        if is_asked:
+            events.append(event)
         if event.get("what") not in BEGINNINGS:
             continue
-        found = str(event.get("version", ""))
-        if version in (None, found):
+        if is_asked:
             events.reverse()
             is_last = all(is_job(one) != is_job(found) for one in versions)
             own = _snapshot_of(store, snapshot, found) if is_last else None
@@ -53,11 +57,12 @@ def read_rollout_report(
                 source.records,
                 source.reports,
                 until,
-                is_current=not versions,
+                is_current=found == newest,
                 is_whole=own is not None,
             )
         versions.append(found)
-        events, until = [], at_of(event)
+        if version not in (None, newest):
+            until = at_of(event)
     if not versions:
         raise UpgradeError("no_rollout", f"{store.keys.history} has no rollout to report.{_removed(ledger)}")
     raise UpgradeError(

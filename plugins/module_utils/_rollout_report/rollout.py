@@ -36,17 +36,12 @@ def entries_of(events: Iterable[dict[str, Any]], ledger: Ledger) -> Iterator[dic
 
     :param events: the history, the newest first. It is read back to the beginning of the rollout.
     """
-    later: list[dict[str, Any]] = []
     for event in events:
-        later.append(event)
-        if event.get("what") not in BEGINNINGS:
+        if not ledger.is_job and is_job(event.get("version")):
             continue
-        if ledger.is_job or not is_job(event.get("version")):
-            break
-        # The job is over, and the rollout goes on, after the first end that came after its beginning.
-        ends = [at for at, one in enumerate(later) if one.get("what") in _OVER]
-        later = later[: ends[-1]] if ends else []
-    yield from later
+        yield event
+        if event.get("what") in BEGINNINGS:
+            return
 
 
 def rollout_report(

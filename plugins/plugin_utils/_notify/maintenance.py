@@ -9,13 +9,13 @@ that another one does not find. Each silence lasts some minutes and is renewed, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
-from ...module_utils._consul.errors import Unreachable
 from ...module_utils._fleet.ledger import ABORTED, COMPLETE
 from ...module_utils._host_states.admitted import gate_of, is_listed, was_admitted
 from ...module_utils._host_states.state_names import UPGRADED, UPGRADING
@@ -51,12 +51,12 @@ class Maintenance:
         self.warning = ""
         self._thread = runtime.start_thread(self._run)
 
-    def update(self, read: ProgressUpdate | Unreachable | None) -> None:
+    def update(self, read: ProgressUpdate | Exception | None) -> None:
         """Silence the hosts that are being upgraded, and end the silences of all others of the fleet.
 
-        :param read: None if nothing has changed. After the error if Consul can't be reached, silences are only renewed, for as long as they last.
+        :param read: None if nothing has changed. After the error if the fleet can't be read, silences are only renewed, for as long as they last.
         """
-        if isinstance(read, Unreachable):
+        if isinstance(read, Exception):
             with self._changed:
                 self._is_cut_off = True
             return
@@ -95,7 +95,8 @@ class Maintenance:
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
                 # Hosts that an outage has broken must not stay silenced.
-                self.warning = f"Silences are not renewed, because the rollout could not be read from Consul for {silence:.0f} s. They end by themselves."
+                at = time.strftime("%H:%M:%S", time.gmtime(runtime.now() - silence))
+                self.warning = f"Silences are not renewed, because the rollout could not be read from Consul since {at} UTC. They end by themselves."
             elif reads:
                 try:
                     self._sync(requested, known, only_renews=only_renews)

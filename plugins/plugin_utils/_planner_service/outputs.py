@@ -107,14 +107,21 @@ class Outputs:
                         self._open_page()
                         if self._page is not None:
                             self._page.update(error)
+                        self._only_renew(error)
                 self._closed.wait(_AGAIN)
             except Exception as fault:
                 # Without this thread, silences would end during upgrades, and the page would show an old state.
                 text = f"The page, the metrics and silences are not up to date: {_fault_text(fault)}"
                 self._log.say_once("files", "fault", text, WARNING)
+                self._only_renew(fault)
                 self._closed.wait(_AGAIN)
             else:
                 self._log.say_once("files", "", "")
+
+    def _only_renew(self, error: Exception) -> None:
+        """Let silences only be renewed until the fleet is read again. Another service may know of hosts that have begun since."""
+        for one in self._maintenance:
+            one.update(error)
 
     def _open_page(self) -> bool:
         """Open the page if there is none; return whether it was opened now. After an error, it is tried again from time to time."""

@@ -44,10 +44,13 @@ def entry(epoch: int, what: str, **more: Any) -> dict[str, Any]:
 
 
 def pending(
-    site: Fleet, entries: Sequence[Mapping[str, Any]] = (), sent_before: SentNotifications | None = None
+    site: Fleet,
+    entries: Sequence[Mapping[str, Any]] = (),
+    sent_before: SentNotifications | None = None,
+    rules: dict[str, Any] | None = None,
 ) -> tuple[list[tuple[str, dict[str, Any]]], SentNotifications]:
     """Return each event with its payload, and what has been sent after them."""
-    snapshot, plan = site.snapshot(), site.plan()
+    snapshot, plan = site.snapshot(), site.plan(rules) if rules else site.plan()
     hosts = watched_hosts(snapshot, plan)
     found, after = pending_notifications(snapshot, plan, hosts, entries, sent_before or SentNotifications())
     return [(one.event, payload(one, snapshot, plan, hosts)) for one in found], after
@@ -161,6 +164,36 @@ def test_a_failure_after_the_upgrade_is_reported_with_the_command_that_retries_i
     # Until all hosts are upgraded, these tasks do not run.
     ((_name, found),), _sent = pending(site.running(OLD, "compute2"))
     assert found["next"].endswith("and run ansible-playbook convoy.upgrade.retry.")
+
+
+def test_a_retry_is_named_only_where_it_would_not_be_refused_and_change_something() -> None:
+    def after(site: Fleet) -> str:
+        ((_name, found),), _sent = pending(site)
+        return str(found["next"])
+
+    retry = "fix what is broken, and run ansible-playbook convoy.upgrade.retry."
+    assert after(rollout(compute=2).failed("compute1")).endswith(retry)
+    ended = "fix what is broken. The next run that succeeds there ends this."
+    assert after(rollout(ABORTED, compute=2).failed("compute1")).endswith(ended)
+    complete = rollout(COMPLETE, compute=2).upgraded("compute1", "compute2")
+    complete.records["compute1"] = HostRecord(NEW, "failed", error="disk full", index=99)
+    assert "The next run that succeeds there ends this." in after(complete)
+    assert "convoy.upgrade.retry" not in after(complete)
+    silent = rollout(compute=2).opened("compute1")
+    silent.records["compute1"] = HostRecord(NEW, "started", times={"started": 1}, index=99)
+    ((_name, found),), _sent = pending(silent, rules={"health": {"progress_deadline": 60}})
+    assert "What has begun there may still run. Make sure that it does not." in found["next"]
+    assert "convoy.upgrade.retry" not in found["next"]
+
+
+def test_an_aborted_first_rollout_of_a_fleet_has_nothing_to_go_back_to() -> None:
+    site = rollout(ABORTED, compute=1)
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, previous_version=None)
+    ((_event, found),), _sent = pending(site, [entry(5, "abort")])
+    assert (
+        found["next"] == "Begin it again with ansible-playbook convoy.upgrade.upgrade -e version=2.0 -e restart=true."
+    )
 
 
 def test_many_that_fail_together_are_reported_together_and_not_without_end() -> None:

@@ -56,6 +56,19 @@ def test_a_pause_is_ended_by_resume_and_an_abort_by_a_restart() -> None:
     assert back.text.startswith(f"The rollback to {NEW} was aborted by ann")
 
 
+def test_a_rollback_is_named_only_where_there_is_a_version_to_go_back_to() -> None:
+    site = rollout().failed("compute1")
+    assert [one.otherwise for one in needs(site)] == ["rollback"]
+    assert site.ledger is not None
+    for change in ({"rollback": True}, {"previous_version": None}):
+        site.ledger = replace(rollout().ledger or site.ledger, **change)
+        assert [one.otherwise for one in needs(site)] == ["abort"]
+    site.ledger = replace(site.ledger, state=ABORTED, command=COMMAND)
+    (aborted,) = needs(site)
+    assert aborted.otherwise == ""
+    assert aborted.text.endswith(": logins fail. Begin it again.")
+
+
 def test_an_approval_is_awaited_since_the_soak_was_over() -> None:
     rules = {**UNLIMITED, "stages": [{"name": "canary", "hosts": 1, "soak": 600, "approve": True}]}
     (found,) = needs(rollout(rules, stage={"number": 0, "done_at": 9_000}).upgraded("compute1"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import encode_ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_history import (
@@ -17,6 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_hi
     RolloutHistory,
     summary,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from memory_consul import MemoryConsul
 
@@ -144,10 +146,10 @@ def test_once_a_job_is_over_the_rollout_before_it_is_the_current_one_again(store
     stored.add("open", hosts={"web1": "because"})
     stored.add("complete")
     stored.add("begin", version="job/restart-1")
-    stored.add("open", hosts={"web1": "because", "web2": "because"})
+    stored.add("open", version="job/restart-1", hosts={"web1": "because", "web2": "because"})
     stored.refresh_job()
     assert (stored.epochs, [one.version for one in stored.history.former]) == ([4, 5], ["2"])
-    stored.add("complete")
+    stored.add("complete", version="job/restart-1")
     stored.add("publish")
     assert stored.refresh()
     assert stored.epochs == [1, 2, 3, 7]
@@ -156,3 +158,39 @@ def test_once_a_job_is_over_the_rollout_before_it_is_the_current_one_again(store
     assert stored.refresh()
     assert stored.epochs == [8]
     assert [one.version for one in stored.history.former] == ["job/restart-1", "2"]
+
+
+def test_a_rollout_that_goes_on_after_a_job_that_was_aborted_has_nothing_of_it_and_the_job_nothing_of_the_rollout(
+    stored: StoredHistory,
+) -> None:
+    job = "job/restart-1"
+    stored.add("begin", **{"from": "1"})
+    stored.add("open", hosts={"web1": "because", "web2": "because"})
+    stored.add("complete")
+    stored.add("begin", version=job)
+    stored.add("open", version=job, hosts={"web2": "because"})
+    stored.add("abort", version=job)
+    stored.add("close", version=job, hosts={"web2": "it had not started"})
+    # The same version again, and a host that has joined.
+    stored.add("rules")
+    stored.add("open", hosts={"web3": "because"})
+    stored.add("converge")
+    assert stored.refresh()
+    assert stored.epochs == [1, 2, 3, 8, 9, 10]
+    (of_job,) = stored.history.former
+    assert (of_job.version, of_job.state, of_job.end, of_job.admitted) == (job, "aborted", 1006, 1)
+
+    keys = stored.consul.keys
+    keys |= {f"running/versions/2/web{number}": b"1000" for number in (1, 2, 3)}
+    keys |= {
+        "current_version": b"2",
+        "upgrade/ledger": encode_ledger(Ledger(10, "2", "1", "complete", since=1001)).encode(),
+    }
+    store = Store(Settings())
+    found = read_rollout_report(store)
+    assert (found["version"], found["state"], found["end"]) == ("2", "converge", 1010)
+    assert [(one["host"], len(one["admitted"])) for one in found["hosts"]] == [("web1", 1), ("web2", 1), ("web3", 1)]
+    assert [one["epoch"] for one in found["commands"]] == [1, 2, 3, 8, 9, 10]
+    assert read_rollout_report(store, "2") == found
+    report_of_job = read_rollout_report(store, job)
+    assert (report_of_job["state"], [one["epoch"] for one in report_of_job["commands"]]) == ("abort", [4, 5, 6, 7])

@@ -77,6 +77,22 @@ def test_an_error_with_which_the_fleet_can_not_be_read_is_on_the_page(
     kept.close()
 
 
+@pytest.mark.parametrize("error", [UpgradeError("denied", "ACL not found"), KeyError("x")])
+def test_while_the_fleet_can_not_be_read_silences_are_only_renewed(
+    error: Exception, outputs: Callable[[Any], Outputs]
+) -> None:
+    def follow(*_given: Any, **_more: Any) -> Iterator[None]:
+        yield None
+        raise error
+
+    kept = outputs(follow)
+    told: list[Any] = []
+    maintenance: Any = SimpleNamespace(update=told.append, warning="")
+    kept._maintenance = [maintenance]
+    _until(lambda: None in told and error in told)
+    kept.close()
+
+
 def test_the_page_says_that_the_service_has_ended_although_a_notification_hangs(
     outputs: Callable[[Any], Outputs],
 ) -> None:
