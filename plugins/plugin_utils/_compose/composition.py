@@ -34,7 +34,7 @@ class ComposedRole:
     :param task_groups: task groups in the order in which they run: the step validate first, the post-upgrade tasks last.
     :param stops_together: whether all services are stopped before any of them is upgraded. Otherwise each one is stopped, upgraded and
         started before the next.
-    :param dropped: sentences on tasks that are left out, because another service of the role has the same task.
+    :param dropped: sentences on tasks that are left out, because the task before them, of another service, is the same.
     :param pull: whether its hosts run the tasks themselves.
     """
 
@@ -273,27 +273,25 @@ def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Se
         for use, checkpoint in on_path:
             mine = [piece for piece in checkpoint.pieces if piece.step == step]
             groups += task_groups(step, use, mine, checkpoint=checkpoint.version, provider=by_use[use][1].meta.provider)
-        seen: list[Use] = []
+        last: Use | None = None
         for entry, service in ordered:
             kept: list[TaskPiece] = []
             is_provider = service.meta.provider
             for piece in service.post if step == POST else service.pieces:
                 if piece.step != step:
                     continue
-                duplicate = (
-                    None
-                    if is_provider
-                    else next((one for one in seen if are_duplicates(one, (entry, service, piece))), None)
-                )
-                if duplicate is None:
+                # After another task, the same one may do more, such as read a package source that was written in between.
+                if last is None or kept or is_provider or not are_duplicates(last, (entry, service, piece)):
                     kept.append(piece)
                 else:
                     dropped.append(
-                        f"{piece.where}: left out of {entry.name}, as {duplicate[0].name} has the same task ({duplicate[2].where})."
+                        f"{piece.where}: left out of {entry.name}, as {last[0].name} has the same task ({last[2].where})."
                     )
-            # A task that one service has twice is intended. Other tasks may run between those of two services that are replaced in turn.
-            if not is_provider and (stops_together or step not in REPLACEMENT):
-                seen += [(entry, service, piece) for piece in kept]
+            # Other tasks may run between those of two services that are replaced in turn.
+            if kept and (is_provider or (step in REPLACEMENT and not stops_together)):
+                last = None
+            elif kept:
+                last = (entry, service, kept[-1])
             groups += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
     if not stops_together:
         groups = _by_service(groups, [entry.name for entry, _service in ordered])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds identical tasks of two services of a role. They run once."""
+"""Finds identical tasks of two services of a role. If no other task is between them, they run once."""
 
 from __future__ import annotations
 

@@ -179,9 +179,30 @@ def test_one_role_may_serve_several_services(roles: Roles) -> None:
     role = roles.compose({"node": services}).roles["node"]
     assert [(task_group.name, len(task_group.pieces)) for task_group in role.task_groups] == [
         ("prepare/cron", 2),
-        ("prepare/ssh", 1),
+        ("prepare/ssh", 2),
     ]
-    assert len(role.dropped) == 1
+
+
+def test_the_same_task_after_another_one_is_kept(roles: Roles) -> None:
+    update = "- apt: {update_cache: true}\n  tags: prepare\n"
+    for name in ("web", "db"):
+        roles.add(
+            name, f"- copy: {{content: {name}, dest: /etc/apt/sources.list.d/{name}.list}}\n  tags: prepare\n{update}"
+        )
+    roles.add("cache", update + "- command: x\n  tags: prepare\n")
+    roles.add("cloud", {TASKS: "- command: add-source\n  tags: prepare\n", META: "provider: true\n"})
+    roles.add("app", update)
+
+    def kept(*services: str) -> list[int]:
+        role = roles.compose({"node": list(services)}).roles["node"]
+        counts = {group.service: len(group.pieces) for group in role.task_groups}
+        return [counts.get(service, 0) for service in services]
+
+    # The package sources of both are read.
+    assert kept("web", "db") == [2, 2]
+    assert kept("web", "cache", "app") == [2, 1, 1]
+    assert kept("web", "cloud", "app") == [2, 1, 1]
+    assert kept("db", "app", "cache") == [2, 0, 1]
 
 
 def test_instances_without_a_difference_run_once(roles: Roles) -> None:
