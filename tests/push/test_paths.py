@@ -64,7 +64,8 @@ def test_what_a_host_has_finished_is_not_done_again_after_a_failure_nor_on_the_p
     broken.unlink()
     later = site.fail("db1", "db@2.8/verify")
     site.play("upgrade", version="2.8", retry_failed=True, code=2)
-    assert site.done("db1") == ["db/stop", *at("2.4", "2.6", "2.8"), "db/upgrade", "db/start"]
+    # Something may have started the old version since.
+    assert site.done("db1") == ["db/stop", *at("2.4"), "db/stop", *at("2.6", "2.8"), "db/upgrade", "db/start"]
     assert [one.task for one in site.entries("db1")].count("db@2.4/upgrade") == 2
 
     # Its next rollout goes elsewhere. The service's own steps are of that, and are done again.

@@ -182,7 +182,14 @@ def test_a_failed_host_is_tried_again_only_when_asked_and_from_the_step_that_fai
     fleet.play("upgrade", version="v1", retry_failed=True)
     assert fleet.reported("v1") == {*CONTROLLERS, *WEB}
     since = [one.task for one in fleet.entries("controller2")[len(before) :] if one.what == "end"]
-    assert since == ["balancer/start", "database/upgrade", "api/upgrade", "api/start", "balancer/verify"]
+    assert since == [
+        "balancer/stop",
+        "balancer/start",
+        "database/upgrade",
+        "api/upgrade",
+        "api/start",
+        "balancer/verify",
+    ]
     assert fleet.record("controller2")["attempt"] == 2
     # Those that were done are not visited again.
     assert fleet.done("controller1").count("balancer/prepare") == 1

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ...module_utils._fleet.checkpoints import is_checkpoint_group
 from ...module_utils._fleet.fleet import FAILED, RETRIED, HostRecord
 from ...module_utils._fleet.step_trail import StepStart
 from ...module_utils._planner.plan import HostView
-from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT
+from .._services.steps import DRAIN, MAY_STOP, REPLACEMENT, stops_to_repeat
 from .run import POST_UPGRADE_PHASE, PushRun
 
 # If an upgrade was interrupted in one of these steps and no service was stopped before, it is not known whether any is. A service without tasks of
@@ -28,6 +29,7 @@ class HostRun:
     :param index: the record's ModifyIndex, 0 if there is none.
     :param sent: the record that this run wrote last, also if the answer to that was lost; empty if it wrote none.
     :param done: the task groups that it has finished, in this run or an earlier one.
+    :param repeated: those of them that it runs again, see :func:`stops_to_repeat`.
     :param current: the task group that it runs.
     :param counts_as_done: whether the current task group is done when the next one begins. If tags select only a part of it, it is not.
     :param running_once: the task group that it runs for all hosts now.
@@ -47,6 +49,7 @@ class HostRun:
     index: int = 0
     sent: bytes = b""
     done: dict[str, None] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
     current: str | None = None
     step: str | None = None
     service: str | None = None
@@ -74,7 +77,7 @@ class HostRun:
 
 
 def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[str, None]:
-    """Return the task groups that a host has finished and does not run again, in the order in which it finished them.
+    """Return the task groups that a host has finished, in the order in which it finished them. It runs only :func:`repeated_stops` again.
 
     - Task groups of checkpoints count if their checkpoint is on the host's upgrade path in this run, which a rollback changes.
     - Other task groups count only for the version of the record.
@@ -107,6 +110,14 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     if record.state in (FAILED, RETRIED) and begun and begun <= _BEFORE_STOP:
         done = {name: None for name in done if is_checkpoint_group(name) or step_of.get(name) not in _BEFORE_STOP}
     return done
+
+
+def repeated_stops(run: PushRun, host: str, done: Collection[str]) -> set[str]:
+    """Return the finished task groups that a host runs again. They stay finished, as what comes before them is not run again."""
+    groups = run.task_groups_of(host)
+    return stops_to_repeat(
+        [(one.name, one.step, one.checkpoint or one.service) for one in groups if not one.once], done
+    )
 
 
 def interrupted_at(run: PushRun, host: str, view: HostView) -> str:

@@ -32,7 +32,7 @@ from ...module_utils._host.start import Start, not_admitted, start
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
 from .._services.steps import DRAIN
-from .host_run import HostRun, finished_groups
+from .host_run import HostRun, finished_groups, repeated_stops
 from .once_groups import OnceGroups
 from .providers import BEGUN, LEFT_TO_OTHER, PARTIAL, Providers
 from .run import POST_UPGRADE_PHASE, PushRun, RunTaskGroup
@@ -106,6 +106,7 @@ class HostRuns:
             host_run.record, host_run.index = found.record, found.index
 
         self._pool.with_retries(read if self._run.on_host and not request.is_post_upgrade else start_run)
+        host_run.repeated = repeated_stops(self._run, host, host_run.done)
         with self._lock:
             return self._host_runs.setdefault(host, host_run)
 
@@ -134,7 +135,7 @@ class HostRuns:
                 "unknown_task_group",
                 f"{host} has no task group {name} in this composition. Compose it again, with the same command.",
             )
-        if name in host_run.done:
+        if name in host_run.done and name not in host_run.repeated:
             return False, "an earlier run finished it"
         if not chosen:
             if skipped:
@@ -384,6 +385,7 @@ class HostRuns:
     def _close_current(host_run: HostRun) -> None:
         if host_run.current is not None and host_run.counts_as_done:
             host_run.done[host_run.current] = None
+            host_run.repeated.discard(host_run.current)
         host_run.current = None
 
     def _task_group(self, host: str, name: str) -> RunTaskGroup | None:

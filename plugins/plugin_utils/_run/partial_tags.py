@@ -14,7 +14,7 @@ from ...module_utils._common.names import in_order, listing
 from ...module_utils._fleet.checkpoints import checkpoint_name
 from ...module_utils._host_states.state_names import HELD, UPGRADED
 from .._compose.tag_selection import is_task_selected, skipping
-from .._services.steps import DRAIN, POST, REPLACEMENT, STEPS, UNDRAIN, tags_of
+from .._services.steps import DRAIN, POST, REPLACEMENT, STEPS, UNDRAIN, stops_to_repeat, tags_of
 from .playbook_names import is_of_collection
 from .scope import RunScope
 from .task_options import TAG_OPTIONS
@@ -29,6 +29,7 @@ class _Selected:
     """A task group of a host, and how much of it the tags select.
 
     :param is_done: whether an earlier run finished it.
+    :param is_left: whether it still has to run, or to run again.
     :param whole: whether the tags select all of its tasks.
     :param any: whether they select any of them.
     """
@@ -37,6 +38,7 @@ class _Selected:
     step: str
     service: str
     is_done: bool
+    is_left: bool
     whole: bool
     any: bool
 
@@ -222,10 +224,13 @@ def _selected(
     only: Sequence[str],
     skip: Sequence[str],
 ) -> Iterator[_Selected]:
+    groups: list[tuple[Mapping[str, Any], str]] = []
     for one in task_groups:
         checkpoint = checkpoint_name(one["service"], one["checkpoint"]) if one["checkpoint"] else ""
-        if one["step"] in (STEPS[0], POST) or (checkpoint and checkpoint not in checkpoints):
-            continue
+        if one["step"] not in (STEPS[0], POST) and (not checkpoint or checkpoint in checkpoints):
+            groups.append((one, checkpoint or one["service"]))
+    repeated = stops_to_repeat([(one["name"], one["step"], unit) for one, unit in groups if not one["once"]], done)
+    for one, _unit in groups:
         shared = [*tags_of(one["step"]), one["service"]]
         is_chosen = is_task_selected(shared, only, skip)
         yield _Selected(
@@ -233,6 +238,7 @@ def _selected(
             one["step"],
             one["service"],
             one["name"] in done,
+            is_left=one["name"] not in done or one["name"] in repeated,
             whole=is_chosen and not set(skipping(one["tags"], skip)) & set(one["tags"]),
             any=is_chosen or is_task_selected(one["tags"], only, skip),
         )
@@ -240,13 +246,13 @@ def _selected(
 
 def _selects_nothing(groups: Sequence[_Selected]) -> bool:
     """Return whether ``--tags`` select no task of those that a host has left, while there are any."""
-    left = [one for one in groups if not one.is_done]
+    left = [one for one in groups if one.is_left]
     return bool(left) and not any(one.any for one in left)
 
 
 def _reason_to_wait(groups: Sequence[_Selected]) -> str:
     """Return which task group ``--tags`` would run before one that has to come first; empty for none."""
-    left = [one for one in groups if not one.is_done]
+    left = [one for one in groups if one.is_left]
     for at, one in enumerate(left):
         later = next((other for other in left[at + 1 :] if other.any), None)
         if not one.whole and later:
@@ -257,7 +263,7 @@ def _reason_to_wait(groups: Sequence[_Selected]) -> str:
 def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
     """Return which task group ``--tags`` would leave to a later run while services may be down; empty for none."""
     down = [one for one in groups if one.step in REPLACEMENT]
-    missing = next((one for one in down if not (one.is_done or one.whole)), None)
+    missing = next((one for one in down if one.is_left and not one.whole), None)
     if missing and any(one.is_done or one.any for one in down):
         return f"{missing.name} would be left to a later run, and services may be down until then"
     return ""
@@ -271,7 +277,7 @@ def _reason_to_refuse_skipping(groups: Sequence[_Selected], *, is_drained: bool)
     :param is_drained: whether an earlier run has drained some of its services.
     """
     drained = {one.service for one in groups if one.step == DRAIN and (is_drained or one.is_done or one.any)}
-    missing = (one for one in groups if not (one.is_done or one.whole))
+    missing = (one for one in groups if one.is_left and not one.whole)
     for one in missing:
         run = "without all its tasks" if one.any else "without being run"
         if one.step in REPLACEMENT:

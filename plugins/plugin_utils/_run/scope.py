@@ -203,7 +203,8 @@ def resumed_lines(plan: Mapping[str, Any], scope: RunScope) -> list[str]:
         view = plan["hosts"][host]
         if not (view["started"] or view["begun"]):
             continue
-        done = view.get("done") or ()
+        # A task group of the step stop may run again.
+        done = [one for one in view.get("done") or () if not one.startswith("stop/")]
         found.setdefault(f"after {done[-1]}" if done else "with the first step", []).append(host)
     return [
         f"An earlier run began the upgrade of {listing(hosts, 5)} and did not finish it; this one continues {where}."

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
@@ -76,6 +76,29 @@ def step_of(tags: Iterable[str], where: str) -> str | None:
     if len(found) > 1:
         raise refusal(where, f"the task has two steps, {' and '.join(found)}. Keep one of them, or split the task.")
     return found[0] if found else None
+
+
+def stops_to_repeat(task_groups: Sequence[tuple[str, str, str]], done: Collection[str]) -> set[str]:
+    """Return the finished task groups of the step ``stop`` that a resumed upgrade runs again, because their services are not started yet.
+
+    A reboot or an operator may have started the old version since. Its packages would be replaced while it runs, and ``start`` would not restart it.
+    A service is started by ``start``, or by ``upgrade`` if it has no tasks of that step. If a part of that is done, nothing would start it again.
+    Services that stop together may stop each other, so none of them is stopped again once one is started.
+
+    :param task_groups: name, step, and service or checkpoint of a host's task groups in their order, without those that one host runs for all.
+    :param done: the finished task groups.
+    """
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, step, unit in task_groups:
+        names.setdefault((unit, step), []).append(name)
+    found = set()
+    for at, (stop, step, unit) in enumerate(task_groups):
+        starts = names.get((unit, "start")) or names.get((unit, UPGRADE))
+        if step == "stop" and stop in done and starts:
+            later = (name for name, step_after, _unit in task_groups[at:] if step_after == "start")
+            if not {*starts, *later} & {*done}:
+                found.add(stop)
+    return found
 
 
 def no_step(tags: Iterable[str], where: str) -> Exception:

@@ -161,7 +161,8 @@ def test_a_host_that_failed_names_the_step_and_continues_there(node: Node) -> No
     assert node.record()["state"] == "started"
     again = node.upgrade()
     assert (failed[0]["resumes"], again[0]["resumes"]) == (False, True)
-    assert node.lines() == ["start"]
+    # Puppet may have started the old version since.
+    assert node.lines() == ["stop shop", "start"]
 
 
 @pytest.mark.thorough

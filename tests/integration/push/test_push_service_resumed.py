@@ -341,7 +341,7 @@ def test_a_run_does_not_send_an_operator_to_the_same_command_if_the_order_keeps_
 
 
 MACHINE_GROUPS = {
-    role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("stop", "upgrade", "start"))
+    role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("prepare", "stop", "upgrade", "start"))
     for role in ("web", "db")
 }
 
@@ -349,7 +349,7 @@ MACHINE_GROUPS = {
 def _interrupted_in_upgrade(services: PushServices) -> None:
     first = services.begin(MACHINE_GROUPS, "2")
     admit_apart(first, "web1")
-    assert [step(first, "web1", f"{one}/app", machine="a") for one in ("stop", "upgrade")] == [True, True]
+    assert [step(first, "web1", f"{one}/app", machine="a") for one in ("prepare", "stop", "upgrade")] == [True] * 3
     first.close()
 
 
@@ -362,16 +362,17 @@ def test_another_machine_under_the_name_of_an_interrupted_host_runs_nothing_unti
     with pytest.raises(
         UpgradeError, match=r"another machine \(b\) than the one on which its upgrade began \(a\)"
     ) as no:
-        step(second, "web1", "stop/app", machine="b")
+        step(second, "web1", "prepare/app", machine="b")
     assert no.value.code == "other_machine"
     second.fail_host(FailHost("web1", str(no.value)))
     record = entry(consul, "upgrade/hosts/web1")
-    assert (record["state"], record["machine"], record["done"]) == ("failed", "a", ["stop/app"])
+    assert (record["state"], record["machine"], record["done"]) == ("failed", "a", ["prepare/app", "stop/app"])
     second.close()
     # It has run none of them, not even the one that the other machine finished.
     third = services.start(MACHINE_GROUPS, "2", retry_failed=True)
     admit_apart(third, "web1")
-    assert [step(third, "web1", f"{one}/app", machine="b") for one in ("stop", "upgrade", "start")] == [True] * 3
+    steps = ("prepare", "stop", "upgrade", "start")
+    assert [step(third, "web1", f"{one}/app", machine="b") for one in steps] == [True] * 4
     record = entry(consul, "upgrade/hosts/web1")
     assert (record["machine"], record["other_machine"]) == ("b", "a")
     assert end(third, "web1") == "upgraded"
@@ -384,8 +385,8 @@ def test_the_same_machine_goes_on_where_it_was_and_one_that_is_not_known_begins_
     _interrupted_in_upgrade(services)
     second = services.start(MACHINE_GROUPS, "2")
     admit_apart(second, "web1")
-    runs = [step(second, "web1", f"{one}/app", machine=machine) for one in ("stop", "upgrade", "start")]
-    assert runs == [first, True, True]
+    steps = ("prepare", "stop", "upgrade", "start")
+    assert [step(second, "web1", f"{one}/app", machine=machine) for one in steps] == [first, True, True, True]
     assert end(second, "web1") == "upgraded"
     assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
 
@@ -400,3 +401,45 @@ def test_another_machine_is_not_put_back_where_the_interrupted_one_was_drained(s
     with pytest.raises(UpgradeError, match="another machine") as no:
         step(second, "web1", "drain/app", machine="b")
     assert second.begin_failure(BeginFailure("web1", str(no.value))) == ()
+
+
+STOPPING_GROUPS = {
+    role: tuple(
+        RunTaskGroup(f"{one}/app", one, "app", once=False)
+        for one in ("may_stop", "drain", "stop", "upgrade", "start", "verify")
+    )
+    for role in ("web", "db")
+}
+
+
+def _steps(service: Any, *names: str) -> list[str]:
+    """Return the steps of web1 that run."""
+    return [one for one in names if step(service, "web1", f"{one}/app")]
+
+
+def test_a_service_that_may_run_again_after_a_failure_is_stopped_again(services: PushServices, consul: RawKV) -> None:
+    steps = ("may_stop", "drain", "stop", "upgrade", "start", "verify")
+    first = services.begin(STOPPING_GROUPS, "2")
+    admit_apart(first, "web1")
+    assert _steps(first, *steps[:4]) == ["may_stop", "drain", "stop", "upgrade"]
+    first.fail_host(FailHost("web1", "the power failed"))
+    first.close()
+    second = services.start(STOPPING_GROUPS, "2", retry_failed=True)
+    admit_apart(second, "web1")
+    assert _steps(second, *steps[:3]) == ["stop"]
+    # A check before the stop could not succeed any more, if this run ends here.
+    second.close()
+    third = services.start(STOPPING_GROUPS, "2")
+    admit_apart(third, "web1")
+    assert _steps(third, *steps[:5]) == ["stop", "upgrade", "start"]
+    third.close()
+    fourth = services.start(STOPPING_GROUPS, "2")
+    admit_apart(fourth, "web1")
+    assert _steps(fourth, *steps[:5]) == ["stop", "start"]
+    assert step(fourth, "web1", "verify/app")
+    fourth.close()
+    last = services.start(STOPPING_GROUPS, "2")
+    admit_apart(last, "web1")
+    assert _steps(last, *steps) == ["verify"]
+    assert end(last, "web1") == "upgraded"
+    assert "done" not in entry(consul, "upgrade/hosts/web1")

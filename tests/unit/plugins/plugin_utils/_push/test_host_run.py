@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups, repeated_stops
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
     POST_UPGRADE_PHASE,
     UPGRADE,
@@ -111,3 +111,60 @@ def test_what_is_prepared_is_prepared_again_if_the_host_failed_before_anything_s
     record = replace(record, done=("prepare/db@2.4", "prepare/db"))
     record = next_record(record, HostReport("db1", "2.10", FAILED, "db", failed_at, "no disk"), 9)
     assert list(finished_groups(of_run, "db1", record)) == ["prepare/db@2.4", *expected]
+
+
+@pytest.mark.parametrize(
+    ("done", "expected"),
+    [
+        ("prepare/app", ""),
+        ("prepare/app drain/app stop/app", "stop/app"),
+        ("stop/app stop/app/3 upgrade/app", "stop/app stop/app/3"),
+        # Nothing would start it again.
+        ("stop/app stop/app/3 upgrade/app start/app", ""),
+        # Without the step start, the step upgrade starts it.
+        ("stop/app upgrade/app start/app stop/old", "stop/old"),
+        ("stop/old upgrade/old", ""),
+        # What one host runs for all does not start it on each.
+        ("stop/old upgrade/old/2", "stop/old"),
+        ("stop/db@2.8 stop/db upgrade/db@2.8", "stop/db"),
+        ("stop/db@2.8 stop/db upgrade/db@2.8 upgrade/db start/db", ""),
+        ("stop/db@2.8", "stop/db@2.8"),
+        # It is not known which service starts it.
+        ("stop/timer", ""),
+    ],
+)
+def test_a_service_stops_again_until_it_is_started(done: str, expected: str) -> None:
+    names = (
+        *("prepare/app", "drain/app", "stop/app", "stop/app/3", "upgrade/app", "start/app", "start/app/2"),
+        *("stop/old", "upgrade/old", "upgrade/old/2", "stop/db@2.8", "stop/db", "upgrade/db@2.8", "upgrade/db"),
+        *("start/db", "stop/timer"),
+    )
+    groups = []
+    for name in names:
+        step, service, *_number = name.split("/")
+        checkpoint = service if "@" in service else ""
+        once = name in ("upgrade/old/2", "start/app/2")
+        groups.append(RunTaskGroup(name, step, service.partition("@")[0], once=once, checkpoint=checkpoint))
+    of_run = replace(run(), task_groups={"db": tuple(groups)})
+    assert repeated_stops(of_run, "db1", done.split()) == {*expected.split()}
+
+
+def test_services_that_stop_together_do_not_stop_again_once_one_is_started() -> None:
+    groups = tuple(
+        RunTaskGroup(f"{step}/{service}", step, service, once=False)
+        for step in ("stop", "upgrade", "start")
+        for service in ("db", "web")
+    )
+    of_run = replace(run(), task_groups={"db": groups})
+    done = ["stop/db", "stop/web", "upgrade/db"]
+    assert repeated_stops(of_run, "db1", done) == {"stop/db", "stop/web"}
+    assert not repeated_stops(of_run, "db1", [*done, "upgrade/web", "start/db"])
+
+
+def test_stops_of_a_provider_do_not_run_again() -> None:
+    groups = tuple(
+        RunTaskGroup(f"{step}/cloud", step, "cloud", once=False, provider=True) for step in ("stop", "upgrade")
+    )
+    of_run = replace(run(), task_groups={"db": groups})
+    done = finished_groups(of_run, "db1", HostRecord("2.10", FAILED, done=("stop/cloud",)))
+    assert not repeated_stops(of_run, "db1", done)

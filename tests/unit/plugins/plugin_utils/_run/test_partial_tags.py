@@ -33,6 +33,7 @@ def task_group(name: str) -> dict[str, object]:
         "step": step,
         "service": service,
         "checkpoint": checkpoint,
+        "once": False,
         "tags": [*tags_of(step), service, *own],
     }
 
@@ -76,11 +77,10 @@ DOWN = "stop/nginx stop/app upgrade/nginx upgrade/app start/nginx start/app"
         ("prepare,stop,upgrade,start", "", ""),
         ("stop,upgrade,start", "", "prepare/nginx"),
         ("stop,upgrade,start,verify", "", "prepare/nginx"),
-        ("start", "", f"prepare/nginx {DOWN[:-20]}"),
         ("verify", "", f"prepare/nginx {DOWN}"),
         ("post_upgrade", "", f"prepare/nginx {DOWN} verify/nginx"),
         ("all", "verify", ""),
-        ("all", "prepare,stop", "stop/nginx stop/app"),
+        ("all", "prepare,stop", DOWN),
         ("all", "verify,step5", "drain/app"),
         ("all", "may_stop,drain,undrain", ""),
         ("all", "undrain", "undrain/app"),
@@ -105,9 +105,22 @@ def test_tags_that_leave_no_service_down_are_allowed(only: str, skip: str, done:
             "upgrade/nginx would be left to a later run, and services may be down until then",
         ),
         ("prepare,stop,upgrade", "", "", "start/nginx would be left to a later run"),
-        ("prepare", "", "stop/nginx", "stop/app would be left to a later run"),
+        ("prepare", "", "stop/nginx", "stop/nginx would be left to a later run"),
+        # Until a service is started, it is stopped again.
+        (
+            "start",
+            "",
+            "prepare/nginx stop/nginx stop/app upgrade/nginx upgrade/app",
+            "a later run would run stop/nginx after start/nginx",
+        ),
+        ("all", "stop", "stop/nginx stop/app", "stop/nginx would count as done without being run"),
         ("nginx", "", "", "a later run would run stop/app after upgrade/nginx"),
-        ("slow", "", "prepare/nginx stop/nginx stop/app upgrade/nginx", "upgrade/app would be left to a later run"),
+        (
+            "slow",
+            "",
+            "prepare/nginx stop/nginx stop/app upgrade/nginx start/nginx start/app",
+            "upgrade/app would be left to a later run",
+        ),
         ("verify", "", "", "a later run would run prepare/nginx after verify/nginx"),
         ("all", "start", "", "start/nginx would count as done without being run"),
         # Otherwise packages would be replaced under a service that runs.
