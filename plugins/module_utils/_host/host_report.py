@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .._codecs.migration import decode_schema, release_of
@@ -73,7 +73,9 @@ class HostReport:
     is_lost: bool = False
 
 
-def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tuple[HostRecord, list[Change]]:
+def write_report(
+    store: Store, report: HostReport, checks: Callable[[], Sequence[Operation]] = tuple, *, dry: bool = False
+) -> tuple[HostRecord, list[Change]]:
     """Write a report; return the host's record after it, and the changes.
 
     ``upgraded`` sets the host's key under its version and deletes its key under the former version, in one transaction. The
@@ -86,6 +88,8 @@ def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tupl
     If one machine has started and not ended, reports of another machine under the same name are refused, so that they do not free
     the slot. The record then has the ID of the other machine.
 
+    :param checks: called before each try; returns what has to be true at the same time, such as that the caller has the lease of the host. A start
+        of a host with a role has no checks.
     :param dry: check mode: write nothing.
     :raises UpgradeError: ``bad_name``, ``bad_report``, ``busy``, ``newer_schema``, ``unreadable_schema``, ``not_admitted``, ``other_machine``.
     """
@@ -108,13 +112,15 @@ def write_report(store: Store, report: HostReport, *, dry: bool = False) -> tupl
             if error.code != "other_machine":
                 raise
     return retry_on_conflict(
-        lambda: _report(store, report, dry=dry),
+        lambda: _report(store, report, checks, dry=dry),
         lambda: store.keys.record(report.host),
         "Another process reports for this host at the same time.",
     )
 
 
-def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord, list[Change]]:
+def _report(
+    store: Store, report: HostReport, checks: Callable[[], Sequence[Operation]], *, dry: bool
+) -> tuple[HostRecord, list[Change]]:
     keys = store.keys
     key, own = keys.record(report.host), keys.report(report.version, report.host)
     # If the token may not read keys.schema, it is missing from the answer, which is no error.
@@ -142,7 +148,7 @@ def _report(store: Store, report: HostReport, *, dry: bool) -> tuple[HostRecord,
         operations = [*own_record.operations, *writes.operations]
         try:
             if operations and not dry:
-                store.client.settle(operations)
+                store.client.settle([*operations, *checks()])
         except UpgradeError as error:
             if error.code != "denied" or not writes.operations:
                 raise

@@ -8,7 +8,7 @@ Nodes that run jobs by themselves write the same keys, see ``agent/convoy_node/j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .._codecs.job import decode_job_record, encode_job_record, outputs_with
 from .._common import runtime
@@ -19,13 +19,15 @@ from .._state.store import Store
 from .host_report import HostReport, next_record
 
 
-def write_job_report(store: Store, report: HostReport, command: str, checks: Sequence[Operation] = ()) -> None:
+def write_job_report(
+    store: Store, report: HostReport, command: str, checks: Callable[[], Sequence[Operation]] = tuple
+) -> None:
     """Write a report: one request to read, one to write.
 
     :param store: the store with the keys of the job.
     :param report: whose version is the target of the job.
     :param command: the name of the tasks.
-    :param checks: what has to be true at the same time, such as that the caller has the lease of the host.
+    :param checks: called before each try; returns what has to be true at the same time, such as that the caller has the lease of the host.
     :raises UpgradeError: ``busy``, and what the client raises.
     """
     retry_on_conflict(
@@ -35,7 +37,7 @@ def write_job_report(store: Store, report: HostReport, command: str, checks: Seq
     )
 
 
-def _report(store: Store, report: HostReport, command: str, checks: Sequence[Operation]) -> None:
+def _report(store: Store, report: HostReport, command: str, checks: Callable[[], Sequence[Operation]]) -> None:
     key, outputs_key = store.keys.record(report.host), store.keys.job_output(report.host)
     entries = {entry.key: entry for entry in store.client.read((key, outputs_key))}
     entry, outputs = entries.get(key), entries.get(outputs_key)
@@ -46,6 +48,6 @@ def _report(store: Store, report: HostReport, command: str, checks: Sequence[Ope
         [
             compare_and_put(key, encode_job_record(after), entry.modify_index if entry is not None else 0),
             compare_and_put(outputs_key, listed, outputs.modify_index if outputs is not None else 0),
-            *checks,
+            *checks(),
         ]
     )

@@ -14,6 +14,7 @@ from ...module_utils._codecs.record import decode_record, encode_record
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import option
+from ...module_utils._consul.client import Operation
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.operations import check_lock, compare_and_put
 from ...module_utils._fleet.fleet import (
@@ -249,7 +250,7 @@ class HostRuns:
                 host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
             )
         else:
-            self._report(HostReport(host, self._run.version, UPGRADED))
+            self._report(host_run, HostReport(host, self._run.version, UPGRADED))
         self._release(host)
         return ()
 
@@ -351,30 +352,41 @@ class HostRuns:
     def _write_failed(self, host_run: HostRun, error: str, *, is_lost: bool) -> None:
         try:
             self._confirm(host_run)
+            if self._run.phase == POST_UPGRADE_PHASE:
+                text = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}"
+                self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=text))
+            elif not self._run.on_host:
+                where = (host_run.service, host_run.step)
+                report = HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost)
+                self._report(host_run, report)
         except UpgradeError as lost:
-            if lost.code == "leased":
-                # The record says how the host fares in the run that has the lease now.
-                return
-            raise
-        if self._run.phase == POST_UPGRADE_PHASE:
-            text = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}"
-            self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=text))
-        elif not self._run.on_host:
-            where = (host_run.service, host_run.step)
-            self._report(HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost))
+            # The record says how the host fares in the run that has the lease now.
+            if lost.code != "leased":
+                raise
 
-    def _report(self, report: HostReport) -> None:
+    def _report(self, host_run: HostRun, report: HostReport) -> None:
+        """Write a report, in one transaction with the check that this run has the host's lease, as :meth:`_put` does.
+
+        :raises UpgradeError: ``leased``.
+        """
         run = self._run
-        if run.is_job:
+        is_first_try = True
 
-            def write(store: Store) -> None:
-                # Another run may have taken over the host since.
-                lease = check_lock(store.keys.lease(report.host), self._session.name)
-                write_job_report(store, report, run.command, [lease])
+        def write(store: Store) -> None:
+            def checks() -> list[Operation]:
+                nonlocal is_first_try
+                if not is_first_try or report.host in self._session.regained:
+                    # Another run may have taken over the host since.
+                    self._confirm(host_run)
+                is_first_try = False
+                return [check_lock(store.keys.lease(report.host), self._session.name)]
 
-            self._pool.with_retries(write)
-        else:
-            self._pool.with_retries(lambda store: write_report(store, report))
+            if run.is_job:
+                write_job_report(store, report, run.command, checks)
+            else:
+                write_report(store, report, checks)
+
+        self._pool.with_retries(write)
 
     def _release(self, host: str) -> None:
         with self._lock:

@@ -644,6 +644,40 @@ def test_a_run_that_comes_back_does_not_report_a_host_that_another_run_has(
     assert consul.get("running/versions/2/web1") is None
 
 
+@pytest.mark.usefixtures("sleeping")
+@pytest.mark.parametrize("act", ["end", "fail"])
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_run_does_not_report_a_host_that_another_run_takes_over_at_that_moment(
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch, *, has_ended: bool, act: str
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    theirs = json.dumps({"version": "2", "state": "started", "step": "verify", "times": {"started": 9}}).encode()
+    confirm = service.session.confirm
+
+    def confirm_and_lose(host: str) -> None:
+        monkeypatch.setattr(service.session, "confirm", confirm)
+        confirm(host)
+        consul.call("PUT", f"session/destroy/{service.session.name}")
+        if not has_ended:
+            other = json.loads(consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})[2])["ID"]
+            assert consul.call("PUT", f"kv/upgrade/drivers/{host}?acquire={other}", b"{}")[2] == b"true"
+        consul.put(f"upgrade/hosts/{host}", theirs)
+
+    monkeypatch.setattr(service.session, "confirm", confirm_and_lose)
+    if act == "fail":
+        service.fail_host(FailHost("web1", "no disk"))
+    else:
+        with pytest.raises(UpgradeError) as caught:
+            end(service, "web1")
+        assert caught.value.code == "leased"
+        service.fail_host(FailHost("web1", str(caught.value)))
+    assert consul.get("upgrade/hosts/web1") == theirs
+    assert consul.get("running/versions/2/web1") is None
+    assert (consul.get("upgrade/drivers/web1") is None) == has_ended
+
+
 @pytest.mark.thorough
 def test_leases_are_acquired_again_until_all_are(
     services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
