@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import refuse_templates_of_hosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import compose
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.files import files_of, plain
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import (
@@ -47,6 +48,7 @@ class ActionModule(ControllerAction):
                 "bad_upgrade_roles",
                 "upgrade_roles: no role is given, so there is nothing to compose. Give the inventory that sets it with -i.",
             )
+        refuse_templates_of_hosts(task_vars)
         folder = Path(options["folder"]).absolute()
         finder = RoleFinder([*options["roles_path"], *operators_roles(task_vars)])
         hosts = options["hosts"]

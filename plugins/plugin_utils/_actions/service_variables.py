@@ -1,11 +1,11 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables of services for a pull host, as an inventory of its own."""
+"""The variables of services: for a pull host, as an inventory of its own; and in ``upgrade_roles``, where they are the same for all hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,26 @@ _ONLY_HERE = frozenset(
 )
 # Options of the agent, which begin like the variables of a service named puppet.
 _NOT = "puppet_gate_"
+
+
+# Variables of Ansible that are other ones on each host, as are those that begin with "ansible_" and do not belong to the run.
+_OF_EACH_HOST = frozenset(("inventory_hostname", "inventory_hostname_short", "group_names"))
+_OF_RUN = frozenset(
+    f"ansible_{name}"
+    for name in (
+        *(
+            "version",
+            "playbook_python",
+            "config_file",
+            "inventory_sources",
+            "check_mode",
+            "diff_mode",
+            "forks",
+            "limit",
+        ),
+        *("run_tags", "skip_tags", "verbosity"),
+    )
+)
 
 
 class _Unsafe(str):
@@ -102,6 +122,36 @@ def inventory_of(
         sort_keys=True,
         allow_unicode=True,
     )
+
+
+def refuse_templates_of_hosts(task_vars: Mapping[str, Any]) -> None:
+    """Refuse templates in ``upgrade_roles`` that use variables of each host. They are resolved once, on the planner host.
+
+    :param task_vars: the variables of the planner host, as Ansible gives them to an action.
+    :raises UpgradeError: ``bad_upgrade_roles``.
+    """
+    for where, text in _texts(task_vars.get("upgrade_roles"), "upgrade_roles"):
+        uses = _used_names(text, task_vars)
+        found = [one for one in uses if one in _OF_EACH_HOST or (one.startswith("ansible_") and one not in _OF_RUN)]
+        if found:
+            host = task_vars.get("inventory_hostname")
+            raise UpgradeError(
+                "bad_upgrade_roles",
+                f"{where}: its template uses {listing(sorted(found), 3)}, but upgrade_roles is resolved once, on {host}, so all hosts would get what "
+                f"{host} has. Remove it here, and set it as a variable of the hosts in the inventory: each host resolves that for itself.",
+            )
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield each text in a value after the path that leads to it."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _texts(one, f"{where}.{key}")
+    elif isinstance(value, str):
+        yield where, value
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from _texts(one, f"{where}[{number}]")
 
 
 def _documented(service: Path) -> Iterable[str]:

@@ -331,6 +331,16 @@ def test_the_playbook_composes_and_says_what_is_in_it(roles: Roles, tmp_path: Pa
 
 
 @pytest.mark.thorough
+def test_a_template_that_would_be_resolved_on_the_planner_host_is_refused(roles: Roles, tmp_path: Path) -> None:
+    service = {"service": "web", "vars": {"web_name": "{{ inventory_hostname }}"}}
+    refused = by_playbook(tmp_path, roles, upgrade_roles={"node": {"services": ["db", service]}})
+    assert refused.returncode == 2, refused.stdout
+    assert "upgrade_roles.node.services[1].vars.web_name: its template uses inventory_hostname" in refused.stdout
+    assert "on localhost, so all hosts would get what localhost has" in refused.stdout
+    assert not (tmp_path / "composed").exists()
+
+
+@pytest.mark.thorough
 def test_tags_that_choose_nothing_are_an_error(roles: Roles, tmp_path: Path) -> None:
     wrong = by_playbook(tmp_path, roles, "--tags", "always,upgrad")
     # The play itself has no task with these tags but the ones that are always run.

@@ -12,7 +12,10 @@ import pytest
 import yaml
 from ansible.errors import AnsibleUndefinedVariable
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import inventory_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import (
+    inventory_of,
+    refuse_templates_of_hosts,
+)
 
 SERVICES = {"redis": "convoy.upgrade.redis", "shop-eu": "shop"}
 VARIABLES = {
@@ -127,3 +130,49 @@ def test_a_template_that_only_the_controller_can_resolve_is_refused(name: str, t
     with pytest.raises(UpgradeError, match=f"shop_file: .* {name} would mean something else") as caught:
         inventory_of("cache1", tmp_path, {"shop": "shop"}, variables, Templar())
     assert caught.value.code == "bad_variable"
+
+
+def refused(value: Any, **variables: Any) -> str:
+    services = ["web", {"service": "shop", "vars": {"shop_name": value}}]
+    given = {"inventory_hostname": "planner1", "upgrade_roles": {"web": {"services": services}}, **variables}
+    try:
+        refuse_templates_of_hosts(given)
+    except UpgradeError as error:
+        assert error.code == "bad_upgrade_roles"
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("shop of {{ inventory_hostname }}", "inventory_hostname"),
+        ("{{ hostvars[inventory_hostname].shop }}", "inventory_hostname"),
+        ("{% if 'eu' in group_names %}eu{% endif %}", "group_names"),
+        ("{{ ansible_host }}", "ansible_host"),
+        ("{{ ansible_facts.fqdn ~ inventory_hostname_short }}", "ansible_facts, inventory_hostname_short"),
+        ("{{ own_name }}", "inventory_hostname"),
+    ],
+)
+def test_a_template_in_upgrade_roles_that_differs_between_hosts_is_refused(value: str, found: str) -> None:
+    for given, where in ((value, "shop_name"), ({"of": [value]}, "shop_name.of[0]")):
+        assert refused(given, own_name="shop of {{ inventory_hostname }}") == (
+            f"upgrade_roles.web.services[1].vars.{where}: its template uses {found}, but upgrade_roles is resolved once, on planner1, so all hosts "
+            "would get what planner1 has. Remove it here, and set it as a variable of the hosts in the inventory: each host resolves that for itself."
+        )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["inventory_hostname", "{{ region }}", "{{ inventory_dir }}/{{ ansible_version.full }}", "{{ broken", 5, None],
+)
+def test_a_template_in_upgrade_roles_that_is_the_same_on_all_hosts_is_kept(value: Any) -> None:
+    assert refused(value, region="eu") == ""
+
+
+def test_upgrade_roles_as_a_whole_may_be_a_template() -> None:
+    assert refused("", upgrade_roles="{{ own_roles }}", own_roles={"web": {}}) == ""
+    assert refused("", upgrade_roles="{{ own_roles }}", own_roles={"web": {"plane": "{{ ansible_host }}"}}).startswith(
+        "upgrade_roles: its template uses ansible_host, "
+    )
+    refuse_templates_of_hosts({})
