@@ -36,6 +36,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun, prepare_job
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import forks_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.role_finder import RoleFinder, operators_roles
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import refuse_job_tasks
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.other_rollout import when_free
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -53,6 +54,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "wait_timeout": {"type": "float", "default": 14400.0},
 }
 _FILES = (".yml", ".yaml")
+_MAIN = ("main.yml", "main.yaml")
 # Of the name of a job.
 _LONGEST = 64
 # What the plays of a job need of its run.
@@ -157,6 +159,8 @@ class ActionModule(ControllerAction):
                     tasks,
                     f"there is no such role in {listing(finder.places, 5)}, and the name of a file ends with .yml",
                 )
+            for name in _MAIN:
+                _refuse_unfit(tasks, Path(folder, "tasks", name))
             # Ansible does not search the roles of roles_path, and reads a role of a collection by its name.
             return {"file": "", "role": tasks if tasks.count(".") > 1 else str(folder)}
         path = Path(os.environ.get("PWD") or ".", tasks).expanduser().absolute()
@@ -170,6 +174,7 @@ class ActionModule(ControllerAction):
             raise _bad_tasks(tasks, f"{path} is not a list of tasks")
         if any("hosts" in one for one in found):
             raise _bad_tasks(tasks, f"{path} is a playbook. Give a file with its tasks")
+        _refuse_unfit(tasks, path)
         return {"file": str(path), "role": ""}
 
     def _stored(self, options: Mapping[str, Any], target: str) -> Job:
@@ -291,6 +296,17 @@ def _result(run: PreparedRun, tasks: Mapping[str, str]) -> dict[str, Any]:
     facts = {"id": job.id, "run": job.command, "args": dict(job.args)} if job is not None else {}
     found = run.as_result()
     return {**{name: found[name] for name in _RETURNED}, "job": {**facts, **tasks}}
+
+
+def _refuse_unfit(tasks: str, path: Path) -> None:
+    """Refuse a file with tasks that would end the run or leave hosts without a report.
+
+    :raises UpgradeError: ``bad_tasks``.
+    """
+    try:
+        refuse_job_tasks(path)
+    except UpgradeError as error:
+        raise _bad_tasks(tasks, error.message.rstrip(".")) from error
 
 
 def _bad_tasks(tasks: str, why: str) -> UpgradeError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import did_you_mean
 from .refusal import refusal
 from .steps import ONCE, POST, STEPS, UNDRAIN, no_step, step_of
@@ -22,6 +23,15 @@ _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "a
 
 # These end a host's tasks without a report, so the host would keep its slot forever.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
+
+# Ansible runs these once for all hosts. Where each host goes by itself, it ends the whole run when such a task comes, also if `when` leaves it out.
+_FOR_ALL_HOSTS = {
+    "add_host": "Add the host to the inventory.",
+    "pause": "To wait, use ansible.builtin.wait_for: {timeout: N}.",
+}
+# What Ansible takes for false. Nothing else is: a template may be true.
+_FALSE = ("none", "false", "f", "no", "n", "off", "0")
+_OWN_TASKS = "because each host runs its tasks on its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,21 @@ def read_pieces(
     ]
 
 
+def refuse_job_tasks(path: Path) -> None:
+    """Refuse tasks that a job can't have, in a file and in the files that it includes.
+
+    A file that can't be read here, such as one in a vault, is left to Ansible.
+
+    :raises UpgradeError: ``bad_service``, with file and line.
+    """
+    for item in _items(path, str(path), is_job=True):
+        data = _data(item, str(path))
+        if isinstance(data, dict):
+            _refuse_unfit(data, _at(data, str(path)), is_job=True)
+            for inner, at, _tags_around in _inside(data, path, str(path), path.parent, (), is_job=True):
+                _refuse_unfit(inner, at, is_job=True)
+
+
 def _task(item: yaml.Node, display_path: str) -> dict[str, Any]:
     data = _data(item, display_path)
     if not isinstance(data, dict) or not data:
@@ -98,7 +123,7 @@ def _piece(
     for inner, at, around in _inside(data, path, display_path, path.parent, tags):
         if _is_leaf(inner):
             leaves[tuple(dict.fromkeys((*around, *_tags(inner))))] = None
-        _refuse_endings(inner, at)
+        _refuse_unfit(inner, at)
         inner_tags = _tags(inner)
         other = step_of(inner_tags, at)
         if other is not None and other != own:
@@ -111,7 +136,7 @@ def _piece(
                 at, f"{ONCE} is allowed only at the top level of a file. Move the tag to the task around this one."
             )
         found += inner_tags
-    _refuse_endings(data, where)
+    _refuse_unfit(data, where)
     if own == UNDRAIN and "never" in found:
         raise refusal(
             where, f"a task of the step {UNDRAIN} can't have the tag never, as it puts a host back. Use when."
@@ -120,19 +145,27 @@ def _piece(
 
 
 def _inside(
-    data: Mapping[str, Any], path: Path, display_path: str, top: Path, tags: Sequence[str], depth: int = 0
+    data: Mapping[str, Any],
+    path: Path,
+    display_path: str,
+    top: Path,
+    tags: Sequence[str],
+    depth: int = 0,
+    *,
+    is_job: bool = False,
 ) -> Iterator[tuple[Any, str, Sequence[str]]]:
     """Yield every task inside a task: those of its blocks, and those of files that it includes or imports.
 
     :param top: the folder of the first file. Ansible searches it after the folder of the including file.
     :param tags: the tags of the task, including inherited ones.
+    :param is_job: whether files that can't be read here are left out.
     :returns: each task, its file and line, and the tags that it inherits.
     """
     for name in _BLOCKS:
         for inner in data.get(name) or ():
             if isinstance(inner, dict):
                 yield inner, _at(inner, display_path), tags
-                yield from _inside(inner, path, display_path, top, [*tags, *_tags(inner)], depth)
+                yield from _inside(inner, path, display_path, top, [*tags, *_tags(inner)], depth, is_job=is_job)
     for name in _INCLUDES:
         value = data.get(name)
         file = value.get("file") if isinstance(value, Mapping) else value
@@ -141,17 +174,19 @@ def _inside(
             continue
         places = dict.fromkeys((path.parent / file, top / file))
         inner_path = next((one for one in places if one.is_file()), None)
+        if inner_path is None and is_job:
+            continue
         if inner_path is None:
             raise refusal(_at(data, display_path), f"{name} names {file}, but {path.parent / file} does not exist.")
         inner_display_path = str(inner_path)
         # Tasks of an include do not inherit its own tags, only those from around it.
         handed = tags if "import" in name else [tag for tag in tags if tag not in _tags(data)]
-        root = _root(_text_of(inner_path, inner_display_path), inner_display_path)
-        for item in root.value if root is not None else ():
+        for item in _items(inner_path, inner_display_path, is_job=is_job):
             inner = _data(item, inner_display_path)
             if isinstance(inner, dict):
                 yield inner, _at(inner, inner_display_path), handed
-                yield from _inside(inner, inner_path, inner_display_path, top, [*handed, *_tags(inner)], depth + 1)
+                around = [*handed, *_tags(inner)]
+                yield from _inside(inner, inner_path, inner_display_path, top, around, depth + 1, is_job=is_job)
 
 
 def _is_leaf(data: Mapping[str, Any]) -> bool:
@@ -162,28 +197,79 @@ def _at(data: Mapping[str, Any], display_path: str) -> str:
     return f"{display_path}:{getattr(data, 'line', 1)}"
 
 
-def _refuse_endings(data: Mapping[str, Any], where: str) -> None:
-    meta = data.get("ansible.builtin.meta", data.get("meta"))
-    if isinstance(meta, str) and meta.strip() in _ENDINGS:
-        raise refusal(
-            where, f"meta: {meta} would end the host's upgrade before it is reported. Use when, or let the task fail."
-        )
-    if data.get("run_once") in (True, "yes", "true"):
-        raise refusal(
-            where,
-            f"run_once does not work, because each host is upgraded on its own. Tag the task with {ONCE}: one host runs it for all.",
-        )
-    if data.get("throttle") not in (None, 0, "0"):
-        raise refusal(
-            where,
-            "throttle does not work, because each host is upgraded on its own. rolling_rules say how many hosts of a role are at work.",
-        )
+def _refuse_unfit(data: Mapping[str, Any], where: str, *, is_job: bool = False) -> None:
+    """Refuse what does not work for hosts that run their tasks one by one."""
+    for module, arguments in _modules(data):
+        # In the tasks of a role, only its own tasks end with it.
+        if module == "meta" and arguments in _ENDINGS and not (is_job and arguments == "end_role"):
+            raise refusal(
+                where, f"meta: {arguments} would end the host's tasks without a report. Use when, or let the task fail."
+            )
+        if module in _FOR_ALL_HOSTS:
+            raise refusal(
+                where,
+                f"{module} does not work, because Ansible runs it once for all hosts, and each host runs its tasks on its own. {_FOR_ALL_HOSTS[module]}",
+            )
+    for keywords in (data, *_applied(data)):
+        if not _is_false(keywords.get("run_once")):
+            hint = "Give it to a job of one host (only=HOST)." if is_job else ""
+            raise refusal(
+                where,
+                f"run_once does not work, {_OWN_TASKS}. {hint or f'Tag the task with {ONCE}: one host runs it for all.'}",
+            )
+        if not _is_false(keywords.get("any_errors_fatal")):
+            raise refusal(
+                where,
+                f"any_errors_fatal does not work, {_OWN_TASKS}. failure_rules say how many hosts may fail before no further host is admitted.",
+            )
+        if keywords.get("throttle") not in (None, 0, "0"):
+            raise refusal(
+                where, f"throttle does not work, {_OWN_TASKS}. rolling_rules say how many hosts of a role are at work."
+            )
+
+
+def _modules(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what may be the module of a task, with its arguments as text: each of its keys, or what its action names."""
+    for key, value in data.items():
+        name, arguments = str(key), str(value)
+        if name in ("action", "local_action"):
+            text = value.get("module") if isinstance(value, Mapping) else value
+            name, _space, arguments = str(text).strip().partition(" ")
+        yield _short(name), arguments.strip()
+
+
+def _applied(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the keywords that an include gives to all tasks that it includes."""
+    for key, value in data.items():
+        if _short(str(key)) in ("include_tasks", "include_role") and isinstance(value, Mapping):
+            applied = value.get("apply")
+            if isinstance(applied, Mapping):
+                yield applied
+
+
+def _short(module: str) -> str:
+    return module.removeprefix("ansible.builtin.").removeprefix("ansible.legacy.")
+
+
+def _is_false(value: object) -> bool:
+    return str(value).strip().lower() in _FALSE
 
 
 def _tags(data: Mapping[str, Any]) -> list[str]:
     tags = data.get("tags") or []
     found = tags if isinstance(tags, list) else [tags]
     return [part.strip() for tag in found for part in str(tag).split(",") if part.strip()]
+
+
+def _items(path: Path, display_path: str, *, is_job: bool) -> Sequence[yaml.Node]:
+    """Return the tasks of an included file, or of the file of a job, as nodes."""
+    try:
+        root = _root(_text_of(path, display_path), display_path)
+    except UpgradeError:
+        if is_job:
+            return ()
+        raise
+    return root.value if root is not None else ()
 
 
 def _text_of(path: Path, display_path: str) -> str:

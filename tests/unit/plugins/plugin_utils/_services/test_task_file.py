@@ -13,7 +13,11 @@ import pytest
 import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import POST
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import TaskPiece, read_pieces
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.task_file import (
+    TaskPiece,
+    read_pieces,
+    refuse_job_tasks,
+)
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
@@ -233,17 +237,32 @@ def test_blank_lines_at_the_end_of_a_text_do_not_depend_on_the_file(file: Path) 
         ("%TAG !x! tag:x,2000:\n---\n- tags: stop\n  a: !x!y b\n", "f:4: this can't be read: could not determine a c"),
         (
             "- tags: stop\n  meta: end_host\n",
-            "f:1: meta: end_host would end the host's upgrade before it is reported. Use when, or let the task fail.",
+            "f:1: meta: end_host would end the host's tasks without a report. Use when, or let the task fail.",
         ),
         (
             "- tags: undrain\n  block: [{tags: never, x: 1}]\n",
             "f:1: a task of the step undrain can't have the tag never, as it puts a host back. Use when.",
         ),
-        ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's upgrade"),
+        ("- tags: stop\n  ansible.builtin.meta: end_play\n", "f:1: meta: end_play would end the host's tasks"),
         (
             "- tags: stop\n  command: a\n  run_once: true\n",
-            "f:1: run_once does not work, because each host is upgraded on its own. Tag the task with once: one host runs it for all.",
+            "f:1: run_once does not work, because each host runs its tasks on its own. Tag the task with once: one host runs it for all.",
         ),
+        ("- tags: stop\n  command: a\n  run_once: '{{ true }}'\n", "f:1: run_once does not work"),
+        ("- tags: stop\n  include_tasks: {file: '{{ x }}', apply: {run_once: 1}}\n", "f:1: run_once does not work"),
+        (
+            "- tags: stop\n  any_errors_fatal: '{{ x }}'\n  block: [{command: a}]\n",
+            "f:1: any_errors_fatal does not work, because each host runs its tasks on its own. failure_rules say how many hosts may fail",
+        ),
+        (
+            "- tags: stop\n  ansible.builtin.pause: {seconds: 5}\n  when: false\n",
+            "f:1: pause does not work, because Ansible runs it once for all hosts, and each host runs its tasks on its own. "
+            "To wait, use ansible.builtin.wait_for: {timeout: N}.",
+        ),
+        ("- tags: stop\n  action: ansible.legacy.pause seconds=5\n", "f:1: pause does not work"),
+        ("- tags: stop\n  local_action: {module: pause, seconds: 5}\n", "f:1: pause does not work"),
+        ("- tags: stop\n  action: meta end_host\n", "f:1: meta: end_host would end"),
+        ("- tags: stop\n  add_host: name=x\n", "f:1: add_host does not work"),
     ],
 )
 def test_what_can_not_be_composed_is_refused(file: Path, text: str, message: str) -> None:
@@ -293,9 +312,14 @@ def test_the_step_of_a_block_covers_what_is_inside(file: Path) -> None:
             "tags: once",
             "f:9: once is allowed only at the top level of a file. Move the tag to the task around this one.",
         ),
-        ("meta: end_host", "f:9: meta: end_host would end the host's upgrade"),
-        ("throttle: 1", "f:9: throttle does not work, because each host is upgraded on its own. rolling_rules say how"),
-        ("run_once: yes", "f:9: run_once does not work, because each host is upgraded on its own."),
+        ("meta: end_host", "f:9: meta: end_host would end the host's tasks"),
+        ("pause:", "f:9: pause does not work"),
+        ("any_errors_fatal: true", "f:9: any_errors_fatal does not work"),
+        (
+            "throttle: 1",
+            "f:9: throttle does not work, because each host runs its tasks on its own. rolling_rules say how",
+        ),
+        ("run_once: yes", "f:9: run_once does not work, because each host runs its tasks on its own."),
         ("import_tasks: more.yml", "f:9: import_tasks names more.yml, but d/more.yml does not exist."),
     ],
 )
@@ -386,3 +410,40 @@ def test_the_text_of_a_task_means_what_its_author_wrote(
     assert [piece.data for piece in pieces] == whole
     again = yaml.safe_load("".join(f"# f\n{piece.text}\n" for piece in reversed(pieces)))
     assert again == whole[::-1]
+
+
+def test_what_is_off_is_not_refused(file: Path) -> None:
+    file.write_text(
+        "- tags: stop\n  command: a\n  run_once: 'no'\n  any_errors_fatal: off\n  throttle: 0\n  vars: {pause: 1}\n"
+    )
+    assert len(read_pieces(file, "f")) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("pause: {seconds: 5}", "pause does not work"),
+        ("meta: end_host", "meta: end_host would end the host's tasks without a report."),
+        (
+            "{run_once: true, command: a}",
+            "run_once does not work, because each host runs its tasks on its own. Give it to a job of one host",
+        ),
+    ],
+)
+def test_the_tasks_of_a_job_are_checked_as_those_of_a_service(file: Path, task: str, message: str) -> None:
+    file.write_text("- command: a\n- block:\n    - include_tasks: sub/more.yml\n")
+    more = file.parent / "sub/more.yml"
+    more.parent.mkdir()
+    more.write_text(f"- {task}\n")
+    with pytest.raises(UpgradeError) as error:
+        refuse_job_tasks(file)
+    assert error.value.message.startswith(f"{more}:1: {message}")
+
+
+@pytest.mark.parametrize(
+    "text", ["- include_tasks: elsewhere.yml\n- meta: end_role\n", "$ANSIBLE_VAULT;1.1;AES256\n3031\n", "", "- a\n"]
+)
+def test_what_only_ansible_can_read_of_a_job_is_left_to_it(file: Path, text: str) -> None:
+    file.write_text(text)
+    refuse_job_tasks(file)
+    refuse_job_tasks(file.parent / "none.yml")
