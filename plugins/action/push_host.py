@@ -39,6 +39,7 @@ class ActionModule(ControllerAction):
     def act(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Ask the daemon of the run."""
         host = str(task_vars.get("inventory_hostname"))
+        self._play_hosts = [str(one) for one in task_vars.get("ansible_play_hosts_all") or ()]
         act = {
             "valid": self._report_valid,
             "invalid": self._report_invalid,
@@ -64,7 +65,9 @@ class ActionModule(ControllerAction):
             admission = ask(Admit(host))
             self._show({host: admission})
             return _plain(admission)
-        admissions = ask(AdmitWave(tuple(map(str, options["hosts"])), tuple(map(str, options["unreachable"]))))
+        hosts, unreachable = (tuple(map(str, options[name])) for name in ("hosts", "unreachable"))
+        others = tuple(one for one in self._play_hosts if one not in hosts)
+        admissions = ask(AdmitWave(hosts, unreachable, others))
         self._show(admissions)
         return {"hosts": {name: _plain(one) for name, one in admissions.items()}}
 

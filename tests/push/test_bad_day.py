@@ -275,3 +275,36 @@ def test_a_failed_host_is_not_tried_again_while_it_is_held_or_the_rollout_is_pau
     ended = fleet.end(process)
     assert ended.code == 0, ended.stdout
     assert fleet.reported("v1") == set(WEB)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        ("command: 'false'\n  any_errors_fatal: true", "Ansible failed it without a result"),
+        ("meta: end_batch", "its tasks ended without a report"),
+    ],
+)
+def test_hosts_of_a_wave_whose_tasks_end_because_of_another_host_fail_and_the_run_ends(
+    site: Site, task: str, error: str
+) -> None:
+    """The tasks are in a role that a service includes, so they are not refused."""
+    site.service("api", ["stop"])
+    hidden = site.folder / "roles/hidden/tasks/main.yml"
+    hidden.parent.mkdir(parents=True)
+    hidden.write_text(f"---\n- {task}\n  when: inventory_hostname == 'controller1'\n")
+    service = site.folder / "roles/api/tasks/upgrade_tasks.yml"
+    included = f"- ansible.builtin.include_role: {{name: {hidden.parents[1]}}}\n  tags: [upgrade]\n"
+    service.write_text(service.read_text() + "\n" + included)
+    hosts = ["controller1", "controller2", "controller3"]
+    site.inventory({"controller": {"plane": "controlplane", "services": ["api"]}}, {"controller": hosts})
+    began = time.monotonic()
+    rules = {"rolling_rules": {"global": 2}}
+    printed = site.play("upgrade", version="v1", instructions=rules, upgrade_wait_timeout=400, code=2)
+    assert time.monotonic() - began < 300, printed
+    found = site.record("controller2")
+    assert (found["state"], found["step"]) == ("failed", "upgrade"), printed
+    assert found["error"].startswith(error)
+    assert site.record("controller1")["state"] == "failed"
+    assert not site.entries("controller3")
+    assert site.consul.tree("upgrade/drivers/") == {}

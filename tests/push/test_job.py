@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +120,30 @@ def test_a_host_that_can_t_be_reached_fails_and_the_others_go_on(site: Site) -> 
     assert f"{shlex.quote(str(ROOT / 'playbooks/retry.yml'))} -e host=web2" in printed
 
 
+@pytest.mark.parametrize("ending", ["end_host", pytest.param("end_play", marks=pytest.mark.thorough)])
+def test_a_host_whose_tasks_end_without_a_report_fails_and_the_run_ends(fleet: Site, ending: str) -> None:
+    tasks = fleet.folder / "roles/hidden/tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "main.yml").write_text(f"---\n- ansible.builtin.meta: {ending}\n  when: inventory_hostname == 'web1'\n")
+    hidden = f"- ansible.builtin.include_role: {{name: {tasks.parent}}}\n"
+    (fleet.folder / "restart.yml").write_text("---\n" + hidden + _TASKS.replace("LOG", str(fleet.log)))
+    given = {"run_tasks": "restart.yml", "only": "web", "upgrade_wait_timeout": 300}
+    began = time.monotonic()
+    printed = " ".join(fleet.play("command", **given, instructions={"rolling_rules": {"global": 1}}, code=2).split())
+    assert time.monotonic() - began < 240
+    assert (record(fleet, "web1")["state"], fleet.done("web1")) == ("failed", [])
+    assert record(fleet, "web1")["error"].startswith("its tasks ended without a report")
+    assert "No host can continue without an operator" in printed
+    assert not fleet.entries("web2")
+    assert fleet.consul.tree("upgrade/drivers/") == {}
+
+
+def test_a_host_that_fails_without_a_result_of_a_task_is_reported(fleet: Site) -> None:
+    (fleet.folder / "restart.yml").write_text("---\n- ansible.builtin.include_role: {name: no_such_role}\n")
+    fleet.play("command", run_tasks="restart.yml", only="web1", instructions=RULES, upgrade_wait_timeout=300, code=2)
+    assert record(fleet, "web1")["error"].startswith("Ansible failed it without a result")
+
+
 @pytest.mark.thorough
 def test_a_host_that_is_left_over_by_a_killed_run_keeps_its_slot_and_runs_no_job_that_is_not_for_it(
     fleet: Site,
@@ -215,6 +240,7 @@ def test_the_tasks_may_be_those_of_a_role(fleet: Site) -> None:
         ({"run_tasks": "no_such_role"}, "there is no such role"),
         ({"run_tasks": "inventory.yml"}, "is not a list of tasks"),
         ({"run_tasks": "play.yml"}, "is a playbook"),
+        ({"run_tasks": "pause.yml"}, "pause.yml:3: pause does not work, because Ansible runs it once for all hosts"),
         ({"run_tasks": "restart.yml", "wait": False}, "run_tasks and wait=false can't be combined"),
         ({"run_tasks": "restart.yml", "once": True}, "run_tasks and once=true can't be combined"),
         ({"run_tasks": "restart.yml", "sign_with": "key"}, "sign_with: nodes do not verify"),
@@ -225,6 +251,7 @@ def test_the_tasks_may_be_those_of_a_role(fleet: Site) -> None:
 @pytest.mark.thorough
 def test_bad_input_begins_nothing(fleet: Site, given: dict[str, Any], message: str) -> None:
     (fleet.folder / "play.yml").write_text("---\n- hosts: all\n  tasks: []\n")
+    (fleet.folder / "pause.yml").write_text("---\n- block:\n    - ansible.builtin.pause: {seconds: 1}\n")
     printed = " ".join(fleet.play("command", **given, instructions=RULES, code=2).split())
     assert message in printed
     again = printed.rpartition("Next: ")[2]

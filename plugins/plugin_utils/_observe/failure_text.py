@@ -11,6 +11,7 @@ from typing import Any
 _MOST_LINES = 10
 # What Ansible says of commands, without the status.
 _OF_COMMANDS = "non-zero return code"
+_NO_RESULT = "Ansible failed it without a result, such as for a role or file that it can't include; the output of the run says why"
 _HIDDEN = "it failed, and no_log hides why; see the service's own log, or try that task without no_log"
 
 
@@ -18,11 +19,13 @@ def failure_text(result: Mapping[str, Any], hidden: bool = False) -> str:
     """Return the message of a failed task, and the last lines of its output.
 
     :param result: ``ansible_failed_result``. Of a loop, the first failed item counts. Unlike the result that callbacks get, it has what
-        ``no_log`` hides.
+        ``no_log`` hides. Empty if there is none.
     :param hidden: whether the task has ``no_log``, from ``ansible_failed_task``. Not all releases of Ansible have it in the result.
     """
     if hidden or result.get("_ansible_no_log"):
         return _HIDDEN
+    if not result:
+        return _NO_RESULT
     items = result.get("results")
     if isinstance(items, list):
         result = next((one for one in items if isinstance(one, Mapping) and one.get("failed")), result)

@@ -147,10 +147,19 @@ class AdmitWave(Message[dict[str, HostAdmission]]):
     """Wait until all hosts of a wave fit under the caps.
 
     :param unreachable: those that can't be reached, and are not admitted.
+    :param others: the hosts of other waves. Those that have begun have no tasks left.
     """
 
     hosts: tuple[str, ...]
     unreachable: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CloseHosts(Message[None]):
+    """Report that Ansible has no tasks left for hosts of a play. Those that have not reported how they ended have failed."""
+
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +238,7 @@ class FailHost(Message["tuple[str, str]"]):
 
 @dataclass(frozen=True, slots=True)
 class Settle(Message[Settlement]):
-    """Wait for a change until all of the hosts are upgraded, for at most some seconds."""
+    """Wait for a change until all of the hosts are upgraded, for at most some seconds. Their play is over."""
 
     hosts: tuple[str, ...]
     seconds: float

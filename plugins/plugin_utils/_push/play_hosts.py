@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,11 +19,12 @@ from ansible.plugins.loader import strategy_loader
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._common.names import listing
 from .._daemon_client.address import is_started
 from .._daemon_client.client import ask, connect
 from .._daemon_client.messages import ErrorAnswer
 from .._run.playbook_names import file_of_play, is_of_collection
-from .messages import FailHost, GetNextHosts, NoteTimeout
+from .messages import CloseHosts, FailHost, GetNextHosts, NoteTimeout
 
 # The only plays of the collection with this strategy are those in which each host waits by itself.
 _STRATEGY = "ansible.builtin.host_pinned"
@@ -78,6 +79,8 @@ class _WaitingHosts:
         self._names: dict[str, None] | None = None
         # The hosts that the strategy may work on. It remembers its place in them after a task with `throttle`, so they only become more.
         self._shown: dict[str, Any] = {}
+        # The hosts that have no tasks left.
+        self._ended: set[str] = set()
         self._connection: Connection | None = None
         self._answers = select.poll()
 
@@ -92,11 +95,18 @@ class _WaitingHosts:
         if self._names is None:
             # Ansible runs nothing on hosts that failed in earlier plays.
             self._names = dict.fromkeys(host.name for host in hosts if has_task(host))
+            self._ended = {host.name for host in hosts if host.name not in self._names}
             self._ask()
         self._read(0)
         while True:
+            first = next((host for host in hosts if host.name in self._names), None)
+            if first is not None and not has_task(first):
+                # A meta task has ended the play for all hosts.
+                self._close_hosts(self._names)
+                self._names = {}
             begun = {host.name: host for host in hosts if host.name not in self._names}
             self._shown.update(begun)
+            self._close_hosts([name for name, host in begun.items() if name not in self._ended and not has_task(host)])
             if not hosts or not self._names or any(has_task(host) for host in begun.values()):
                 # Without reachable hosts, the play ends. Of unreachable ones among others, Ansible runs nothing.
                 return list(self._shown.values()) if hosts else hosts
@@ -108,6 +118,16 @@ class _WaitingHosts:
             self._answers.unregister(self._connection.fileno())
             self._connection.close()
             self._connection = None
+
+    def _close_hosts(self, hosts: Collection[str]) -> None:
+        """Let the daemon record hosts whose tasks have ended without a report. Others wait for their slots."""
+        self._ended.update(hosts)
+        if not hosts:
+            return
+        try:
+            ask(CloseHosts(tuple(hosts)))
+        except UpgradeError as error:
+            self._say(f"The tasks of {listing(list(hosts), 5)} are over, but that can't be recorded: {error.message}")
 
     def _ask(self) -> None:
         if not self._names:

@@ -24,6 +24,7 @@ from .messages import (
     AdmitWave,
     BeginFailure,
     BeginTaskGroup,
+    CloseHosts,
     EndHost,
     FailHost,
     FinishTaskGroup,
@@ -39,6 +40,11 @@ from .messages import (
 from .run import PushRun
 from .session import RunSession
 from .waiting_hosts import RunAdmission
+
+_NO_REPORT = (
+    "its tasks ended without a report, so it is unknown how far they are. A meta task such as end_host or end_play in an included role or file ends "
+    "them like that. Use when there, or let the task fail; then run the same command again with -e retry_failed=true."
+)
 
 
 class HostService:
@@ -145,6 +151,7 @@ class PushService(HostService):
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
+        self._fail_silent(message.others)
         begun: dict[str, HostAdmission] = {}
         with self._released_on_error(message.hosts):
             decisions = self._admission.admit_wave(message.hosts, message.unreachable)
@@ -176,11 +183,22 @@ class PushService(HostService):
             # A failure that can't be recorded must not keep other hosts waiting for this one.
             self._admission.ended(message.host)
 
+    def close_hosts(self, message: CloseHosts) -> None:
+        """Answer :class:`CloseHosts`."""
+        self._fail_silent(message.hosts)
+        # All of them first, so that no pass admits one of them.
+        without_work = [host for host in message.hosts if self._admission.withdraw(host)]
+        with contextlib.suppress(UpgradeError):
+            self.session.release_all(without_work)
+        for host in without_work:
+            self._admission.ended(host)
+
     def settle(self, message: Settle, *, is_shown: bool = False) -> Settlement:
         """Answer :class:`Settle`.
 
         :param is_shown: whether a live view shows the changes, so that the answer has no lines.
         """
+        self._fail_silent(message.hosts)
         done, can_move, latest = self._admission.settle(message.hosts, message.seconds)
         states = states_of_views(self._run.version, latest.hosts)
         changes = tuple(self._progress.lines(states))
@@ -199,6 +217,14 @@ class PushService(HostService):
             and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),
             unfinished,
         )
+
+    def _fail_silent(self, hosts: Collection[str]) -> None:
+        """Fail hosts that have no tasks left and have not reported how they ended. Otherwise, they would keep their slots, and the run would wait."""
+        active = set(self._active_hosts())
+        with contextlib.ExitStack() as stack:
+            for host in hosts:
+                if host in active:
+                    stack.callback(self.fail_host, FailHost(host, _NO_REPORT))
 
     @contextlib.contextmanager
     def _released_on_error(self, hosts: Collection[str]) -> Iterator[None]:

@@ -119,6 +119,16 @@ class RunAdmission:
             if any(decision is None for decision in self._waiting.values()):
                 self._try_pass()
 
+    def withdraw(self, host: str) -> bool:
+        """Let a host of :meth:`next_hosts` no longer wait; return whether it did, also if it has not asked for a decision that there is."""
+        if host not in self._queued:
+            # Without the lock, as a pass may hold it for long.
+            return False
+        with self._lock:
+            self._queued.discard(host)
+            self._waiting.pop(host, None)
+            return True
+
     def drop(self, hosts: Collection[str]) -> None:
         """Remove hosts whose admission failed. The next pass decides on those that wait."""
         with self._lock:

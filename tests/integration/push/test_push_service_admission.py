@@ -32,6 +32,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
     Admit,
     AdmitWave,
     BeginFailure,
+    CloseHosts,
     FailHost,
     GetNextHosts,
     HostAdmission,
@@ -110,6 +111,41 @@ def test_a_wave_of_which_one_host_can_not_begin_fails_as_a_whole(
     assert (record["state"], record["error"]) == ("failed", "its wave could not begin: Consul gives no answer.")
     assert consul.get("upgrade/hosts/web2") is None
     assert [consul.get(f"upgrade/drivers/{host}") for host in FLEET] == [None, None]
+
+
+@pytest.mark.parametrize("end_of_tasks", ["play", "settle", "wave"])
+def test_a_host_whose_tasks_end_without_a_report_fails_and_others_take_its_slot(
+    services: PushServices, consul: RawKV, end_of_tasks: str
+) -> None:
+    """As with ``meta: end_host`` in a role that a service includes."""
+    service = services.begin(GROUPS, "2")
+    service.admit_wave(AdmitWave(("web1",)))
+    assert step(service, "web1", "upgrade/app")
+    if end_of_tasks == "play":
+        service.close_hosts(CloseHosts(("web1", "localhost")))
+    elif end_of_tasks == "settle":
+        # Hosts of another play are still at work.
+        service.settle(Settle(("web2",), 0.1))
+        assert entry(consul, "upgrade/hosts/web1")["state"] == "started"
+        service.settle(Settle(("web1",), 0.1))
+    else:
+        assert service.admit_wave(AdmitWave(("web2",), others=("web1",)))["web2"].admitted
+        assert consul.get("upgrade/drivers/web2")
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["state"], record["step"]) == ("failed", "upgrade")
+    assert record["error"].startswith("its tasks ended without a report, so it is unknown how far they are.")
+    assert consul.get("upgrade/drivers/web1") is None
+    with pytest.raises(UpgradeError, match=r"web1 is not admitted in this run"):
+        end(service, "web1")
+
+
+def test_hosts_whose_play_ends_while_they_wait_are_not_admitted(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2", cap=1, forks=9)
+    assert service.next_hosts(GetNextHosts(tuple(FLEET))) == NextHosts(("web1",))
+    service.close_hosts(CloseHosts(tuple(FLEET)))
+    assert [consul.get(f"upgrade/drivers/{host}") for host in FLEET] == [None, None]
+    assert consul.get("config_state/enable_puppet/host/web2") is None
+    assert not service.settle(Settle(tuple(FLEET), 0.1)).can_move
 
 
 def test_a_host_that_is_admitted_twice_goes_on_where_it_is(services: PushServices) -> None:

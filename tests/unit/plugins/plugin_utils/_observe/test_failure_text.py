@@ -10,7 +10,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_te
 
 def test_without_output_the_message_is_the_text() -> None:
     assert failure_text({"msg": " no space left \n", "stdout": ""}) == "no space left"
-    assert failure_text({}) == "it failed without a message"
+    assert failure_text({"rc": 0}) == "it failed without a message"
+    assert failure_text({}).startswith("Ansible failed it without a result, such as for a role or file that it can't")
 
 
 def test_the_last_lines_of_the_output_follow_unless_the_message_has_them() -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.messages import ErrorAnswer
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push import play_hosts
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import GetNextHosts, NextHosts
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import CloseHosts, GetNextHosts, NextHosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import time_left, took_too_long
 
 
@@ -108,7 +109,15 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
         yield theirs
 
 
-def test_the_hosts_to_work_on_only_become_more(daemon: Connection) -> None:
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[CloseHosts]:
+    """What the daemon is told of hosts that have no tasks left."""
+    found: list[CloseHosts] = []
+    monkeypatch.setattr(play_hosts, "ask", found.append)
+    return found
+
+
+def test_the_hosts_to_work_on_only_become_more(daemon: Connection, closed: list[CloseHosts]) -> None:
     said: list[str] = []
     waiting = play_hosts._WaitingHosts(said.append)
     play = Play([Host(f"web{at}") for at in range(1, 5)], ended={"web4"})
@@ -127,11 +136,40 @@ def test_the_hosts_to_work_on_only_become_more(daemon: Connection) -> None:
     play._blocked_hosts["web2"] = True
     assert shown() == ["web2", "web3", "web4"]
     # The host that can't be reached has tasks, but they don't keep the play from waiting for the next host.
+    assert not closed
     play._blocked_hosts.clear()
     daemon.send(NextHosts(("web1",)))
     assert shown() == ["web2", "web3", "web4", "web1"]
+    # The one that failed in an earlier play, and the one that can't be reached, are known to the daemon.
+    assert closed == [CloseHosts(("web2",))]
     play.hosts.clear()
     assert shown() == []
+
+
+def test_a_play_that_a_task_ends_for_all_hosts_waits_for_none(daemon: Connection, closed: list[CloseHosts]) -> None:
+    waiting = play_hosts._WaitingHosts(print)
+    play = Play([Host("web1"), Host("web2"), Host("web3")])
+    daemon.send(NextHosts(("web1",)))
+    assert [host.name for host in waiting.leave_out(play, play, play.hosts)] == ["web1"]
+    play.ended.update(("web1", "web2", "web3"))
+    assert waiting.leave_out(play, play, play.hosts) == play.hosts
+    assert closed == [CloseHosts(("web2", "web3")), CloseHosts(("web1",))]
+
+
+def test_what_can_t_be_recorded_of_ended_hosts_is_said(daemon: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_message: CloseHosts) -> None:
+        raise UpgradeError("unreachable", "Consul gives no answer.")
+
+    monkeypatch.setattr(play_hosts, "ask", fail)
+    said: list[str] = []
+    waiting = play_hosts._WaitingHosts(said.append)
+    play = Play([Host("web1"), Host("web2")])
+    daemon.send(NextHosts(("web1",)))
+    waiting.leave_out(play, play, play.hosts)
+    play.ended.add("web1")
+    daemon.send(NextHosts(("web2",)))
+    waiting.leave_out(play, play, play.hosts)
+    assert said == ["The tasks of web1 are over, but that can't be recorded: Consul gives no answer."]
 
 
 @pytest.mark.parametrize("answer", [None, ErrorAnswer("no_push", "No run.", {})])
