@@ -13,7 +13,7 @@ description:
   - A task group has the tasks of one service in one step, such as C(upgrade/nginx). When a task group begins, the one before it is finished.
     So the host record always has the current service and step, for one request to Consul.
   - Returns whether to run the tasks of the group on this host. They are skipped if an earlier run finished the group, if C(--tags) leaves it
-    out, or if another host runs it for all.
+    out, or if another host runs it for all. The step C(stop) of a service that is not started yet runs again.
   - If another host runs the group for all, this host waits for its end before it begins the next group. It fails if that host failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
