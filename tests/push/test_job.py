@@ -233,6 +233,22 @@ def test_the_tasks_may_be_those_of_a_role(fleet: Site) -> None:
     assert record(fleet, "web1")["state"] == "done"
 
 
+def test_a_job_fails_on_a_host_on_which_a_handler_of_its_role_fails(fleet: Site) -> None:
+    role = fleet.folder / "own/restart"
+    for folder, text in {
+        "tasks": "- name: Configure\n  ansible.builtin.command: 'true'\n  notify: Restart\n",
+        "handlers": (fleet.folder / "restart.yml").read_text(),
+    }.items():
+        (role / folder).mkdir(parents=True)
+        (role / folder / "main.yml").write_text(text)
+    fleet.fail("web3", "restart")
+    given = {"upgrade_roles_path": [str(fleet.folder / "own")], "instructions": RULES}
+    fleet.play("command", run_tasks="restart", code=2, **given)
+    assert record(fleet, "web3")["state"] == "failed"
+    assert "restart is broken here" in record(fleet, "web3")["error"]
+    assert (record(fleet, "db1")["state"], fleet.done("db1")) == ("done", ["restart"])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -486,6 +486,42 @@ def test_a_host_that_fails_before_anything_on_it_stops_is_undrained(site: Site, 
     assert site.done("web1")[-3:] == ["balancer/undrain", "registry/undrain", "app/undrain"]
 
 
+@pytest.mark.parametrize("plane", ["dataplane", pytest.param("controlplane", marks=pytest.mark.thorough)])
+def test_handlers_run_in_their_step_and_not_after_a_failure(site: Site, plane: str) -> None:
+    """A handler that runs later than its task group restarts a service that counts as verified, or starts one that is half upgraded."""
+    site.service("balancer", ["drain", "upgrade", "verify", "undrain"])
+    site.service("registry", ["drain"])
+    site.inventory({"web": {"plane": plane, "services": ["balancer", "registry"]}}, {"web": ["web1", "web2", "web3"]})
+    roles = site.folder / "roles"
+    for role in ("balancer", "proxy"):
+        (roles / role / "handlers").mkdir(parents=True)
+        (roles / role / "handlers/main.yml").write_text(
+            f"- name: Restart {role}\n  ansible.builtin.shell: "
+            f'echo "$(date +%s.%N) end {role}/handler x" >> {site.log}/{{{{ inventory_hostname }}}}\n'
+        )
+    notify = "- name: Configure\n  ansible.builtin.command: 'true'\n  notify: Restart "
+    (roles / "proxy/tasks").mkdir()
+    (roles / "proxy/tasks/main.yml").write_text(notify + "proxy\n")
+    file = roles / "balancer/tasks/upgrade_tasks.yml"
+    file.write_text(
+        f"{file.read_text()}\n{notify}balancer\n  tags: upgrade\n"
+        f"- name: Include a role\n  ansible.builtin.include_role: {{name: {roles}/proxy}}\n  tags: upgrade\n"
+        "- name: Break\n  ansible.builtin.fail:\n  when: inventory_hostname == 'web3'\n  tags: upgrade\n"
+    )
+    site.fail("web1", "registry/drain")
+    # web1 is put back before web2 runs its handlers.
+    site.sleep(3, "web2")
+    site.play("upgrade", version="v1", code=2)
+    assert site.done("web1") == ["balancer/drain", "balancer/undrain"]
+    drained = ["balancer/drain", "registry/drain"]
+    handled = ["balancer/upgrade", "balancer/handler", "proxy/handler", "balancer/verify", "balancer/undrain"]
+    assert site.done("web2") == drained + handled
+    assert site.done("web3") == [*drained, "balancer/upgrade"]
+    assert {host: site.record(host)["state"] for host in ("web1", "web2", "web3")} == {
+        "web1": "failed", "web2": "upgraded", "web3": "failed",
+    }  # fmt: skip
+
+
 @pytest.mark.thorough
 def test_hosts_go_in_the_order_of_the_plan_whichever_asks_first(site: Site) -> None:
     site.service("app", ["upgrade"])

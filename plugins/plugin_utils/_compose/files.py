@@ -112,16 +112,18 @@ def _all_steps(role: ComposedRole) -> str:
 
 def _undrain_after_failure(role: ComposedRole) -> str:
     """Return a file that runs the step ``undrain`` of drained services, without the push daemon, as the host's own step is the one that failed."""
-    services = {entry.name: service for entry, service in role.services}
-    tasks = []
+    tasks: list[dict[str, Any]] = []
     for group in role.task_groups:
         if group.step == UNDRAIN and not group.once and not group.provider:
             needed = {"when": f"'{group.service}' in upgrade_drained", "tags": ["always"]}
-            tasks.append({**_import(role, group), **needed})
-            if (services[group.service].path / "handlers").is_dir():
-                tasks.append(
-                    {"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", **needed}
-                )
+            imported = _import(role, group)
+            # Handlers have the conditions of an import, and this one has a meaning only on a host that failed. Other hosts of the play may
+            # run these handlers, as Ansible takes the last loaded ones of a name.
+            named = {**imported.pop("ansible.builtin.import_role"), "apply": {"tags": ["always"]}}
+            tasks += [
+                {"name": imported.pop("name"), "ansible.builtin.include_role": named, **imported, **needed},
+                {**_handlers(group), **needed},
+            ]
     head = f"---\n{_HEAD}# Undrains the services in upgrade_drained, of a host of the role {role.name} that failed before anything on it stopped.\n"
     return head + (yaml_of(tasks) if tasks else "[]\n")
 
@@ -159,9 +161,7 @@ def _group_text(role: ComposedRole, service: Service, group: TaskGroup) -> str:
         for piece in group.pieces
     )
     at = f" at {group.checkpoint}" if group.checkpoint else ""
-    return (
-        f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{yaml_of(_group_tasks(role, service, group))}"
-    )
+    return f"\n# {group.service}{at}, of the role {service.role}:\n{sources}{yaml_of(_group_tasks(role, group))}"
 
 
 def _import(role: ComposedRole, group: TaskGroup) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _import(role: ComposedRole, group: TaskGroup) -> dict[str, Any]:
     return tasks
 
 
-def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list[dict[str, Any]]:
+def _group_tasks(role: ComposedRole, group: TaskGroup) -> list[dict[str, Any]]:
     own = [*tags_of(group.step), group.service]
     # Ansible would skip the step undrain because of its tag verify, so push_step alone decides on that step.
     tags = ["always"] if group.step == UNDRAIN else own
@@ -213,9 +213,7 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
         "timeout": 0,
         "tags": ["always"],
     }
-    found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}]
-    if (service.path / "handlers").is_dir():
-        found.append({"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": tags})
+    found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}, _handlers(group)]
     # Other hosts wait for its end, or a later run must not repeat it.
     if group.once or group.checkpoint or group.provider:
         found.append(
@@ -228,6 +226,14 @@ def _group_tasks(role: ComposedRole, service: Service, group: TaskGroup) -> list
             }
         )
     return found
+
+
+def _handlers(group: TaskGroup) -> dict[str, Any]:
+    """Return the task that runs the handlers that a task group has notified.
+
+    A service without handlers may include roles that have some. The next service or the end of the host is too late for them.
+    """
+    return {"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": ["always"]}
 
 
 def _tags_of_any_step(group: TaskGroup) -> list[str]:
