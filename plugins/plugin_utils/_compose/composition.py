@@ -149,6 +149,10 @@ def compose(
                 f"{NUMBERED[-1]}, so its hosts count as upgraded without anything being done on them."
             )
     _refuse_too_many(composed)
+    _refuse_shared_handlers([role for role in composed.values() if not role.pull])
+    for one in composed.values():
+        if one.pull:
+            _refuse_shared_handlers([one])
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
     return Composition(composed, order_among_roles(needs), tuple(warnings))
@@ -326,6 +330,43 @@ def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:
                     f"record has room for {MOST_DONE}. Remove checkpoints that no host needs any more, or spread the services over "
                     "several roles.",
                 )
+
+
+def _refuse_shared_handlers(roles: Sequence[ComposedRole]) -> None:
+    """Refuse different handlers of one name in a play: Ansible runs the last loaded one for all services and hosts of the play."""
+    # The name of a handler, or a topic that it listens to -> for each use of a service: its name in its role, and such handlers of it.
+    known: dict[str, list[tuple[str, Sequence[Use]]]] = {}
+    for role in roles:
+        for entry, service in role.services:
+            name = f"{entry.name} of the role {role.name}"
+            mine: dict[str, list[Use]] = {}
+            for handler in service.handlers:
+                for topic in _topics(handler.data):
+                    mine.setdefault(topic, []).append((entry, service, handler))
+            for topic, handlers in mine.items():
+                for other_name, others in known.setdefault(topic, []):
+                    if _differ(others, handlers):
+                        raise refusal(
+                            handlers[0][2].where,
+                            f"{name} has the handler {topic!r}, and {other_name} has one of this name with another effect ({others[0][2].where}). "
+                            "Ansible would run the same one for both. Give each a name of its own, such as with a variable that differs, here and in "
+                            "notify.",
+                        )
+                known[topic].append((name, handlers))
+
+
+def _topics(handler: Mapping[str, Any]) -> list[str]:
+    listen = handler.get("listen")
+    topics = [handler.get("name"), *(listen if isinstance(listen, list) else [listen])]
+    # A variable in a name is known only when it runs.
+    return list(dict.fromkeys(topic for topic in topics if isinstance(topic, str) and "{{" not in topic))
+
+
+def _differ(handlers: Sequence[Use], others: Sequence[Use]) -> bool:
+    (entry, service, _handler), (other_entry, other_service, _other) = handlers[0], others[0]
+    if service.path == other_service.path and entry.vars == other_entry.vars:
+        return False
+    return len(handlers) != len(others) or not all(map(are_duplicates, handlers, others))
 
 
 def _refuse_once_nowhere(roles: Mapping[str, ComposedRole], hosts: Mapping[str, int]) -> None:

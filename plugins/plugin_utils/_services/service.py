@@ -16,7 +16,7 @@ from .meta import ServiceMeta, read_meta, read_plane
 from .refusal import refusal
 from .service_paths import Checkpoint, read_path
 from .steps import MAY_STOP, ONCE, POST, STEPS, tags_of
-from .task_file import TaskPiece, read_pieces
+from .task_file import TaskPiece, read_handlers, read_pieces
 from .version_keys import WAY_KEYS, merged_version_rules, read_version_rules
 
 _ENTRY_KEYS = ("service", "name", "vars", "plane", *WAY_KEYS)
@@ -58,6 +58,7 @@ class Service:
     :param post: its post-upgrade tasks.
     :param meta: its ``meta/upgrade.yml``.
     :param checkpoints: the checkpoints of its upgrade path, in any order.
+    :param handlers: its handlers.
     """
 
     role: str
@@ -66,6 +67,7 @@ class Service:
     post: Sequence[TaskPiece]
     meta: ServiceMeta
     checkpoints: Sequence[Checkpoint] = ()
+    handlers: Sequence[TaskPiece] = ()
 
     @property
     def short(self) -> str:
@@ -150,7 +152,8 @@ def load_service(role: str, find: Finder, where: str, places: Sequence[str]) -> 
         _refuse_once(meta, (*pieces, *post))
         # No host waits for a provider's post-upgrade tasks, so they need no lease on the provider.
         post = [replace(piece, once=True) for piece in post]
-    return Service(role, path, pieces, post, meta, read_path(path, meta))
+    handlers = [one for name in ("main.yml", "main.yaml") for one in read_handlers(path / "handlers" / name)]
+    return Service(role, path, pieces, post, meta, read_path(path, meta), handlers)
 
 
 def _with_once(pieces: Sequence[TaskPiece], once: Sequence[str]) -> list[TaskPiece]:

@@ -20,6 +20,8 @@ from .yaml_text import yaml_of_node
 
 _BLOCKS = ("block", "rescue", "always")
 _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
+# How many files deep includes are read.
+_DEEPEST = 8
 
 # These end a host's tasks without a report, so the host would keep its slot forever.
 _ENDINGS = ("end_host", "end_play", "end_batch", "end_role", "clear_host_errors")
@@ -92,6 +94,26 @@ def refuse_job_tasks(path: Path) -> None:
             _refuse_unfit(data, _at(data, str(path)), is_job=True)
             for inner, at, _tags_around in _inside(data, path, str(path), path.parent, (), is_job=True):
                 _refuse_unfit(inner, at, is_job=True)
+
+
+def read_handlers(path: Path, depth: int = 0) -> list[TaskPiece]:
+    """Return the handlers of a file, and of the files that it imports; none if there is no such file. They have no step.
+
+    :raises UpgradeError: ``bad_service``, with file and line.
+    """
+    if not path.is_file() or depth > _DEEPEST:
+        return []
+    found: list[TaskPiece] = []
+    root = _root(_text_of(path, str(path)), str(path))
+    for item in root.value if root is not None else ():
+        data = _task(item, str(path))
+        value = next((data[name] for name in _INCLUDES if "import" in name and name in data), None)
+        file = value.get("file") if isinstance(value, Mapping) else value
+        if isinstance(file, str):
+            found += read_handlers(path.parent / file, depth + 1)
+        else:
+            found.append(TaskPiece("", data, _at(data, str(path)), "", once=False, tags=(), leaves=()))
+    return found
 
 
 def _task(item: yaml.Node, display_path: str) -> dict[str, Any]:
@@ -170,7 +192,7 @@ def _inside(
         value = data.get(name)
         file = value.get("file") if isinstance(value, Mapping) else value
         # A name with a template is known only at run time, so Ansible checks it then.
-        if not isinstance(file, str) or "{{" in file or depth > 8:
+        if not isinstance(file, str) or "{{" in file or depth > _DEEPEST:
             continue
         places = dict.fromkeys((path.parent / file, top / file))
         inner_path = next((one for one in places if one.is_file()), None)

@@ -463,3 +463,63 @@ def test_every_service_of_the_collection_can_be_composed_beside_all_others() -> 
     composition = compose(roles, lambda name: folder / name.rpartition(".")[2], [str(folder)], {"x": 1})
     assert {task_group.service for task_group in composition.roles["x"].task_groups} == set(names)
     assert composition.warnings == ()
+
+
+RESTART = "- name: Restart it\n  service: {name: '{{ unit }}'}\n"
+RELOAD = "- name: Reload systemd\n  systemd_service: {daemon_reload: true}\n  listen: [reload]\n"
+
+
+def use(service: str, name: str, unit: str = "") -> dict[str, Any]:
+    return {"service": service, "name": name, **({"vars": {"unit": unit}} if unit else {})}
+
+
+def with_handlers(roles: Roles, **handlers: str) -> None:
+    for name, text in handlers.items():
+        task = f"- command: {name}\n  notify: x\n  tags: stop\n"
+        roles.add(name, {"tasks/upgrade_tasks.yml": task, "handlers/main.yml": text})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"services": [use("app", "a", "x"), use("app", "b", "y")]}, {}),
+        ({"services": [use("app", "a", "x")]}, {"services": [use("app", "b", "y")]}),
+        ({"services": [use("app", "a")]}, {"plane": "controlplane", "services": [use("api", "b")]}),
+        ({"services": [use("app", "a", "x"), use("app", "b", "y")], "pull": True}, {}),
+    ],
+)
+def test_a_handler_that_would_run_in_place_of_another_one_is_refused(
+    roles: Roles, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    with_handlers(roles, app=RESTART, api="- import_tasks: more.yml\n")
+    (roles.folder / "api/handlers/more.yml").write_text(RELOAD + RESTART)
+    with pytest.raises(UpgradeError) as caught:
+        roles.compose({"one": one, "other": other})
+    message = caught.value.message
+    file = "api/handlers/more.yml:4" if "api" in str(other) else "app/handlers/main.yml:1"
+    assert message.startswith(f"{roles.folder}/{file}: b of the role ")
+    assert "has the handler 'Restart it', and a of the role one has one of this name with another effect" in message
+    assert f"({roles.folder}/app/handlers/main.yml:1)" in message
+    assert "Give each a name of its own" in message
+
+
+@pytest.mark.parametrize("listen", ["all", "[x, all]"])
+def test_so_is_a_topic_of_two_services(roles: Roles, listen: str) -> None:
+    with_handlers(roles, app=f"- {{name: a, listen: {listen}, x: 1}}\n", api="- {name: all, x: 2}\n")
+    with pytest.raises(UpgradeError, match="api of the role node has the handler 'all', and app of the role node"):
+        roles.compose({"node": ["app", "api"]})
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        {"one": [use("app", "a", "x")], "other": [use("app", "a", "x")]},
+        {"one": [use("app", "a"), use("app", "b"), use("web", "web", "x")]},
+        {"one": [use("api", "a", "x"), use("api", "b", "y"), "db"], "other": [use("api", "a", "z"), "db"]},
+        {name: {"pull": True, "services": [use("app", "a", name)]} for name in ("one", "other")},
+    ],
+)
+def test_handlers_of_one_name_that_do_the_same_are_not(roles: Roles, fleet: dict[str, Any]) -> None:
+    with_handlers(roles, app=RESTART + RELOAD.replace("Reload", "Restart"), api=RELOAD, db=RELOAD)
+    with_handlers(roles, web=RESTART.replace("Restart it", "Restart {{ unit }}"))
+    roles.compose(fleet)
