@@ -217,7 +217,7 @@ def test_a_host_that_is_retried_by_the_command_is_not_validated_while_its_servic
     site.fail("web1", "app/validate")
     site.play("retry", host="web1")
     site.play("role", version="v1", role="web")
-    assert site.done("web1") == ["app/validate", "app/stop", "app/upgrade", "app/start"]
+    assert site.done("web1") == ["app/validate", "app/stop", "app/stop", "app/upgrade", "app/start"]
     assert site.reported("v1") == {"web1"}
 
 
