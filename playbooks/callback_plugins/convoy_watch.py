@@ -42,6 +42,7 @@ description:
     to the push daemon, which records the host as lost. It also reports tasks that took longer than C(health.progress_deadline), as a service
     may rescue them.
   - Keeps hosts that wait for their admission out of Ansible's forks, so that only admitted hosts take one.
+  - Reports hosts that have no tasks left. One whose tasks ended without a report has failed.
   - When the run ends, waits until the notifier has sent all events, and shows a warning if a call failed.
 author: The convoy.upgrade authors (@convoy-upgrade)
 """

@@ -1,7 +1,8 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hosts of a play in ``ansible-playbook`` itself: they begin once the daemon has decided on them, and are reported if they are lost.
+"""The hosts of a play in ``ansible-playbook`` itself: they begin once the daemon has decided on them, and are reported if they are lost or have
+no tasks left.
 
 Only callbacks see that a host became unreachable, or that a task took too long. Without a report, the run would wait for unreachable hosts, and a
 service could rescue a task that may still run.
