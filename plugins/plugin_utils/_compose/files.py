@@ -45,6 +45,8 @@ _LONGEST_CHECK = (
     f"{{{{ [[upgrade_may_stop_timeout | default({PATIENCE}) | int, 60] | max, "
     f"upgrade_prepared.task_timeout | default(0) | int or {MOST_PATIENCE}] | min }}}}"
 )
+# There is no failed result if Ansible could not include something.
+_ERROR = "{{ ansible_failed_result | default({}) | convoy.upgrade.failure_text((ansible_failed_task | default({})).no_log | default(false)) }}"
 # The entry point of a role's argument specs for its upgrade tasks.
 _ENTRY_POINT = "upgrade_tasks"
 
@@ -271,7 +273,7 @@ def _retries(role: ComposedRole, service: Service, group: TaskGroup) -> str:
                     "convoy.upgrade.push_step": {
                         "task_group": group.name,
                         "state": "refused",
-                        "error": "{{ ansible_failed_result | convoy.upgrade.failure_text(ansible_failed_task.no_log) }}",
+                        "error": _ERROR,
                         "patience": _PATIENCE,
                     },
                     "timeout": 0,
