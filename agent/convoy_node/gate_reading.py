@@ -262,7 +262,7 @@ class GateReading:
         return {self.keys.record: record}
 
     def _read_other_holds(self) -> dict[str, ConsulKey]:
-        """Return the holds of other roles that the host had since it last started. Only its own reports and another role in its settings change these."""
+        """Return the holds of other roles that the host had since it last started."""
         keys = [self.keys.role_hold(role) for role in self._other_roles if role]
         found = {key: self.consul.get(key) for key in keys}
         return {key: entry for key, entry in found.items() if entry is not None}

@@ -205,8 +205,8 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, othe
         return found
     for role in others:
         if role and keys.role_hold(role) in entries:
-            reason = f"closed: its role was {sanitize(role, 255)} before, which is held by {keys.role_hold(role)}"
-            return replace(found, is_open=False, reason=sanitize(reason, 800))
+            reason = f"closed: its former role {sanitize(role, 255)} is held by {sanitize(keys.role_hold(role), 400)}"
+            return replace(found, is_open=False, reason=reason)
     own, of_role, _global = keys.gates
     gate = entries.get(of_role)
     if own in entries or gate is None or not gate.flags:

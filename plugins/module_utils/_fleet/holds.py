@@ -60,11 +60,15 @@ class HoldOfFormerRole(Hold):
     role: str = ""
 
     def text(self) -> str:
-        """Return a phrase with who set the hold, why, and how it ends for the host."""
+        """Return a phrase with who set the hold, why, and how it ends for a host. It is the same for all hosts, so that they are listed together."""
+        return self.text_for("HOST")
+
+    def text_for(self, host: str) -> str:
+        """Return the phrase for one host, with the command for it."""
         since = f" since {self.at}" if self.at else ""
         return (
             f"held by {self.by}{since}: {self.reason} (a hold of its former role {self.role}, which ends for it with "
-            "ansible-playbook convoy.upgrade.unhold -e host=HOST)"
+            f"ansible-playbook convoy.upgrade.unhold -e host={host})"
         )
 
 

@@ -163,7 +163,7 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: s
         of_other = snapshot.holds.roles.get(other)
         if of_other is not None:
             of_former = snapshot.hold_of_former_role(host) if other == record.former_role else None
-            reason = f"closed: {of_former.text() if of_former else f'its role was {other} before, which is {of_other.text()}'}"
+            reason = f"closed: {of_former.text_for(host) if of_former else f'its role was {other} before, which is {of_other.text()}'}"
             return replace(found, value=False, scope="role", key=of_other.key, hold=True, reason=reason)
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:

@@ -104,7 +104,8 @@ def rollout_blocker(
                 if ledger.previous_version is not None
                 else ""
             )
-            text = f"the rollout was aborted{command_text(ledger)}; restart it with -e restart=true{back}"
+            again = f"ansible-playbook convoy.upgrade.upgrade {option('version', ledger.version)} -e restart=true"
+            text = f"the rollout was aborted{command_text(ledger)}; restart it with {again}{back}"
             if ledger.rollback:
                 text = (
                     f"the rollback was aborted{command_text(ledger)}; begin it again with ansible-playbook "

@@ -44,7 +44,7 @@ class Maintenance:
         # Hosts of the fleet. Silences of other hosts are left alone.
         self._known: frozenset[str] = frozenset()
         self._reads = 0
-        self._read_at = runtime.monotonic()
+        self._read_at, self._read_time = runtime.monotonic(), runtime.now()
         self._is_over = False
         # Another process may know more by then, so silences are only renewed.
         self._is_cut_off = False
@@ -60,7 +60,7 @@ class Maintenance:
             with self._changed:
                 self._is_cut_off = True
             return
-        self._read_at = runtime.monotonic()
+        self._read_at, self._read_time = runtime.monotonic(), runtime.now()
         if read is None:
             return
         target = read.progress.version
@@ -95,7 +95,8 @@ class Maintenance:
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
                 # Hosts that an outage has broken must not stay silenced.
-                at = time.strftime("%H:%M:%S", time.gmtime(runtime.now() - silence))
+                # The same sentence each time, so that a log has it once.
+                at = time.strftime("%H:%M:%S", time.gmtime(self._read_time))
                 self.warning = f"Silences are not renewed, because the rollout could not be read from Consul since {at} UTC. They end by themselves."
             elif reads:
                 try:

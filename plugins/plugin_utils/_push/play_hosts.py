@@ -128,7 +128,9 @@ class _WaitingHosts:
         try:
             ask(CloseHosts(tuple(hosts)))
         except UpgradeError as error:
-            self._say(f"The tasks of {listing(list(hosts), 5)} are over, but that can't be recorded: {error.message}")
+            self._say(
+                f"The tasks of {listing(list(hosts), 5)} are over, but that can't be recorded, so they may keep their slots: {error.message}"
+            )
 
     def _ask(self) -> None:
         if not self._names:

@@ -43,7 +43,7 @@ from .waiting_hosts import RunAdmission
 
 _NO_REPORT = (
     "its tasks ended without a report, so it is unknown how far they are. A meta task such as end_host or end_play in an included role or file ends "
-    "them like that. Use when there, or let the task fail; then run the same command again with -e retry_failed=true."
+    "them like that. Use a condition (when) there, or let the task fail."
 )
 
 
@@ -151,7 +151,7 @@ class PushService(HostService):
 
     def admit_wave(self, message: AdmitWave) -> dict[str, HostAdmission]:
         """Answer :class:`AdmitWave`."""
-        self._fail_silent(message.others)
+        self._fail_unreported(message.others)
         begun: dict[str, HostAdmission] = {}
         with self._released_on_error(message.hosts):
             decisions = self._admission.admit_wave(message.hosts, message.unreachable)
@@ -185,7 +185,7 @@ class PushService(HostService):
 
     def close_hosts(self, message: CloseHosts) -> None:
         """Answer :class:`CloseHosts`."""
-        self._fail_silent(message.hosts)
+        self._fail_unreported(message.hosts)
         # All of them first, so that no pass admits one of them.
         without_work = [host for host in message.hosts if self._admission.withdraw(host)]
         with contextlib.suppress(UpgradeError):
@@ -198,7 +198,7 @@ class PushService(HostService):
 
         :param is_shown: whether a live view shows the changes, so that the answer has no lines.
         """
-        self._fail_silent(message.hosts)
+        self._fail_unreported(message.hosts)
         done, can_move, latest = self._admission.settle(message.hosts, message.seconds)
         states = states_of_views(self._run.version, latest.hosts)
         changes = tuple(self._progress.lines(states))
@@ -218,7 +218,7 @@ class PushService(HostService):
             unfinished,
         )
 
-    def _fail_silent(self, hosts: Collection[str]) -> None:
+    def _fail_unreported(self, hosts: Collection[str]) -> None:
         """Fail hosts that have no tasks left and have not reported how they ended. Otherwise, they would keep their slots, and the run would wait."""
         active = set(self._active_hosts())
         with contextlib.ExitStack() as stack:

@@ -67,8 +67,8 @@ def test_a_wait_lasts_through_a_pause_and_ends_with_an_abort(run: Runner, begun:
     assert (result["failed"], result["failure"]["code"]) == (True, "aborted")
     assert result["failure"]["message"].startswith("The rollout was aborted by ")
     assert (
-        ": enough; restart it with -e restart=true, or go back with ansible-playbook convoy.upgrade.rollback."
-        in result["msg"]
+        ": enough; restart it with ansible-playbook convoy.upgrade.upgrade -e version=2 -e restart=true, "
+        "or go back with ansible-playbook convoy.upgrade.rollback." in result["msg"]
     )
 
 

@@ -223,13 +223,13 @@ def test_a_host_that_its_former_role_holds_is_released_by_its_name_and_starts_by
     assert '"former_role": ""' in dry["diff"]["after"]
     assert (
         dry["remarks"][0]
-        == "The hold of role spare, which compute1 had before, would no longer hold it. Planners admit it by its present role."
+        == "compute1 would no longer be held through its former role spare. Other hosts still are. Planners admit it by its present role."
     )
     assert consul.tree("upgrade/hosts/") == before
 
     ended, again = run([end, end])
     assert (ended["changed"], again["changed"]) == (True, False)
-    assert ended["remarks"] == [dry["remarks"][0].replace("would no longer hold", "no longer holds")]
+    assert ended["remarks"] == [dry["remarks"][0].replace("would no longer be", "is no longer")]
     assert again["remarks"] == ["There was no hold on host compute1."]
     entry = history(consul)[-1]
     assert (entry["what"], entry["by"], [*entry["hosts"]]) == ("unhold", "bea", ["compute1"])

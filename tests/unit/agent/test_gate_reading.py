@@ -388,7 +388,7 @@ def test_a_hold_of_a_role_that_the_host_had_before_keeps_puppet_out(
     for _time in range(2):
         decision = found.read()
         assert (decision.run, decision.keeps_puppet_out) == (None, True)
-        assert "closed: its role was spare before, which is held by upgrade/hold/role/spare" in decision.reason
+        assert "closed: its former role spare is held by upgrade/hold/role/spare" in decision.reason
     assert len(kept_out) == 2
     # An operator ends the hold of that role for this host, and the wake is lost.
     answers.found[RECORD] = b'{"version": "v2", "state": "upgraded", "role": "compute", "former_role": ""}'

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from devkit.agent import ROOT
 from jinja2 import Environment, StrictUndefined
-from unit_exposure import exposure, without
+from systemd_exposure import exposure, without
 
 # The highest exposure that systemd-analyze may find. Releases of systemd differ a little: release 252 finds 1.7.
 THRESHOLD = 2.0

@@ -14,7 +14,7 @@ import jinja2
 import pytest
 import yaml
 from devkit.agent import ROOT
-from unit_exposure import exposure, without
+from systemd_exposure import exposure, without
 
 ROLE = ROOT / "roles/puppet_gate"
 VARS = yaml.safe_load((ROLE / "vars/main.yml").read_text())

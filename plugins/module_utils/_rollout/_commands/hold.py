@@ -364,9 +364,9 @@ def _no_longer_held(holds: Mapping[str, HoldOfFormerRole], *, dry: bool) -> list
 
     :param holds: host -> that hold.
     """
-    ends = "would no longer hold" if dry else "no longer holds"
+    ends = "would no longer be" if dry else "is no longer"
     remarks = [
-        f"The hold of role {hold.role}, which {host} had before, {ends} it. Planners admit it by its present role."
+        f"{host} {ends} held through its former role {hold.role}. Other hosts still are. Planners admit it by its present role."
         for host, hold in (*holds.items(),)[:_MOST_REMARKS]
     ]
     if len(holds) > _MOST_REMARKS:

@@ -169,7 +169,9 @@ def test_what_can_t_be_recorded_of_ended_hosts_is_said(daemon: Connection, monke
     play.ended.add("web1")
     daemon.send(NextHosts(("web2",)))
     waiting.leave_out(play, play, play.hosts)
-    assert said == ["The tasks of web1 are over, but that can't be recorded: Consul gives no answer."]
+    assert said == [
+        "The tasks of web1 are over, but that can't be recorded, so they may keep their slots: Consul gives no answer."
+    ]
 
 
 @pytest.mark.parametrize("answer", [None, ErrorAnswer("no_push", "No run.", {})])
