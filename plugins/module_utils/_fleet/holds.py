@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .._common.names import in_order
+from .._common.sanitize import option
 
 # The ``by`` of holds that were made of a gate that an operator had closed before there were holds. When such a hold ends, the gate
 # is deleted too.
@@ -68,7 +69,7 @@ class HoldOfFormerRole(Hold):
         since = f" since {self.at}" if self.at else ""
         return (
             f"held by {self.by}{since}: {self.reason} (a hold of its former role {self.role}, which ends for it with "
-            f"ansible-playbook convoy.upgrade.unhold -e host={host})"
+            f"ansible-playbook convoy.upgrade.unhold {option('host', host)})"
         )
 
 
