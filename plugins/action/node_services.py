@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import limit_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
@@ -111,7 +112,7 @@ class ActionModule(ControllerAction):
             raise UpgradeError(
                 "no_services",
                 f"{self._host} lacks the variables of its services: /etc/convoy/services.yml is missing or is that of another host "
-                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (ansible-playbook convoy.upgrade.enroll --limit {self._host}).",
+                f"({HOST} is {task_vars.get(HOST)!r}). Enroll the host again (ansible-playbook convoy.upgrade.enroll {limit_to([self._host])}).",
             )
         composition = {"roles": {role: data}}
         entry = store.client.get(store.keys.record(self._host))

@@ -111,6 +111,23 @@ def test_a_canary_goes_through_both_planes_and_a_rollback_in_the_opposite_order(
 
 
 @pytest.mark.thorough
+def test_a_role_goes_back_before_the_role_that_it_requires(site: Site) -> None:
+    allow = "allow_downgrade: true\n"
+    site.service("store", ["upgrade"], meta=allow)
+    site.service("app", ["upgrade"], meta=f"requires: [store]\n{allow}")
+    site.inventory(
+        {"web": {"services": ["app"]}, "cache": {"services": ["store"]}}, {"web": ["web1"], "cache": ["cache1"]}
+    )
+    rules = {"rolling_rules": {"global": 2}}
+    for version in ("v1", "v2"):
+        site.play("upgrade", version=version, instructions=rules)
+    shown = site.play("rollback", reason="logins fail")
+    assert "Order of the rollback: reversed; cache after web" in shown
+    order = [one.host for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
+    assert order == ["cache1", "web1", "cache1", "web1", "web1", "cache1"]
+
+
+@pytest.mark.thorough
 def test_tags_choose_steps_and_what_is_left_is_done_later(fleet: Site) -> None:
     shown = fleet.play("upgrade", "--tags", "step7", version="v1", code=2)
     assert "--tags step7: these tags select no task of any service, so nothing would be done." in shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _MOST = 200
@@ -73,6 +73,11 @@ def without_templates(value: Any) -> Any:
 def option(name: str, value: object) -> str:
     """Return a variable as the option ``-e`` of a command that people paste into a shell."""
     return as_option({name: str(value)})
+
+
+def limit_to(hosts: Iterable[str]) -> str:
+    """Return the option ``--limit`` of ``ansible-playbook`` for hosts, quoted for a shell."""
+    return f"--limit {shlex.quote(','.join(hosts))}"
 
 
 def as_option(values: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, in_order
+from .._common.sanitize import limit_to
 from .._consul.client import MOST_OPERATIONS, KVEntry
 from .._consul.errors import Unreachable
 from .._fleet.fleet import STARTED, HostRecord, Snapshot, compile_role_pattern, role_by_name
@@ -180,7 +181,7 @@ def unreported_role(host: str, role: str, record: HostRecord) -> str:
     """Return that a host has another role in its settings than it last reported, and what to do, without a full stop."""
     return (
         f"its settings have the role {role}, and it reported {record.role} before; if that is right, enroll it again "
-        f"(ansible-playbook convoy.upgrade.enroll --limit {host})"
+        f"(ansible-playbook convoy.upgrade.enroll {limit_to([host])})"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._common.names import is_job, job_id, plural, target_text
-from .._common.sanitize import option
+from .._common.sanitize import limit_to, option
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import Hold, HoldOfFormerRole
 from .._fleet.ledger import WITH_RULES
@@ -27,8 +27,8 @@ _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade agai
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",
     explanations.ADMISSIBLE: "",
-    explanations.OTHER_SERVICES: "To change this: run ansible-playbook convoy.upgrade.enroll --limit {host}.",
-    explanations.OTHER_ROLE: "To change this: correct puppet_gate_role or the inventory, then run ansible-playbook convoy.upgrade.enroll --limit {host}.",
+    explanations.OTHER_SERVICES: "To change this: run ansible-playbook convoy.upgrade.enroll {limit}.",
+    explanations.OTHER_ROLE: "To change this: correct puppet_gate_role or the inventory, then run ansible-playbook convoy.upgrade.enroll {limit}.",
     blocker_codes.PAUSE: "To change this: run ansible-playbook convoy.upgrade.resume.",
     blocker_codes.ABORT: "Only an operator can change this.",
     blocker_codes.EXPIRED: "To change this: run ansible-playbook convoy.upgrade.abort, then ansible-playbook convoy.upgrade.command -e run=NAME.",
@@ -231,7 +231,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
                 f"{state_names.NOT_AGAIN}. To change this: fix those hosts, run ansible-playbook convoy.upgrade.abort, and begin a new job for what is left "
                 "(-e only=HOSTS)."
             )
-        text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host)
+        text = _CHANGES.get(view.cause, "").format(rule=view.rule, host=host, limit=limit_to([host]))
         if view.state == state_names.UPGRADING and view.cause in (explanations.ORDER, explanations.CAP_ZERO):
             text += f" To free its slot, make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
         if snapshot.is_job and snapshot.current_version:

@@ -177,7 +177,7 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
     """
     caps = caps_by_role(rules, order, {})
     roles = [role for role in order.roles if any(cap.is_missing for cap in caps[role])]
-    nothing = rules.default_cap is None and rules.fleet_cap is None and not rules.caps
+    nothing = not has_cap(rules)
     if not roles and not nothing:
         return
     whom = f"role {roles[0]}" if len(roles) == 1 else f"roles {listing(roles)}" if roles else "any role"
@@ -190,6 +190,11 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
         key="rolling_rules",
         roles=roles,
     )
+
+
+def has_cap(rules: Instructions) -> bool:
+    """Return whether the rules set any cap, or ``unlimited``."""
+    return rules.default_cap is not None or rules.fleet_cap is not None or bool(rules.caps)
 
 
 def _is_unlimited(rules: Instructions, role: str, group: str | None) -> bool:

@@ -19,7 +19,7 @@ from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
 from .._host_states.admitted import still_admitted, without_unstarted
 from .._host_states.state_names import UPGRADED
 from .._host_states.states import read_states
-from .._planner.slots import refuse_uncapped
+from .._planner.slots import has_cap, refuse_uncapped
 from .._planner.stage_progress import carried_over
 from .._rule_checks.changes import refuse_left_out
 from .._rule_checks.unknown_targets import refuse_unknown_holds
@@ -166,9 +166,11 @@ def _refuse_bad_rules(
     elif plain == same.instructions and not _have_moved(request, members, same):
         return
     order = resolve(rules, set(members.values()), members)
-    # The rules of a rollback were checked when the first rollout began. Hosts may have been removed since then.
-    if request.rolls_back is None or not _are_of(request.rolls_back, plain):
-        refuse_unknown(order.unknown, members, request.role_order)
+    # The rules of a rollback were checked when the first rollout began. Since then, hosts may have been removed, which nobody waits for, and hosts of
+    # further roles may have come up: without a cap, none of these is admitted, and they keep no other host from going back.
+    if request.rolls_back is not None and _are_of(request.rolls_back, plain) and has_cap(rules):
+        return
+    refuse_unknown(order.unknown, members, request.role_order)
     refuse_uncapped(rules, order, _former_default(snapshot))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
-from .._common.sanitize import option
+from .._common.sanitize import limit_to, option
 from .._fleet.fleet import Snapshot
 from .._fleet.holds import MADE_OF_GATES, PAUSED
 from .._rules.stages import Stage
@@ -68,8 +68,8 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
     raise UpgradeError(
         "unknown_names",
         f"{hold.key} is a hold for an unknown {scope}{did_you_mean(name, known[scope]) or '.'}{more} It would hold no host, so nothing begins. "
-        f"Correct it: end it with ansible-playbook convoy.upgrade.unhold -e {scope}={name}, and hold the right {scope}. If it is right, set it again with "
-        f"ansible-playbook convoy.upgrade.hold -e {scope}={name} -e allow_unknown=true -e \"reason='...'\", or give the "
+        f"Correct it: end it with ansible-playbook convoy.upgrade.unhold {option(scope, name)}, and hold the right {scope}. If it is right, set it again with "
+        f"ansible-playbook convoy.upgrade.hold {option(scope, name)} -e allow_unknown=true -e \"reason='...'\", or give the "
         f"inventory that has the {scope} with -i.",
         names=[one for _scope, one, _hold in unknown],
     )
@@ -105,7 +105,7 @@ def other_role(snapshot: Snapshot, host: str, role: str) -> str:
         return ""
     return (
         f"{host} has the role {record.role} in its settings, and {role} here, so it is not admitted. Correct one of them, then enroll it again: "
-        f"ansible-playbook convoy.upgrade.enroll --limit {host}"
+        f"ansible-playbook convoy.upgrade.enroll {limit_to([host])}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ...module_utils._codecs.job import Job
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
-from ...module_utils._common.sanitize import option
+from ...module_utils._common.sanitize import limit_to, option
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
@@ -182,10 +182,10 @@ def check_services(request: RunRequest) -> None:
     # A host without a version reports nothing when it is enrolled.
     unknown = [host for host, view in other.items() if not view["version"]]
     known = [host for host in other if host not in unknown]
-    more = f" Deliver them: ansible-playbook convoy.upgrade.enroll --limit {','.join(known[:20])}." if known else ""
+    more = f" Deliver them: ansible-playbook convoy.upgrade.enroll {limit_to(known[:20])}." if known else ""
     if unknown:
         more += (
-            f" {listing(unknown, 20)} never reported; give the version that it runs: ansible-playbook convoy.upgrade.enroll --limit {','.join(unknown[:20])} "
+            f" {listing(unknown, 20)} never reported; give the version that it runs: ansible-playbook convoy.upgrade.enroll {limit_to(unknown[:20])} "
             "-e puppet_gate_version=VERSION."
         )
     raise UpgradeError(

@@ -73,7 +73,7 @@ def forbidden_upgrades(
             for service, why, is_incomparable in known[role, start]:
                 services, hosts = found.setdefault((role, start, why), ({}, {}))
                 services[service] = hosts[host] = None
-                odd = "" if declared_hosts.get(host) else unusable_version(view)
+                odd = unusable_version(view, declared_hosts.get(host))
                 if is_incomparable or odd:
                     incomparable.setdefault(host, f"{service} of the role {role}: {odd or why}")
         any_goes = any_goes or (host not in incomparable and starts != [version])

@@ -103,7 +103,7 @@ def routes_of(
         own_paths = [path for path in paths.get(hosts[host]["role"], ()) if not path.is_provider]
         begun = [one for one in (hosts[host].get("origin"), hosts[host].get("begun")) if one != version]
         before[host] = _start(own_paths, origin_of(hosts[host], declared.get(host)), begun, own_problems)
-        if own_paths and not declared.get(host) and (odd := unusable_version(hosts[host])):
+        if own_paths and (odd := unusable_version(hosts[host], declared.get(host))):
             own_problems[odd] = None
         if before[host] and not own_problems:
             _path_checkpoints(own_paths, before[host], {}, version, own_problems)
@@ -168,12 +168,14 @@ def origin_of(view: Mapping[str, Any], declared: str | None) -> str:
     return _plain(view["version"]) or (view.get("begun") and origin) or declared or origin
 
 
-def unusable_version(view: Mapping[str, Any]) -> str:
-    """Return why the version that a host reported is none, without a full stop; empty if it can be one, or the host reported none."""
-    version = view["version"]
-    return (
-        "" if not version or _plain(version) else f"it reported the version {version!r}, which is not safe in a command"
-    )
+def unusable_version(view: Mapping[str, Any], declared: str | None) -> str:
+    """Return why a version that a host reported can't be used, without a full stop; empty if each can be one, or the host reported none.
+
+    :param declared: what counts instead of its own version. That of an unfinished upgrade counts in any case.
+    """
+    reported = ("" if declared else view["version"], view.get("begun"))
+    version = next((one for one in reported if one and not _plain(one)), "")
+    return version and f"it reported the version {version!r}, which is not safe in a command"
 
 
 def _plain(version: str | None) -> str:

@@ -84,14 +84,18 @@ def test_a_stage_goes_on_when_it_is_approved(run: Runner, store: Store, consul: 
     assert make_pass(store, PassRequest()).admissions == []
     seen = run([info()])[0]
     assert (seen["stage"], seen["needs_approval"], seen["can_move"]) == ("canary", True, True)
-    other, approved, again = run(
+    other, unknown, approved, again = run(
         [
             control("approve", stage="rest"),
+            control("approve", stage="canry"),
             control("approve", by="ann", reason="fine"),
             control("approve", stage="canary"),
         ]
     )
     assert other["failure"]["code"] == "nothing_to_approve"
+    assert unknown["msg"] == (
+        "[nothing_to_approve] The rules have no stage 'canry'; did you mean 'canary'? Their stages are canary, rest. Nothing is approved."
+    )
     assert (approved["changed"], again["changed"]) == (True, False)
     assert again["remarks"] == ["Stage canary was approved by ann already."]
     assert json.loads(consul.get("upgrade/approval/canary") or b"")["reason"] == "fine"

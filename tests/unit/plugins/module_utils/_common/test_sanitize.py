@@ -11,6 +11,7 @@ import shlex
 import pytest
 from ansible.parsing.splitter import parse_kv
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import (
+    limit_to,
     may_be_template,
     option,
     sanitize,
@@ -77,9 +78,14 @@ def test_a_name_in_a_command_is_read_by_a_shell_and_by_ansible_as_it_is(name: st
         assert name.replace("'", "") in given_variable.replace("'", "")
 
 
+def test_names_of_hosts_in_a_limit_are_one_word_of_a_shell() -> None:
+    assert limit_to(["web1", "web2"]) == "--limit web1,web2"
+    assert shlex.split(limit_to(["web1;reboot", "a b"])) == ["--limit", "web1;reboot,a b"]
+
+
 def test_every_printed_command_quotes_the_names_in_it() -> None:
-    # IDs of jobs have no character that a shell or Ansible interprets.
-    pattern = re.compile(r"-e [a-z_]+=\{(?!job_id\()")
+    # IDs of jobs have no character that a shell or Ansible interprets. Values of all names have been looked at or are numbers.
+    pattern = re.compile(r"-e ([a-z_]+|\{(?!name\})[a-z_]+\})=\{(?!job_id\()|enroll --limit \{")
     files = (ROOT / "plugins").rglob("*.py")
     found = [(path.name, line) for path in files for line in path.read_text().splitlines() if pattern.search(line)]
     assert found == []

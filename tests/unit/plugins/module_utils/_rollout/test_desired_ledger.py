@@ -68,6 +68,17 @@ def test_a_rollout_that_has_begun_goes_on_where_a_role_without_a_cap_comes_up() 
     assert desired(there, NEW).members == {"db1": "db", "web1": "web", "web2": "web"}
 
 
+def test_a_role_without_a_cap_that_came_up_keeps_no_rollback_from_beginning() -> None:
+    ledger = replace(LEDGER, instructions={"rolling_rules": {"roles": {"web": 1}}})
+    back = desired(fleet(ledger), OLD, ledger.instructions, rolls_back=ledger)
+    assert back.begins
+    assert back.ledger.rollback
+    # Other rules are checked, and so are those of a rollout that began without any cap.
+    assert refusal(fleet(ledger), OLD, {"rolling_rules": {"roles": {"web": 2}}}, rolls_back=ledger).code == "no_cap"
+    none = replace(LEDGER, instructions={"role_order": {"web": ["db"]}})
+    assert refusal(fleet(none), OLD, none.instructions, rolls_back=none).code == "no_cap"
+
+
 @pytest.mark.parametrize("state", [ABORTED, COMPLETE])
 def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_given(state: str) -> None:
     there = fleet(replace(LEDGER, state=state))

@@ -169,6 +169,15 @@ def test_an_incomparable_target_of_an_unfinished_upgrade_is_reported() -> None:
     assert "xenial" in error.message
 
 
+@pytest.mark.parametrize("declared", [None, {"db2": "2.4"}])
+def test_an_unfinished_upgrade_to_what_is_no_version_hurts_that_host_alone(declared: dict[str, str] | None) -> None:
+    found = plan(db1="2.2", db2="2.2")
+    found["hosts"]["db2"] |= {"origin": None, "begun": "-1.0"}
+    routes = routes_of(found, run(found), {"roles": {"db": role(CHECKPOINTS)}}, "2.10", declared)
+    assert routes.origins == {"db1": "2.2"}
+    assert routes.left_out == {"db2": "it reported the version '-1.0', which is not safe in a command"}
+
+
 def test_all_hosts_of_unknown_version_are_named_if_a_path_needs_it() -> None:
     found = plan(db1=None, db2="2.2", db3=None, web1=None, lib1=None)
     asking = VersionRules("m", allowed_from=parse_allowed_from("*"), where={"allowed_from": "m:1"})
