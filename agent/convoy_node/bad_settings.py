@@ -19,10 +19,12 @@ from .gate_reading import GateReading
 from .machine.errors import BadSettings, BadToken, ConsulError, LockError, sanitize
 from .machine.lock_file import is_locked, open_lock_folder
 from .node.gate import answer
-from .node.settings import NodeSettings, forget_last_good, keep_last_good, last_good, read_settings
+from .node.settings import NodeSettings, forget_last_good, keep_last_good, last_good, read_settings, usable_settings
 
 # The last token that could be read, and what was reported last.
 _TOKEN, _REPORTED = "last_token", "reported"
+# What the first settings of a node give, if they have a mistake.
+_USABLE = "usable.json"
 # What was reported is reported again after this time (seconds), because the node's Consul agent may have lost it.
 _REPORT_AGAIN = 1800.0
 # The service starts again after this time (seconds), to read the settings again, and to report what could not be reported, or a gate that opened.
@@ -43,6 +45,7 @@ def keep_good(settings: NodeSettings, path: str) -> None:
     folder = _folder(settings)
     with contextlib.suppress(OSError, LockError):
         _write(folder, _REPORTED, None)
+        _write(folder, _USABLE, None)
         _write(folder, _TOKEN, settings.connection.token if settings.token_file else None)
 
 
@@ -54,23 +57,35 @@ def forget_good() -> None:
     # Settings that no longer parse don't say where their token is. It is in the default folder then, unless they set another lock file.
     default = Path(os.environ.get("RUNTIME_DIRECTORY") or Path(agent_run.LOCK_FILE).parent)
     for folder in {default, *map(_folder, forget_last_good())}:
-        with contextlib.suppress(FileNotFoundError):
-            (folder / _TOKEN).unlink()
+        for name in (_TOKEN, _USABLE):
+            with contextlib.suppress(FileNotFoundError):
+                (folder / name).unlink()
 
 
 def report_bad_settings(error: BadSettings, path: str) -> bool:
     """Let an agent run report that the settings or the token can't be used, with the last that could; return whether Consul has that report.
 
+    On a node that never had others, the run has those of its settings that can be used.
+
     What was reported is not reported again, unless the gate or the version has changed meanwhile.
 
     :param path: the settings file.
+    :raises OSError: if a file beside the lock can't be written.
+    :raises LockError: if another user could change its folder.
     """
     source = path if isinstance(error, BadToken) else last_good(path)
     try:
-        settings = _with_last_token(read_settings(source, needs_token=False))
+        settings = read_settings(source, needs_token=False)
     except BadSettings:
         # There never were any.
-        return False
+        try:
+            settings = usable_settings(path)
+        except BadSettings:
+            return False
+        folder = _folder(settings)
+        _write(folder, _USABLE, json.dumps(dict(settings.data)))
+        source = str(folder / _USABLE)
+    settings = _with_last_token(settings)
     if is_locked(agent_run.lock_file(settings)):
         # An upgrade may be under way. Its record must go on to say that it has started.
         return False

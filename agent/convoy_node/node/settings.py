@@ -117,6 +117,20 @@ _MOST_TIMEOUT = 60.0
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")
 _LAST_PORT = 65535
 _MOST_PASS_LIMIT = 60
+# What decides who reports, where, and whether.
+_NEEDED_TO_REPORT = (
+    "puppet_gate_host",
+    "puppet_gate_role",
+    "puppet_gate_default",
+    "puppet_gate_noop",
+    "puppet_gate_health",
+    "puppet_gate_health_critical",
+    "puppet_gate_agent",
+    "puppet_gate_token_file",
+    "puppet_gate_lock_file",
+)
+# How much a misspelled name has to be like that of a setting, as difflib measures it.
+_SAME_NAME = 0.9
 _OF_AGENT = {"host", "port", "scheme"}
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
 # What Puppet accepts as the name of an environment, in which {version} stands for a version.
@@ -177,6 +191,34 @@ def read_settings(path: str = FILE, needs_token: bool = True) -> NodeSettings:
     data = _parsed(path)
     for name, value in data.items():
         _check(path, name, value)
+    return _settings(path, data, needs_token)
+
+
+def usable_settings(path: str) -> NodeSettings:
+    """Return the settings of a file without those that can't be used, and without a token that can't be read.
+
+    With them, a node that never had others can report the mistake. A misspelled setting counts as the one that it resembles.
+
+    :raises BadSettings: if it is not certain which host, role and Consul they mean, or whether the node may report anything.
+    """
+    data, usable = _parsed(path), {}
+    for given, value in data.items():
+        # Each name resembles others by how it begins, so only almost the same name counts.
+        close = difflib.get_close_matches(given, KINDS, n=1, cutoff=_SAME_NAME)
+        name = given if given in KINDS or not close else close[0]
+        if name != given and name in data:
+            continue
+        try:
+            _check(path, name, value)
+        except BadSettings:
+            if name in _NEEDED_TO_REPORT or name.startswith("upgrade_consul_"):
+                raise
+        else:
+            usable[name] = value
+    return _settings(path, usable, needs_token=False)
+
+
+def _settings(path: str, data: Mapping[str, Any], needs_token: bool) -> NodeSettings:
     host = str(data.get("puppet_gate_host") or socket.gethostname().partition(".")[0])
     if not host or "/" in host or not host.isprintable() or host != host.strip():
         raise BadSettings(f"{path}: puppet_gate_host {sanitize(repr(host))} can't be the name of a host. Correct it.")

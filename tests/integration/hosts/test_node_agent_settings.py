@@ -126,6 +126,28 @@ def test_bad_settings_are_reported_as_soon_as_consul_can_be_reached(tmp_path: Pa
         assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
 
 
+def test_the_first_settings_of_a_node_report_their_mistake_with_what_they_give(consul: RawKV, node: Node) -> None:
+    consul.put("config_state/enable_puppet/role/storage", "False")
+    del node.settings["puppet_gate_role"]
+    secret = "00000000-0000-0000-0000-000000000000"
+    node.write(puppet_gate_rle="storage", puppet_gate_interval="often", upgrade_consul_token=secret)
+    assert node.call("agent").returncode == 78
+    (run,) = node.runs
+    assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
+    assert run["facts"]["puppet_gate_role"] == "storage"
+    assert "puppet_gate_interval" not in run["facts"]
+    # It may have a token.
+    usable = node.folder / "run/usable.json"
+    assert usable.stat().st_mode & 0o777 == 0o600
+    assert secret not in " ".join(run["argv"])
+    assert node.call("agent").returncode == 78
+    assert len(node.runs) == 1
+    node.write(puppet_gate_role="storage")
+    node.call("once")
+    assert not usable.exists()
+    assert not (node.folder / "run/reported").exists()
+
+
 def test_a_certificate_that_is_being_renewed_does_not_end_the_agent(node: Node) -> None:
     certificate = node.folder / "client.pem"
     certificate.write_text("half of it")

@@ -15,7 +15,7 @@ import yaml
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings as read_connection
 from convoy_node.machine.errors import BadSettings
-from convoy_node.node.settings import FILE, KINDS, keep_last_good, last_good, read_settings
+from convoy_node.node.settings import FILE, KINDS, keep_last_good, last_good, read_settings, usable_settings
 from devkit.agent import ROOT
 
 ROLE = ROOT / "roles/puppet_gate"
@@ -233,3 +233,32 @@ def test_each_settings_file_has_last_good_settings_of_its_own(tmp_path: Path) ->
 def test_the_release_is_named_after_the_version_of_the_collection() -> None:
     galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text())
     assert yaml.safe_load((ROLE / "vars/main.yml").read_text())["puppet_gate_agent_version"] == galaxy["version"]
+
+
+def test_what_first_settings_give_is_used_without_their_mistakes(tmp_path: Path) -> None:
+    data = {**GOOD, "puppet_gate_rle": "storage", "puppet_gate_interval": "often", "other": 1, "puppet_gate_host_": "x"}
+    found = usable_settings(write(tmp_path, data))
+    assert (found.host, found.role, dict(found.data)) == (
+        "compute7",
+        "storage",
+        {**GOOD, "puppet_gate_role": "storage"},
+    )
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"puppet_gate_host": 7},
+        {"puppet_gate_host": "web"},
+        {"puppet_gate_roles": ["storage"]},
+        {"puppet_gate_default": "yes"},
+        {"puppet_gate_noop": "maybe"},
+        {"upgrade_consul_port": 70000},
+        {"upgrade_consul_kv_prefx": 1},
+        {"upgrade_consul_client_cert": "/srv/node.pem"},
+        {"puppet_gate_agent": {"port": "none"}},
+    ],
+)
+def test_first_settings_that_do_not_say_who_reports_and_where_are_not_used(mistake: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadSettings):
+        usable_settings(write(tmp_path, {**GOOD, **mistake}))
