@@ -12,8 +12,9 @@ version_added: 0.1.0
 description:
   - Runs each executable in a folder, one after the other, in natural order of their names.
   - If one exits with another code than 0 or takes too long, the module fails and does not run the rest.
-  - It succeeds if the folder does not exist or has no executable. Hidden files are ignored.
-  - In check mode nothing runs, because a validation or hook may change the node.
+  - It succeeds if the folder does not exist or is empty. Subfolders are ignored, and so are hidden files and C(README*), C(*.disabled), C(*~),
+    C(*.bak), C(*.orig), C(*.dpkg-*) and C(*.rpm*). If any other file is not executable, or a link to nothing, the module fails and runs none.
+  - In check mode nothing runs, because a validation or hook may change the node. It fails if one could not run.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -120,7 +121,7 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         if module.check_mode:
-            found = [{"name": name, "seconds": None, "output": None} for name in validations(path)]
+            found = [{"name": name, "seconds": None, "output": None} for name in validations(path, kind)]
         else:
             found = [asdict(one) for one in validate(path, module.params["timeout"], kind)]
         return {"changed": kind == HOOK and bool(found), "validations": found}

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from .._common.errors import Code, UpgradeError
 from .._common.names import in_order
+from .._common.sanitize import sanitize
 from .process import last_lines, run_process
 
 VALIDATION, HOOK = "validation", "hook"
@@ -19,6 +23,9 @@ _REMEDIES = {
     VALIDATION: "Fix that on the host, and run the validation there: it has to exit with 0.",
     HOOK: "Fix that on the host; the next try runs the hook again.",
 }
+# Files that are not meant to run, whatever their modes: hidden ones, descriptions, those that an operator has disabled, and what editors and
+# package managers leave.
+_IGNORED = (".*", "README*", "*.disabled", "*~", "*.bak", "*.orig", "*.dpkg-*", "*.rpm*")
 
 
 @dataclass(frozen=True)
@@ -33,18 +40,42 @@ class PassedValidation:
     output: str
 
 
-def validations(folder: str) -> list[str]:
+def validations(folder: str, kind: str = VALIDATION) -> list[str]:
     """Return the names of the validations in a folder, in the order in which they run; empty if there is no folder.
 
-    :raises UpgradeError: ``unreadable_folder``.
+    Subfolders, and files whose names say that they are not meant to run, are ignored.
+
+    :raises UpgradeError: ``unreadable_folder``; ``validation_failed`` or ``hook_failed`` if one can't run, such as a file that is not executable.
     """
     try:
-        files = [entry.name for entry in os.scandir(folder) if entry.is_file() and os.access(entry.path, os.X_OK)]
+        return in_order(_names(folder, kind))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UpgradeError("unreadable_folder", f"path: {folder} can't be read: {error.strerror}.") from error
-    return in_order(name for name in files if not name.startswith("."))
+
+
+def _names(folder: str, kind: str) -> Iterator[str]:
+    for entry in sorted(os.scandir(folder), key=lambda found: found.name):
+        if entry.is_dir() or any(fnmatch(entry.name, pattern) for pattern in _IGNORED):
+            continue
+        path = shlex.quote(name := sanitize(entry.path))
+        if not entry.is_file():
+            problem, remedy = (
+                ("is a link to nothing", f"ln -sf PROGRAM {path}")
+                if entry.is_symlink()
+                else ("is no file", f"rm {path}")
+            )
+        elif not os.access(entry.path, os.X_OK):
+            problem, remedy = "is not executable", f"chmod +x {path}"
+        else:
+            yield entry.name
+            continue
+        raise UpgradeError(
+            _CODES[kind],
+            f"{path} {problem}, so this {kind} can't run. Run {remedy} on the host, or mv {path} {shlex.quote(name + '.disabled')}",
+            name=entry.name,
+        )
 
 
 def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[PassedValidation]:
@@ -55,7 +86,7 @@ def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[Passed
     :raises UpgradeError: ``validation_failed`` or ``hook_failed``; the details have ``name``, ``exit_code`` and ``output``.
     """
     passed = []
-    for name in validations(folder):
+    for name in validations(folder, kind):
         path = Path(folder) / name
         ended = run_process([str(path)], seconds)
         if ended.code:

@@ -40,15 +40,17 @@ def test_checks_run_in_order_and_the_first_failure_fails_the_task(run: Runner, t
 
 @pytest.mark.thorough
 def test_hooks_are_changes_and_fail_with_a_code_of_their_own(run: Runner, tmp_path: Path) -> None:
-    (tmp_path / "10-drain").write_text("#!/bin/sh\necho drained\n")
-    (tmp_path / "10-drain").chmod(0o755)
-    task = validate(tmp_path, kind="hook")
+    folder = tmp_path / "drain.d"
+    folder.mkdir()
+    (folder / "10-drain").write_text("#!/bin/sh\necho drained\n")
+    (folder / "10-drain").chmod(0o755)
+    task = validate(folder, kind="hook")
     (shown,) = run([task], check=True)
     assert (shown["changed"], shown["validations"][0]["output"]) == (True, None)
     done, nothing = run([task, validate(tmp_path / "missing", kind="hook")])
     assert (done["changed"], done["validations"][0]["output"]) == (True, "drained\n")
     assert nothing["changed"] is False
-    (tmp_path / "10-drain").write_text("#!/bin/sh\nexit 3\n")
+    (folder / "10-drain").write_text("#!/bin/sh\nexit 3\n")
     assert run([task])[0]["failure"]["code"] == "hook_failed"
 
 
@@ -62,3 +64,7 @@ def test_check_mode_names_the_checks_and_runs_none(run: Runner, tmp_path: Path) 
     assert result["validations"] == [{"name": "check", "seconds": None, "output": None}]
     assert not (tmp_path / "ran").exists()
     assert run([validate(tmp_path / "nowhere")])[0]["validations"] == []
+    (folder / "check").chmod(0o644)
+    failure = run([validate(folder, kind="hook")], check=True)[0]["failure"]
+    assert failure["code"] == "hook_failed"
+    assert f"Run chmod +x {folder}/check on the host" in failure["message"]

@@ -52,6 +52,16 @@ def test_if_no_python_fits_each_is_named_with_its_version(tmp_path: Path) -> Non
     assert (found.returncode, found.stdout) == (1, f"{old} is Python 3.9.2.\n")
 
 
+def test_hooks_that_could_not_run_are_found_before_the_node_is_touched() -> None:
+    (block,) = (task["block"] for task in yaml.safe_load((ROLE / "tasks/run.yml").read_text()) if "block" in task)
+    names = [task["name"] for task in block]
+    check = block[names.index("Check that the hooks and the validations can run")]
+    assert check["check_mode"] is True
+    assert check["when"] == "puppet_gate_update"
+    assert check["loop"] == ["drain", "before", "after", "undrain", "validation"]
+    assert names.index(check["name"]) < names.index("Report the start of the upgrade")
+
+
 def unit() -> str:
     """Return the unit of the agent as the role writes it."""
     template = jinja2.Template(

@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import HOOK, validate, validations
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import (
+    HOOK,
+    VALIDATION,
+    validate,
+    validations,
+)
 
 
 def write(folder: Path, name: str, body: str = "exit 0", mode: int = 0o755) -> None:
@@ -20,8 +26,10 @@ def write(folder: Path, name: str, body: str = "exit 0", mode: int = 0o755) -> N
 def test_all_executables_run_in_natural_order(tmp_path: Path) -> None:
     for name in ("10-b", "9-a", "100-c"):
         write(tmp_path, name, f"echo {name}")
-    write(tmp_path, "README", mode=0o644)
-    write(tmp_path, ".hidden", "exit 1")
+    for name in ("README.md", "20-d.disabled", "20-d~", "20-d.bak", "20-d.orig", "20-d.dpkg-old", "20-d.rpmsave"):
+        write(tmp_path, name, "exit 1", mode=0o644)
+        write(tmp_path, f".{name}", "exit 1")
+    write(tmp_path, "9-a~", "exit 1")
     (tmp_path / "folder").mkdir()
     passed = validate(str(tmp_path), 10)
     assert [(one.name, one.output) for one in passed] == [("9-a", "9-a\n"), ("10-b", "10-b\n"), ("100-c", "100-c\n")]
@@ -57,6 +65,31 @@ def test_the_first_failure_ends_the_validations_with_its_output(tmp_path: Path) 
         "passed": ["1-good"],
     }
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("kind", "code"), [(VALIDATION, "validation_failed"), (HOOK, "hook_failed")])
+def test_one_that_is_not_executable_fails_before_any_runs(kind: str, code: str, tmp_path: Path) -> None:
+    write(tmp_path, "1-good", f"touch {tmp_path}/ran")
+    write(tmp_path, "2 bad", mode=0o644)
+    with pytest.raises(UpgradeError) as caught:
+        validate(str(tmp_path), 10, kind)
+    assert (caught.value.code, caught.value.details) == (code, {"name": "2 bad"})
+    assert caught.value.message == (
+        f"'{tmp_path}/2 bad' is not executable, so this {kind} can't run. Run chmod +x '{tmp_path}/2 bad' on the host, or mv '{tmp_path}/2 bad' "
+        f"'{tmp_path}/2 bad.disabled'"
+    )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_to_nothing_and_what_is_no_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1-check"
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UpgradeError, match=r"1-check is a link to nothing, so .* Run ln -sf PROGRAM .*1-check on the"):
+        validations(str(tmp_path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UpgradeError, match=r"1-check is no file, so this validation can't run\. Run rm "):
+        validations(str(tmp_path))
 
 
 def test_hooks_fail_with_a_code_of_their_own(tmp_path: Path) -> None:
