@@ -52,6 +52,26 @@ def test_if_no_python_fits_each_is_named_with_its_version(tmp_path: Path) -> Non
     assert (found.returncode, found.stdout) == (1, f"{old} is Python 3.9.2.\n")
 
 
+def test_enrolling_a_host_without_a_python_that_fits_says_what_to_install(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\n')
+    old.chmod(0o755)
+    inventory = tmp_path / "inventory.yml"
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory.write_text(yaml.safe_dump({"all": {"hosts": {"web1": variables}}}))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    # This machine stays as it is also if no Python is refused.
+    command = [program, "convoy.upgrade.enroll", "--check", "-i", inventory, "-e"]
+    for path, shown in ((old, f"{old} is Python 3.9.2."), (Path("/bin/false"), "")):
+        done = subprocess.run(
+            [*command, f"puppet_gate_python={path}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stdout
+        message = f"web1 has no Python 3.10 or later, which Ansible needs. Tried: {path}. {shown} Install one, such as the package python3.11, "
+        assert f"{message}or set puppet_gate_python to its path." in done.stdout
+        assert "failed=1 " in done.stdout
+
+
 def test_hooks_that_could_not_run_are_found_before_the_node_is_touched() -> None:
     (block,) = (task["block"] for task in yaml.safe_load((ROLE / "tasks/run.yml").read_text()) if "block" in task)
     names = [task["name"] for task in block]
