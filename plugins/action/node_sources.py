@@ -29,14 +29,12 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module with the files of the version."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(
-            _OPTIONS, required_one_of=[("version", "folder")], mutually_exclusive=[("version", "folder")]
-        )
+        _checked, options = self.validate_argument_spec(_OPTIONS, required_one_of=[("version", "folder")])
         # The module needs no connection to Consul.
-        given = {name: options[name] for name in ("folder", "state_file") if options[name] is not None}
+        given = {name: options[name] for name in ("version", "folder", "state_file") if options[name] is not None}
 
         def act() -> dict[str, Any]:
-            if options["version"] is not None:
+            if options["folder"] is None:
                 given["files"] = read_sources(Store(read_settings(options.get, os.environ)), options["version"])
             found: dict[str, Any] = self._execute_module(
                 "convoy.upgrade.node_sources", module_args=given, task_vars=task_vars or {}

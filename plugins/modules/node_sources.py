@@ -10,8 +10,9 @@ module: node_sources
 short_description: Write the package sources that come with a version
 version_added: 0.1.0
 description:
-  - Writes the package sources of a version to a host as they are, and removes those that an earlier call wrote and this version lacks. So a
-    rollback brings the former ones back.
+  - Writes the package sources of a version to a host, and removes those that an earlier call wrote and this version lacks. So a rollback brings
+    the former ones back.
+  - In the files, O(version) replaces C({{ version }}). No other template is evaluated.
   - The files are the keys in C(upgrade/sources/<version>/) in Consul, which the control node reads, or those in a folder on the host.
   - The end of the name says where a file goes. C(.list) and C(.sources) go to F(/etc/apt/sources.list.d), C(.pref) to F(/etc/apt/preferences.d),
     C(.asc) to F(/etc/apt/keyrings), and C(.repo) to F(/etc/yum.repos.d). Other names are refused.
@@ -31,11 +32,12 @@ attributes:
 options:
   version:
     description:
-      - Version whose package sources are read from Consul.
+      - Version whose package sources are read from Consul, unless O(folder) is given.
     type: str
   folder:
     description:
-      - Folder on the host with the package sources of the version. Nothing is read from Consul then.
+      - Folder on the host with the package sources of the version. Nothing is read from Consul then. Without O(version), they are written as they
+        are.
     type: path
   state_file:
     description:
@@ -58,6 +60,7 @@ EXAMPLES = r"""
 - name: Write those in a folder
   convoy.upgrade.node_sources:
     folder: /srv/fleet/2.10/sources
+    version: "2.10"
 """
 
 RETURN = r"""
@@ -91,7 +94,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import CONNECTION_OPTIONS
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.sources import read_folder, write_sources
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.sources import (
+    for_version,
+    read_folder,
+    write_sources,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._result import end
 
 
@@ -107,13 +114,15 @@ def main() -> None:
             "files": {"type": "dict"},
         },
         required_one_of=[("files", "folder")],
-        mutually_exclusive=[("version", "folder"), ("files", "folder")],
+        mutually_exclusive=[("files", "folder")],
         supports_check_mode=True,
     )
     options = module.params
 
     def act() -> dict[str, Any]:
         files = options["files"] if options["files"] is not None else read_folder(options["folder"])
+        if options["version"] is not None:
+            files = for_version(files, options["version"])
         changes = write_sources(files, options["state_file"], dry=module.check_mode)
         return {
             "changed": bool(changes),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._common.errors import UpgradeError
-from .._common.names import in_order, listing
+from .._common.names import check_version, in_order, listing
 from .._common.sanitize import truncated_repr
 
 # Where the files of a version go, by the ends of their names. apt and dnf read no others there.
@@ -28,6 +28,8 @@ _FOLDERS = {
 # apt ignores files with other characters in their names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _MOST_BYTES = 1_000_000
+# What stands for the version, as in the templates that come with enrollment.
+_VERSION = re.compile(r"\{\{[ \t]*version[ \t]*\}\}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ def read_folder(folder: str) -> dict[str, str]:
             "no_sources", f"folder: {folder} has no package sources. Put them there, such as fleet.list.", folder=folder
         )
     return found
+
+
+def for_version(files: Mapping[str, str], version: str) -> dict[str, str]:
+    """Return the files with the version in place of ``{{ version }}``. Nothing else in them is evaluated: others may write them to Consul.
+
+    :param files: name -> content.
+    :raises UpgradeError: ``bad_name`` if it can't be a version.
+    """
+    check_version(version, "version")
+    return {name: _VERSION.sub(lambda _found: version, content) for name, content in files.items()}
 
 
 def write_sources(files: Mapping[str, str], state_file: str, *, dry: bool = False) -> list[SourceChange]:

@@ -32,16 +32,23 @@ def test_the_files_of_a_version_come_from_consul_or_a_folder(run: Runner, consul
     consul.put("upgrade/sources/2.1/convoy-other.list", "")
     folder = tmp_path / "sources"
     folder.mkdir()
-    (folder / "convoy-test.repo").write_text("[convoy]\n")
+    (folder / "convoy-test.repo").write_text("[convoy]\nbaseurl=http://packages/{{ version }}\n")
     state = {"state_file": str(tmp_path / "state.json")}
     before = consul.tree()
-    found, local = run([sources(version="2.10", **state), sources(folder=str(folder), **state)], check=True, diff=True)
+    tasks = [
+        sources(version="2.10", **state),
+        sources(version="2.10", folder=str(folder), **state),
+        sources(folder=str(folder), **state),
+    ]
+    found, local, unchanged = run(tasks, check=True, diff=True)
     assert (found["changed"], found["written"], found["removed"]) == (
         True, ["/etc/apt/preferences.d/convoy-test.pref", PATH], [],
     )  # fmt: skip
     assert found["diff"][1] == {
-        "before_header": PATH, "after_header": PATH, "before": "", "after": "deb http://packages/{{ version }} ./\n",
+        "before_header": PATH, "after_header": PATH, "before": "", "after": "deb http://packages/2.10 ./\n",
     }  # fmt: skip
+    assert local["diff"][0]["after"] == "[convoy]\nbaseurl=http://packages/2.10\n"
+    assert unchanged["diff"][0]["after"] == "[convoy]\nbaseurl=http://packages/{{ version }}\n"
     assert local["written"] == ["/etc/yum.repos.d/convoy-test.repo"]
     assert not Path(PATH).exists()
     assert not (tmp_path / "state.json").exists()

@@ -149,7 +149,7 @@ def test_package_sources_come_with_the_version_and_go_with_it(where: str, fleet:
     bring_to(fleet, "v1")
     own = "/etc/apt/preferences.d/fleet-own.pref"
     for version in ("v1", "v2"):
-        files = {"fleet.list": f"deb [trusted=yes] file:/srv/lab/{version} ./\n# as it is: {{{{ version }}}}\n"}
+        files = {"fleet.list": "deb [trusted=yes] file:/srv/lab/{{ version }} ./\n# as it is: {{ 7 * 7 }}\n"}
         if version == "v2":
             files["fleet-own.pref"] = "Package: fleet-nothing\nPin: version 1\nPin-Priority: 1\n"
         for name, text in files.items():
@@ -164,7 +164,7 @@ def test_package_sources_come_with_the_version_and_go_with_it(where: str, fleet:
         fleet.consul.put("current_version", version)
         agent_run(fleet, *options)
         assert fleet.version_of(NODE) == version
-        assert node.read(SOURCES) == f"deb [trusted=yes] file:/srv/lab/{version} ./\n# as it is: {{{{ version }}}}\n"
+        assert node.read(SOURCES) == f"deb [trusted=yes] file:/srv/lab/{version} ./\n# as it is: {{{{ 7 * 7 }}}}\n"
         assert (node.read(own) is not None) == (version == "v2")
         assert node.read(RELEASE) == f"manifest {version} on {version}\n"
     # A version without any fails before the packages, and says where they belong.

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import sources
-from ansible_collections.convoy.upgrade.plugins.module_utils._node.sources import read_folder, write_sources
+from ansible_collections.convoy.upgrade.plugins.module_utils._node.sources import (
+    for_version,
+    read_folder,
+    write_sources,
+)
 
 V1 = {"fleet.list": "deb http://packages/v1 ./\n", "fleet.pref": "Pin-Priority: 1001\n"}
 V2 = {
@@ -124,3 +128,17 @@ def test_a_folder_is_read_as_it_is(tmp_path: Path) -> None:
         UpgradeError, match=r"fleet.list is not UTF-8 text of at most 1000000 bytes\. Correct or remove it\."
     ):
         read_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("mark", ["{{ version }}", "{{version}}", "{{  version }}"])
+def test_the_version_is_all_that_is_evaluated(mark: str) -> None:
+    others = "{{ version.x }} {{ versions }} {{ 7 * 7 }} {% if version %} {version} ${version} {# version #}"
+    found = for_version({"fleet.list": f"deb http://packages/{mark} ./ {mark} {others}\n"}, r"2.10\1")
+    assert found == {"fleet.list": f"deb http://packages/2.10\\1 ./ 2.10\\1 {others}\n"}
+
+
+@pytest.mark.parametrize("version", ["a/b", "2.10\ndeb http://other", "True", ""])
+def test_what_can_be_no_version_is_not_written(version: str) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        for_version({"fleet.list": ""}, version)
+    assert caught.value.code == "bad_name"
