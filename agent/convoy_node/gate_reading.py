@@ -46,16 +46,19 @@ class GateReading:
         runs: Optional[PuppetRuns] = None,
         say: Callable[[str], None] = print,
         is_single: bool = False,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is read yet.
 
         :param is_single: whether this process ends after it, as those of ``once`` and ``status`` do.
+        :param alive: is called before each request to Consul.
         """
         self.settings = settings
         self.keys = NodeKeys(settings.host, settings.role, settings.prefix)
-        self.consul = Consul(settings.connection)
+        self._alive = alive
+        self.consul = Consul(settings.connection, alive)
         # Agent runs publish the checks there, and the other one may be a server.
-        self._consul_agent = Consul(settings.consul_agent)
+        self._consul_agent = Consul(settings.consul_agent, alive)
         self.entries: dict[str, ConsulKey] = {}
         self.answer: Optional[Answer] = None
         self._runs = runs or PuppetRuns()
@@ -88,7 +91,7 @@ class GateReading:
 
         For the same host and role, it also knows what was tried. Otherwise a token that changes often would end each pause after a failure.
         """
-        found = GateReading(settings, self._runs, self._say)
+        found = GateReading(settings, self._runs, self._say, alive=self._alive)
         found._has_end_failed = self._has_end_failed
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes

@@ -49,7 +49,7 @@ class Resident:
         self._settings = read_settings(path)
         keep_good(self._settings, self._path)
         self._stamp = _stamp(path, self._settings)
-        self._reading = GateReading(self._settings, say=say)
+        self._reading = GateReading(self._settings, say=say, alive=self._notifier.alive)
         self._release = agent_run.own_release()
         self._watch: Optional[WakeWatch] = None
         self._watched: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ class SystemdNotifier:
         limit = environ.pop("WATCHDOG_USEC", "")
         # A third of the limit, so that one delay does no harm.
         self.every = int(limit) / 3e6 if limit.isdecimal() and int(limit) > 0 else 60.0
+        self._is_ready = False
 
     @property
     def is_started_by_systemd(self) -> bool:
@@ -31,11 +32,12 @@ class SystemdNotifier:
 
     def ready(self) -> None:
         """Say that the service has started."""
+        self._is_ready = True
         self._send("READY=1")
 
     def alive(self) -> None:
-        """Say that the service still works."""
-        self._send("WATCHDOG=1")
+        """Say that the service still works, also if it has not started yet."""
+        self._send("WATCHDOG=1" if self._is_ready else f"WATCHDOG=1\nEXTEND_TIMEOUT_USEC={int(self.every * 3e6)}")
 
     def status(self, text: str) -> None:
         """Say what the service does, for ``systemctl status``."""

@@ -57,9 +57,13 @@ class HTTPReply:
 class Consul:
     """The Consul that a node talks to. Each request has a connection of its own, except blocking queries."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Prepare; nothing is sent yet."""
+    def __init__(self, connection: Connection, alive: Callable[[], None] = lambda: None) -> None:
+        """Prepare; nothing is sent yet.
+
+        :param alive: is called before each request, because several slow ones in a row may take longer than systemd waits for a sign of life.
+        """
         self._to = connection
+        self._alive = alive
         # The newest time that an answer had (unix seconds), by the clock of the machine that answered; 0 for none.
         self.time = 0.0
 
@@ -181,6 +185,7 @@ class Consul:
         :param conflict_is_well: whether a comparison of the request may fail.
         :raises ConsulError: also :class:`Denied`.
         """
+        self._alive()
         connection = self._to.open()
         try:
             connection.request(method, self._to.path(path, query), body, self._to.headers())

@@ -111,7 +111,7 @@ _EXAMPLES = {
     _ITEMS: "a list of objects",
     _MAPPING: "an object",
 }
-# A request may not take longer: systemd ends an agent that has not reported for 180 seconds, as convoy-node.service says.
+# A request may not take longer: systemd ends an agent that has not reported for 180 seconds, as convoy-node.service says. It reports before each.
 _MOST_TIMEOUT = 60.0
 # These may be 0.
 _FROM_ZERO = ("puppet_gate_package_lock_timeout", "puppet_gate_puppet_splay", "puppet_gate_lock_timeout")

@@ -119,6 +119,20 @@ def test_without_a_splay_the_first_run_of_cron_runs_puppet(tmp_path: Path, answe
     assert gate_reading(tmp_path, answers, single=True, splay=0).read().run == PUPPET
 
 
+def test_each_request_comes_after_a_sign_of_life_also_with_changed_settings(tmp_path: Path) -> None:
+    settings = NodeSettings("compute7", "compute", Connection(port=1), {}, consul_agent=Connection(port=1))
+    lives: list[str] = []
+    runs = PuppetRuns(str(tmp_path / "agent.json"))
+    found = GateReading(settings, runs, say=lambda _text: None, alive=lambda: lives.append("alive"))
+    for reading in (found, found.with_settings(settings)):
+        lives.clear()
+        with pytest.raises(ConsulError):
+            reading.read_keys()
+        with pytest.raises(ConsulError):
+            reading._consul_agent.checks()
+        assert lives == ["alive"] * 2
+
+
 def test_a_maintenance_that_cannot_be_ended_is_said_once(tmp_path: Path, answers: Answers) -> None:
     lines: list[str] = []
     found = gate_reading(tmp_path, answers, say=lines.append)
