@@ -290,9 +290,19 @@ def _limits(settings: NodeSettings) -> float:
         "puppet_gate_puppet_timeout": 3600.0,
         "puppet_gate_lock_timeout": 600.0,
         "puppet_gate_package_timeout": 3600.0,
-        "puppet_gate_hooks_timeout": 600.0,
+        "puppet_gate_package_lock_timeout": 600.0,
     }
-    return sum(float(settings.data.get(name, default)) for name, default in names.items())
+    if settings.services:
+        names["puppet_gate_services_timeout"] = 3600.0
+    seconds = sum(float(settings.data.get(name, default)) for name, default in names.items())
+    # These limits are those of each file.
+    for path, pattern, name, default in (
+        (settings.data.get("puppet_gate_hooks_dir") or "/etc/convoy/hooks", "*.d/*", "hooks", 600.0),
+        (settings.data.get("puppet_gate_validation_dir") or "/etc/convoy/validation.d", "*", "validation", 60.0),
+    ):
+        limit = float(settings.data.get(f"puppet_gate_{name}_timeout", default))
+        seconds += limit * sum(1 for _file in Path(path).glob(pattern))
+    return seconds
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -312,6 +313,35 @@ def test_a_release_becomes_active_only_if_it_has_reported(
     assert (home / "releases/r2" / releases.REFUSED).exists() == (result is TrialResult.REFUSED)
     # After a reboot, it is tried again.
     assert (releases.next_release(Release.at(home / "releases/r1")) is not None) == (result is TrialResult.REBOOTS)
+
+
+@pytest.mark.usefixtures("record")
+def test_the_trial_of_a_release_may_take_as_long_as_all_that_it_runs(
+    node: NodeSettings, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(releases, "run_limited", lambda _command, seconds: limits.append(seconds) or 0)
+    files = ["hooks/drain.d/10-a", "hooks/drain.d/20-b", "hooks/after.d/10-c", "validation.d/10-d", "validation.d/20-e"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    names = {
+        "puppet": 10,
+        "lock": 20,
+        "package": 30,
+        "package_lock": 40,
+        "services": 50,
+        "hooks": 1000,
+        "validation": 60,
+    }
+    data = {
+        **node.data,
+        **{f"puppet_gate_{name}_timeout": seconds for name, seconds in names.items()},
+        "puppet_gate_hooks_dir": str(tmp_path / "hooks"),
+        "puppet_gate_validation_dir": str(tmp_path / "validation.d"),
+    }
+    tried(home, replace(node, data=data, services="/srv/services"))
+    assert limits[-1] == releases._TRIAL_SECONDS + 10 + 20 + 30 + 40 + 50 + 3 * 1000 + 2 * 60
 
 
 @pytest.mark.parametrize("installed", ["r1", "r3"])
