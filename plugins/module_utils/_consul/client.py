@@ -70,6 +70,10 @@ _DENIALS = (_UNKNOWN_TO_ACL, "Permission denied")
 _SETTINGS = ("ACL support disabled", "Endpoint is blocked by agent configuration")
 # The other codes below 500 with which Consul refuses a request.
 _REFUSALS = (400, 405, 413)
+_TOO_LARGE = (
+    " Nothing was written. Each write of a planner contains the rules and, while a job is under way, the names of its hosts: name roles or groups in place of "
+    "hosts, or raise limits.txn_max_req_len in the configuration of Consul's agents."
+)
 
 
 def _is_page(reply: Reply) -> bool:
@@ -469,7 +473,10 @@ class ConsulClient:
             )
         if reply.code not in _REFUSALS and not any(sign in text for sign in _SETTINGS):
             raise self._not_consul(f"it answered {reply.code}, {text or 'without a reason'}")
-        raise UpgradeError("consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text}.")
+        fix = _TOO_LARGE if reply.code == 413 else ""
+        raise UpgradeError(
+            "consul_error", f"Consul at {self.settings.url} answered {reply.code}: {text.rstrip('.')}.{fix}"
+        )
 
     def _json(self, reply: Reply, shape: Shape) -> Any:
         try:

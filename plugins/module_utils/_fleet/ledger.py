@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -30,6 +31,9 @@ WITH_RULES = (*BEGINNINGS, "rules")
 SECONDS_TO_ANSWER = 20
 # How many patterns of a limit a sentence has, and of one so many characters.
 _MOST_PATTERNS, _MOST_OF_PATTERN = 3, 60
+# How many bytes the rules and the names of hosts take together. Consul takes 512 KiB for a transaction, with its values in base64, and that has
+# an entry of the history, gates and records besides the ledger.
+_MOST_BYTES = 200_000
 # The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 
@@ -48,7 +52,8 @@ class Ledger:
     :param command: the last command of an operator to pause, abort or roll back: ``by``, ``at`` (unix seconds), ``reason``; of a pause and the abort
         after it also ``was``, which is ``complete`` if the rollout was complete before.
     :param rollback: whether it is a rollback: the hosts that changed last go first, and no host waits for those in ``broken``.
-    :param broken: hosts that had failed or were lost when the rollback began.
+    :param broken: hosts that had failed or were lost when the rollback began, as many as fit. Others are recognized by their
+        records until they start.
     :param admitted: hosts that were admitted when this rollout began, which removed their gates, each with the index of its last report
         then, 0 for none. A host gets its gate back only if it is listed here, has started, and has not reported since.
     :param stopped: keys of the exhausted failure budgets. They are stored so that a planner that was suspended meanwhile can't
@@ -161,6 +166,11 @@ class Ledger:
         return self.state in (RUNNING, PAUSED)
 
     @property
+    def room_for_names(self) -> int:
+        """How many bytes it has for more names of hosts."""
+        return _MOST_BYTES - len(json.dumps([dict(self.instructions), dict(self.admitted), self.broken]))
+
+    @property
     def was_complete(self) -> bool:
         """Whether it is complete, or was before an operator paused it."""
         return COMPLETE in (self.state, self.command.get(WAS))
@@ -175,6 +185,21 @@ class Ledger:
         """Return whether the rollout is for a host. One to a version is for all hosts."""
         roles, hosts = self.targets.get("roles", ()), self.targets.get("hosts", ())
         return not (roles or hosts) or role in roles or host in hosts
+
+
+def names_that_fit(hosts: Iterable[str], room: int, more: int = 0) -> list[str]:
+    """Return the first hosts whose names fit into a ledger.
+
+    :param room: the bytes for all of them.
+    :param more: the bytes that each takes besides its name.
+    """
+    found: list[str] = []
+    for host in hosts:
+        room -= len(json.dumps(host)) + len(", ") + more
+        if room < 0:
+            break
+        found.append(host)
+    return found
 
 
 def is_count(value: object) -> bool:

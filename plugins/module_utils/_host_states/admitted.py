@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from .._common.errors import UpgradeError
 from .._fleet.fleet import STARTED, Snapshot
 from .._fleet.gates import GateAnswer, GateValue
+from .._fleet.ledger import names_that_fit
 
-# Keeps the ledger far below the half megabyte that Consul takes.
-MOST_ADMITTED = 5000
+# The bytes of an index in a ledger.
+_INDEX = len(": 1234567890")
 
 
 def gate_of(snapshot: Snapshot, host: str, role: str) -> GateAnswer:
@@ -41,11 +42,13 @@ def gate_is_open(gate: GateValue, current_version: str | None) -> bool:
         return False
 
 
-def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, int]:
+def still_admitted(snapshot: Snapshot, members: Mapping[str, str], room: int) -> dict[str, int]:
     """Return host -> index of its last report, for hosts that planners have admitted and that have not ended, started or not.
 
-    A host that has not started may do so between the read of the snapshot and the write that removes its gate. At most ``MOST_ADMITTED``
-    hosts are returned, because the ledger stores them: those that have started come first.
+    A host that has not started may do so between the read of the snapshot and the write that removes its gate. The ledger stores
+    them, so they are as many as fit: those that have started come first.
+
+    :param room: the bytes that the ledger has for them.
     """
     started, others = [], []
     for host, role in members.items():
@@ -54,7 +57,7 @@ def still_admitted(snapshot: Snapshot, members: Mapping[str, str]) -> dict[str, 
                 started.append(host)
         elif _has_gate_of_planner(snapshot, host, role):
             others.append(host)
-    return {host: _reported_index(snapshot, host) for host in (*started, *others)[:MOST_ADMITTED]}
+    return {host: _reported_index(snapshot, host) for host in names_that_fit((*started, *others), room, _INDEX)}
 
 
 def without_unstarted(snapshot: Snapshot, admitted: Mapping[str, int]) -> dict[str, int]:

@@ -38,7 +38,9 @@ def close_role_gates(
     changes += [
         Change(keys.gate("role", role), gates.roles[role].text, None if is_closed else CLOSED) for role in roles
     ]
-    ledger = replace(ledger, admitted={**ledger.admitted, **admitted.still_admitted(snapshot, under)})
+    ledger = replace(
+        ledger, admitted={**ledger.admitted, **admitted.still_admitted(snapshot, under, ledger.room_for_names)}
+    )
     hosts = {**gates.hosts}
     prefix = keys.gate("host", "")
     for piece in in_pieces(keys, changes, writer.places):

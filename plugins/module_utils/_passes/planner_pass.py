@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .._codecs.job import Job
@@ -17,8 +17,9 @@ from .._common.sanitize import truncated_repr
 from .._consul.errors import Conflict
 from .._consul.operations import Change, net_changes
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
+from .._fleet.fleet import FAILED as RECORDED_FAILED
 from .._fleet.fleet import Membership, Snapshot
-from .._fleet.ledger import RUNNING, Ledger
+from .._fleet.ledger import RUNNING, Ledger, names_that_fit
 from .._host_states.host_state import HostState
 from .._host_states.soak import failing_checks
 from .._host_states.state_names import BROKEN, UPGRADED, UPGRADING
@@ -183,7 +184,14 @@ def _try_once(
     outcome.warnings = [*dict.fromkeys((*outcome.begin_warnings, *desired.warnings))]
     if desired.begins and desired.ledger.rollback:
         broken = _broken(writer.store, snapshot, desired.members, desired.ledger.version)
-        desired = replace(desired, ledger=replace(desired.ledger, broken=broken))
+        listed = _listed(broken, desired.ledger)
+        if left_out := len(broken) - len(listed):
+            outcome.warnings.append(
+                f"{len(broken)} hosts are broken, and the ledger has room for the names of {len(listed)}. The other {left_out} are admitted after all "
+                "other hosts too, but one that fails again takes a slot and counts for the failure budgets, and one that is lost has to be "
+                "retried: fix it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
+            )
+        desired = replace(desired, ledger=replace(desired.ledger, broken=listed))
     move = _ledger_move(keys, snapshot, desired, request.job)
     if move is not None and snapshot.ledger is None and not snapshot.is_job:
         move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
@@ -204,8 +212,8 @@ def _try_once(
             _do(writer, move)
         outcome.replaces = desired.replaces or outcome.replaces
         outcome.begun |= desired.begins
+        outcome.begin_warnings = list(outcome.warnings) if desired.begins else outcome.begin_warnings
         if (desired.begins or ends_job) and not writer.dry:
-            outcome.begin_warnings = outcome.warnings if desired.begins else outcome.begin_warnings
             # Hosts may have started between the read and this write, which removed their gates. Without another read, this pass would
             # give their slots to other hosts.
             raise Conflict("conflict", "Gates were removed. The keys are read again before a host is admitted.")
@@ -251,7 +259,7 @@ def _end_admissions(writer: LedgerWriter, ledger: Ledger) -> None:
         writer.write(ledger, {"what": "close", "reason": reason})
 
 
-def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> tuple[str, ...]:
+def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], version: str) -> list[HostState]:
     """Return the hosts that are broken before a rollback begins, by the rules of the rollout before.
 
     :param version: the target of the rollback. Hosts that run it and whose checks fail count as broken too.
@@ -267,7 +275,28 @@ def _broken(store: Store, snapshot: Snapshot, members: Mapping[str, str], versio
         checks = (snapshot.checks or {}).get(one.host, {})
         return one.version == version and bool(failing_checks(rules.health, checks))
 
-    return tuple(host for host, one in found.items() if is_broken(one))
+    return [one for one in found.values() if is_broken(one)]
+
+
+def _listed(broken: Sequence[HostState], ledger: Ledger) -> tuple[str, ...]:
+    """Return which of the broken hosts the ledger of a rollback lists, as many as fit.
+
+    Those come first that would take slots or budgets if they were not listed, and last those whose records say that they failed elsewhere.
+    """
+
+    def rank(one: HostState) -> int:
+        record = one.record
+        if (
+            record is not None
+            and record.readable
+            and record.state == RECORDED_FAILED
+            and record.version != ledger.version
+        ):
+            return 2
+        return 0 if one.version == ledger.version else 1
+
+    chosen = {*names_that_fit([one.host for one in sorted(broken, key=rank)], ledger.room_for_names)}
+    return tuple(one.host for one in broken if one.host in chosen)
 
 
 def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Job | None) -> LedgerMove | None:

@@ -115,10 +115,9 @@ def desired_ledger(
             f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. That does not stop this rollout, which sets all gates again."
         )
     ledger = replace(
-        _begun(request, snapshot, version, members, now)
+        _begun(request, snapshot, version, members, plain, now)
         if same is None
-        else _continued(request, snapshot, same, rules),
-        instructions=plain,
+        else replace(_continued(request, snapshot, same, rules), instructions=plain),
         role_pattern=pattern if pattern != DEFAULT_ROLE_PATTERN else None,
         members=_member_counts(request, members, old),
     )
@@ -174,11 +173,22 @@ def _refuse_bad_rules(
     refuse_uncapped(rules, order, _former_default(snapshot))
 
 
-def _begun(request: PassRequest, snapshot: Snapshot, version: str, members: Mapping[str, str], now: int) -> Ledger:
-    """Return the ledger of a rollout that begins."""
+def _begun(
+    request: PassRequest,
+    snapshot: Snapshot,
+    version: str,
+    members: Mapping[str, str],
+    plain: Mapping[str, Any],
+    now: int,
+) -> Ledger:
+    """Return the ledger of a rollout that begins.
+
+    :param plain: its rules.
+    """
     begun = Ledger(
         epoch=snapshot.ledger.epoch if snapshot.ledger else 0,
         version=version,
+        instructions=plain,
         who=_who(request),
         since=now,
         command=dict(request.command),
@@ -195,7 +205,7 @@ def _begun(request: PassRequest, snapshot: Snapshot, version: str, members: Mapp
     return replace(
         begun,
         previous_version=previous_of(snapshot, version),
-        admitted=still_admitted(snapshot, members),
+        admitted=still_admitted(snapshot, members, begun.room_for_names * 3 // 4),
         post_upgrade=tuple(sorted(request.post_upgrade or ())),
         services=dict(request.services or {}),
     )

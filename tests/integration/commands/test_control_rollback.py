@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import ledger, names, seed
 from integration.support.runs.commands import FLEET, RULES, control, fail, upgrade
@@ -203,3 +208,40 @@ def test_where_something_else_set_the_version_a_rollback_needs_one(run: Runner, 
         in refused["msg"]
     )
     assert back["version"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("count", "width"), [(2000, 240), pytest.param(25_000, 12, marks=pytest.mark.thorough)], ids=["long names", "many"]
+)
+def test_a_rollback_begins_and_goes_on_however_many_hosts_are_broken(
+    agent: Agent, consul: RawKV, count: int, width: int
+) -> None:
+    store = Store(Settings(port=agent.http_port, pass_limit=120))
+    hosts = [f"{'compute':0<{width - 5}}{number:05}" for number in range(count)]
+    seed(consul, hosts)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}))
+    failed = json.dumps({"version": "2", "state": "failed", "error": "no disk"})
+    consul.load((f"upgrade/hosts/{host}", failed) for host in hosts[:-1])
+    upgrade(store, hosts[-1])
+    dry = operator.roll_back(store, operator.Command(), dry=True)
+    back = operator.roll_back(store, operator.Command())
+    listed = ledger(consul)["broken"]
+    assert back.remarks == dry.remarks
+    assert back.remarks[-1] == (
+        f"{count - 1} hosts are broken, and the ledger has room for the names of {len(listed)}. The other {count - 1 - len(listed)} are admitted after "
+        "all other hosts too, but one that fails again takes a slot and counts for the failure budgets, and one that is lost has to be retried: fix "
+        "it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
+    )
+    rules: dict[str, Any] = {"rolling_rules": {"global": 40}}
+    assert [one.host for one in make_pass(store, PassRequest("1", rules)).admissions] == [hosts[-1]]
+    upgrade(store, hosts[-1], version="1")
+    admitted = [one.host for one in make_pass(store, PassRequest()).admissions]
+    assert len(admitted) == 40
+    known, other = listed[0], next(host for host in admitted if host not in listed)
+    for host in (known, other):
+        fail(store, host, version="1")
+    full = len(make_pass(store, PassRequest()).admissions)
+    # The slot of one that is listed is free.
+    assert full == (1 if known in admitted else 0)
+    operator.retry(store, operator.Command(), [other])
+    assert len(make_pass(store, PassRequest()).admissions) == 1

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -53,6 +55,18 @@ def test_an_agent_on_this_machine_is_asked_without_a_proxy(store: Store, monkeyp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert read_fleet(Store(store.settings)).snapshot.current_version is None
+
+
+def test_a_write_that_is_too_large_for_consul_says_what_makes_it_smaller(store: Store, consul: RawKV) -> None:
+    with pytest.raises(UpgradeError) as caught:
+        store.client.write([put("upgrade/ledger", "x" * 400_000)])
+    assert re.fullmatch(
+        r"Consul at \S+ answered 413: Request body\(\d+ bytes\) too large, max size: 524288 bytes. See [^ ]*txn_max_req_len. Nothing was written. Each "
+        r"write of a planner contains the rules and, while a job is under way, the names of its hosts: name roles or groups in place of hosts, or raise "
+        r"limits.txn_max_req_len in the configuration of Consul's agents.",
+        caught.value.message,
+    )
+    assert consul.tree() == {}
 
 
 def answering(code: int, body: bytes) -> type[http.server.BaseHTTPRequestHandler]:

@@ -81,7 +81,7 @@ def roll_back(
         command=command.plain(),
     )
     outcome = make_pass(store, request, dry=dry)
-    return CommandResult(outcome.ledger or ledger, changes=outcome.changes, remarks=remarks)
+    return CommandResult(outcome.ledger or ledger, changes=outcome.changes, remarks=[*remarks, *outcome.begin_warnings])
 
 
 def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates, planner_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control, rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from fleets import UNLIMITED
 from job_fleet import FLEET, RULES, FlaggedConsul, complete_fleet
@@ -52,6 +53,34 @@ def test_the_open_gate_of_a_role_is_closed_when_it_no_longer_admits_every_host(h
         epoch = consul.data("upgrade/ledger")["epoch"]
         assert not make_pass(store, PassRequest(fleet=joined)).changes
         assert consul.data("upgrade/ledger")["epoch"] == epoch
+
+
+def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = {f"web{number}": "web" for number in range(1, 5)}
+    rules = {**UNLIMITED, "health": {"progress_deadline": "10m"}}
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        for host in fleet:
+            consul.write(f"running/versions/1/{host}", "1")
+        make_pass(store, PassRequest("2", rules, fleet=fleet))
+        for host in ("web1", "web2"):
+            write_report(store, HostReport(host, "2", "started"))
+            write_report(store, HostReport(host, "2", "failed", error="disk"))
+        write_report(store, HostReport("web3", "2", "upgraded"))
+        # The last one of the fleet is lost.
+        consul.write("upgrade/hosts/web4", '{"version": "2", "state": "started", "times": {"started": 1}}')
+        consul.flags["config_state/enable_puppet/role/web"] = 1
+        whole = rollback.roll_back(store, control.Command(fleet=fleet), dry=True)
+        assert whole.ledger is not None and whole.ledger.broken == ("web1", "web2", "web4")
+        # Room for one name.
+        monkeypatch.setattr(Ledger, "room_for_names", 12)
+        found = rollback.roll_back(store, control.Command(fleet=fleet))
+        assert consul.data("upgrade/ledger")["broken"] == ["web4"]
+        assert found.remarks[-1].startswith(
+            "3 hosts are broken, and the ledger has room for the names of 1. The other 2 "
+        )
 
 
 def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
