@@ -13,7 +13,7 @@ from typing import Any
 from .._common.names import is_job, listing, plural, target_text
 from .._common.sanitize import option, sanitize, truncate_middle
 from .._fleet.fleet import FAILED, Snapshot
-from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count
+from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count, names_that_fit
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.blocker_codes import BUDGET
 from .._planner.explanations import POST_UPGRADE_FAILED
@@ -28,6 +28,8 @@ EVENTS = (BEGIN, STAGE, PAUSE, RESUME, FAILURE, APPROVAL_NEEDED, APPROVED, END)
 MOST_FAILURES = 50
 _MOST_IN_TEXT = 3
 _MOST_ERROR = 1000
+# Of the names that are stored. Consul takes 512 KiB in base64.
+_MOST_BYTES = 300_000
 
 # Fields that an event of an earlier rollout does not have.
 _OF_CURRENT = ("hosts", "upgraded", "broken", "counts")
@@ -52,8 +54,8 @@ class SentNotifications:
     ended: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Return it as it is stored."""
-        return {**asdict(self), "broken": list(self.broken)}
+        """Return it as it is stored. Of more failed hosts than fit into a key, a later run sends those again that are left out."""
+        return {**asdict(self), "broken": names_that_fit(self.broken, _MOST_BYTES)}
 
     def without(self, hosts: Container[str]) -> SentNotifications:
         """Return it without these hosts in ``broken``."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -302,6 +303,13 @@ def test_what_is_remembered_is_read_as_it_was_written() -> None:
     for broken in ({}, {**sent_before.plain(), "epoch": "x"}, {**sent_before.plain(), "broken": 3}):
         with pytest.raises((KeyError, ValueError, TypeError)):
             SentNotifications.from_plain(broken)
+
+
+def test_no_more_failed_hosts_are_remembered_than_fit_into_a_key() -> None:
+    sent = SentNotifications(7, tuple(f"compute{number:05}" for number in range(40_000)))
+    kept = SentNotifications.from_plain(sent.plain())
+    assert kept.broken == sent.broken[: len(kept.broken)]
+    assert 250_000 < len(json.dumps(sent.plain())) < 350_000
 
 
 def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:
