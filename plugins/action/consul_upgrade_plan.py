@@ -118,7 +118,12 @@ class ActionModule(ModuleAction):
         :raises UpgradeError: ``bad_connection``, and what :func:`read_sources` raises.
         """
         if params is None:
-            return PassesByModule(lambda given: self.call(given, task_vars), options, lambda line: self._say([line]))
+            return PassesByModule(
+                lambda given: self.call(given, task_vars),
+                options,
+                lambda line: self._say([line]),
+                with_diff=bool(self._task.diff),
+            )
         with self.in_base_folder():
             sources = read_sources(params)
             settings = read_settings(params.get, os.environ)

@@ -51,6 +51,10 @@ class ModuleCall(Protocol):
     def check_mode(self) -> bool:
         """Return whether nothing may be written."""
 
+    @property
+    def _diff(self) -> bool:
+        """Return whether Ansible shows the diff. Its own name for that is private."""
+
     def warn(self, warning: str) -> None:
         """Add a warning to the result."""
 
@@ -70,7 +74,10 @@ def connected(params: Mapping[str, Any], act: Callable[[Store], dict[str, Any]])
         return act(Store(read_settings(params.get, os.environ)))
 
 
-def changed(changes: Iterable[Change]) -> dict[str, Any]:
-    """Return ``changed`` and ``diff`` of a result."""
+def changed(changes: Iterable[Change], most: int | None = None) -> dict[str, Any]:
+    """Return ``changed`` and ``diff`` of a result.
+
+    :param most: how many keys the diff has at most; None for all.
+    """
     found = list(changes)
-    return {"changed": bool(found), "diff": as_diff(found)}
+    return {"changed": bool(found), "diff": as_diff(found, most)}

@@ -368,7 +368,7 @@ order:
   type: dict
   sample: {"compute": ["controller"]}
 post_upgrade:
-  description: Hosts whose post-upgrade tasks are not finished.
+  description: The first 100 hosts whose post-upgrade tasks are not finished; all if O(hosts) has V(all).
   returned: success
   type: list
   elements: str

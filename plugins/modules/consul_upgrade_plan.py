@@ -555,8 +555,12 @@ hosts:
     blocks:
       description: Whether hosts later in the order wait for this one.
       type: bool
+admitted:
+  description: Number of hosts that this call admitted, with O(wait) in all its passes.
+  returned: success
+  type: int
 transitions:
-  description: Hosts that this call admitted, with O(wait) in all its passes.
+  description: The first 100 of them; all if O(hosts) has V(all).
   returned: success
   type: list
   elements: dict
@@ -695,7 +699,7 @@ order:
   type: dict
   sample: {"compute": ["controller"]}
 post_upgrade:
-  description: Hosts whose post-upgrade tasks are not finished.
+  description: The first 100 hosts whose post-upgrade tasks are not finished; all if O(hosts) has V(all).
   returned: success
   type: list
   elements: str
@@ -754,10 +758,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._module import (
     run,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
+    MOST_LISTED,
     blocked_summary,
     fleet_summary,
     forecast_summary,
     hosts_as_result,
+    listed,
     rollout_summary,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
@@ -833,6 +839,8 @@ def as_result(
     sources: Sequence[RuleSource] = (),
     order: Mapping[str, Any] | None = None,
     handed: HandedOver | None = None,
+    *,
+    with_diff: bool = False,
 ) -> dict[str, Any]:
     """Return the result of the module for a pass.
 
@@ -840,6 +848,7 @@ def as_result(
     :param sources: the sources of the rules in this call.
     :param order: the order that this call added.
     :param handed: what it handed over after the pass.
+    :param with_diff: whether the diff has all changes.
     """
     plan, ledger, hosts, replaces = outcome.plan, outcome.ledger, outcome.hosts(), outcome.replaces
     used = sources if outcome.begun or of_call(sources) else ()
@@ -860,16 +869,17 @@ def as_result(
         "forecast": forecast_summary(plan),
         "blocked": blocked_summary(plan, hosts),
         **hosts_as_result(plan, hosts, requested),
-        "transitions": outcome.transitions(),
+        "admitted": len(outcome.admissions),
+        "transitions": listed(outcome.transitions(), requested),
         "done": plan.scope_done,
         "can_move": plan.can_move,
-        **rollout_summary(outcome.snapshot, plan),
+        **rollout_summary(outcome.snapshot, plan, requested),
         "handover": (handed or handed_over(outcome.snapshot, ledger)).as_result(),
         "providers": {name: one.plain() for name, one in outcome.snapshot.providers.items()},
         "blockers": blocked_hosts(plan, hosts),
         "wake_at": plan.wake_at or 0,
         "index": outcome.index,
-        **changed(outcome.changes),
+        **changed(outcome.changes, None if with_diff else MOST_LISTED),
     }
 
 
@@ -975,7 +985,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     for warning in outcome.warnings:
         call.warn(warning)
     more = {"planners": planners} if hands_over else {}
-    return {**as_result(outcome, options["hosts"], sources, options["role_order"], handed), **more}
+    made = as_result(outcome, options["hosts"], sources, options["role_order"], handed, with_diff=call._diff)
+    return {**made, **more}
 
 
 def main() -> None:

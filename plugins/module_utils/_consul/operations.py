@@ -95,9 +95,12 @@ def net_changes(changes: Iterable[Change]) -> list[Change]:
     return [Change(key, first[key], last[key]) for key in sorted(first) if first[key] != last[key]]
 
 
-def as_diff(changes: Iterable[Change]) -> Mapping[str, str]:
-    """Return the ``diff`` of a result for Ansible's diff mode: a line ``key = value`` for each key, before and after."""
-    found = list(changes)
+def as_diff(changes: Iterable[Change], most: int | None = None) -> Mapping[str, str]:
+    """Return the ``diff`` of a result for Ansible's diff mode: a line ``key = value`` for each key, before and after.
+
+    :param most: how many keys it has at most; None for all.
+    """
+    found = list(changes)[:most]
 
     def side(values: Iterable[tuple[str, str | None]]) -> str:
         return "".join(f"{sanitize(f'{key} = {value}')}\n" for key, value in values if value is not None)

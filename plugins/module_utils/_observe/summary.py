@@ -21,6 +21,8 @@ from .stages import as_plain, stage_summaries
 # How many hosts and waves are named.
 _MOST_HOSTS = 8
 _MOST_WAVES = 12
+# How many hosts the lists of a result have.
+MOST_LISTED = 100
 # The option that asks for all hosts.
 ALL = "all"
 
@@ -62,10 +64,22 @@ def reasons(hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
     ]
 
 
-def rollout_summary(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
-    """Return what a result has on the whole rollout: what :func:`rollout_blockers` returns, ``stages`` and ``needs_operator``."""
+def listed(hosts: Sequence[Any], requested: Collection[str]) -> list[Any]:
+    """Return the first hosts of a list, or all for those who ask for all.
+
+    :param requested: as for :func:`hosts_as_result`.
+    """
+    return [*(hosts if ALL in requested else hosts[:MOST_LISTED])]
+
+
+def rollout_summary(snapshot: Snapshot, plan: Plan, requested: Collection[str] = ()) -> dict[str, Any]:
+    """Return what a result has on the whole rollout: what :func:`rollout_blockers` returns, ``post_upgrade``, ``stages`` and ``needs_operator``.
+
+    :param requested: as for :func:`hosts_as_result`.
+    """
     return {
         **rollout_blockers(plan),
+        "post_upgrade": listed(plan.post_upgrade, requested),
         "stages": as_plain(stage_summaries(snapshot, plan)),
         "needs_operator": [one.plain() for one in operator_needs(snapshot, plan)],
     }

@@ -185,5 +185,4 @@ def rollout_blockers(plan: Plan) -> dict[str, Any]:
         else {"code": blocker.code, "reason": blocker.reason, "until": blocker.until or 0},
         "order": {role: list(firsts) for role, firsts in plan.order.items()},
         "rollback_order": plan.rollback_order,
-        "post_upgrade": list(plan.post_upgrade),
     }

@@ -40,7 +40,7 @@ def info_result(view: FleetView, name: str | None = None, requested: Sequence[st
         "forecast": forecast_summary(plan),
         **hosts_as_result(plan, plan.hosts, requested),
         "can_move": plan.can_move,
-        **rollout_summary(view.snapshot, plan),
+        **rollout_summary(view.snapshot, plan, requested),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "releases": releases_summary(view.snapshot.records, plan.hosts),
         "holds": holds_summary(view.snapshot.holds.every(), plan.hosts, view.snapshot.former_role),

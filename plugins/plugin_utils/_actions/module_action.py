@@ -126,7 +126,7 @@ class ModuleAction(ActionBase):
             os.close(started_in)
 
     def _call_here(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        call = _LocalCall(params, check_mode=bool(self._task.check_mode))
+        call = _LocalCall(params, check_mode=bool(self._task.check_mode), diff=bool(self._task.diff))
         with self.in_base_folder():
             result = task_result({}, lambda: connected(params, lambda store: type(self).ACT(call, store)))
         return {**result, **({"warnings": call.warnings} if call.warnings else {})}
@@ -178,8 +178,8 @@ def _unreadable(module: str, found: Mapping[str, Any], *, is_dry: bool) -> Upgra
 class _LocalCall:
     """A call of a module in this process."""
 
-    def __init__(self, params: Mapping[str, Any], *, check_mode: bool) -> None:
-        self.params, self.check_mode = params, check_mode
+    def __init__(self, params: Mapping[str, Any], *, check_mode: bool, diff: bool) -> None:
+        self.params, self.check_mode, self._diff = params, check_mode, diff
         self.warnings: list[str] = []
 
     def warn(self, warning: str) -> None:

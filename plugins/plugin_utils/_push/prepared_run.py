@@ -334,7 +334,8 @@ def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
     """
     hosts = hosts_with_post_upgrade_tasks(plan, run.composition, run.upgrade_roles) if plan["complete"] else ()
     views = plan["hosts"]
-    left = [host for host in hosts if host in plan["post_upgrade"]]
+    unfinished = {*plan["post_upgrade"]}
+    left = [host for host in hosts if host in unfinished]
     _refuse_unknown_to_ansible(run.fleet, [host for host in left if views[host]["role"] in run.task_groups])
     if run.limit:
         members = {host: view["role"] for host, view in views.items()}

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
+from ...module_utils._observe.summary import MOST_LISTED
 from ...module_utils._rollout.handover import HandedOver
 from ...module_utils._rollout.opened_gates import MOST_SLOW, SlowTries
 from .._observe.progress_lines import FleetStates
@@ -46,20 +47,28 @@ class WaitedPass:
 class Total:
     """What all passes of a wait have done.
 
-    :param transitions: the admitted hosts, as in the module's result.
-    :param diffs: the changes of each pass for diff mode.
+    :param admitted: the number of the admitted hosts.
+    :param transitions: the first of them, as in the module's result.
+    :param diffs: the changes of each pass in diff mode.
     :param warnings: each once.
     """
 
     changed: bool = False
+    admitted: int = 0
     transitions: list[Any] = field(default_factory=list)
     diffs: list[Any] = field(default_factory=list)
     warnings: dict[str, None] = field(default_factory=dict)
+
+    def admit(self, transitions: Sequence[Any]) -> None:
+        """Add what a pass admitted."""
+        self.admitted += len(transitions)
+        self.transitions += transitions[: MOST_LISTED - len(self.transitions)]
 
     def as_result(self) -> dict[str, Any]:
         """Return it as part of a result."""
         return {
             "changed": self.changed,
+            "admitted": self.admitted,
             "transitions": self.transitions,
             "diff": self.diffs,
             "warnings": list(self.warnings),

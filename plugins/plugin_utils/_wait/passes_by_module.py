@@ -38,14 +38,21 @@ class PassesByModule(Passes):
     """Makes passes by calls of the module.
 
     :param call: calls the module with options, and returns its result.
+    :param with_diff: whether to keep all changes for diff mode.
     """
 
     def __init__(
-        self, call: Callable[[dict[str, Any]], dict[str, Any]], options: Mapping[str, Any], say: Callable[[str], None]
+        self,
+        call: Callable[[dict[str, Any]], dict[str, Any]],
+        options: Mapping[str, Any],
+        say: Callable[[str], None],
+        *,
+        with_diff: bool = False,
     ) -> None:
         """Keep the arguments."""
         super().__init__()
         self._call = call
+        self._with_diff = with_diff
         requested = options.get("hosts") or []
         self._requested = [requested] if isinstance(requested, str) else list(requested)
         # Lines on the hosts need all of them. The first call hands the rollout over, because something waits for it.
@@ -87,8 +94,8 @@ class PassesByModule(Passes):
     def _seen(self, found: dict[str, Any]) -> WaitedPass:
         total, self._latest = self.total, found
         total.changed |= bool(found["changed"])
-        total.transitions += found["transitions"]
-        if found["changed"]:
+        total.admit(found["transitions"])
+        if found["changed"] and self._with_diff:
             total.diffs.append(found["diff"])
         total.warnings |= dict.fromkeys(found.get("warnings") or ())
         return WaitedPass(

@@ -96,7 +96,7 @@ class PassesHere(Passes):
     def _seen(self, outcome: PassResult, handover: HandedOver) -> WaitedPass:
         plan, total = outcome.plan, self.total
         total.changed |= bool(outcome.changes)
-        total.transitions += outcome.transitions()
+        total.admit(outcome.transitions())
         if outcome.changes and self._with_diff:
             total.diffs.append(as_diff(outcome.changes))
         total.warnings |= dict.fromkeys(outcome.warnings)

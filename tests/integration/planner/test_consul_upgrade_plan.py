@@ -229,7 +229,9 @@ def test_the_default_file_applies_only_when_a_rollout_begins(
 
     def sources_and_rules(**options: Any) -> tuple[set[str], dict[str, Any]]:
         params = {name: spec.get("default") for name, spec in module.SPEC.items()} | {"fleet": None} | options
-        found = module.act(cast("Any", SimpleNamespace(params=params, check_mode=False, warn=print)), store)
+        found = module.act(
+            cast("Any", SimpleNamespace(params=params, check_mode=False, _diff=False, warn=print)), store
+        )
         return set(found["sources"].values()), found["instructions"]
 
     default.write_text('{"rolling_rules": {"global": 1}}')

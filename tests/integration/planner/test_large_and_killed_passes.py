@@ -28,7 +28,9 @@ REQUEST = PassRequest(version="2", rules={"rolling_rules": {"global": CAP}})
 def test_200_hosts_are_admitted_in_one_pass(run: Runner, consul: RawKV) -> None:
     seed(consul, FLEET)
     (result,) = run([plan(version="2", instructions={"rolling_rules": {"global": 200}})])
-    assert [one["host"] for one in result["transitions"]] == list(FLEET)
+    assert (result["admitted"], [one["host"] for one in result["transitions"]]) == (200, list(FLEET))
+    # All changes are in diff mode.
+    assert len(result["diff"]["after"].splitlines()) == 100
     assert gates(consul) == {"global": "False", **{f"host/{host}": "True" for host in FLEET}}
     events = history(consul)
     assert [event["what"] for event in events] == ["begin", *["open"] * 7]

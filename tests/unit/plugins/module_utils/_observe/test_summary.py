@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import (
     blocked_summary,
@@ -16,8 +17,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary im
     holds_summary,
     hosts_as_result,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
-from fleets import NEW, OLD, fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result
+from fleets import NEW, OLD, UNLIMITED, fleet
+from job_fleet import FlaggedConsul
 
 
 def test_roles_and_states_are_counted() -> None:
@@ -105,3 +110,25 @@ def test_a_summary_is_small_whatever_the_size_of_the_fleet() -> None:
     assert size(3000) < size(100) + 100
     empty = Plan()
     assert forecast_summary(empty) == {"waves": [], "more_waves": 0, "more_hosts": 0, "seconds": 0.0}
+
+
+@pytest.mark.parametrize("named", ["transitions", "post_upgrade"])
+def test_the_whole_result_of_a_pass_is_small_whatever_the_size_of_the_fleet(named: str) -> None:
+    def size(count: int) -> int:
+        hosts = {f"web{number:05}": "web" for number in range(count)}
+        request = PassRequest("2", UNLIMITED, fleet=hosts, post_upgrade=["web"])
+        with FlaggedConsul().in_place() as consul:
+            for host in hosts:
+                consul.write(f"running/versions/1/{host}", "1")
+            store = Store(Settings(pass_limit=120))
+            outcome = make_pass(store, request)
+            if named == "post_upgrade":
+                for host in hosts:
+                    consul.write(f"running/versions/2/{host}", "2")
+                outcome = make_pass(store, request)
+            whole, found = as_result(outcome, ["all"]), as_result(outcome)
+            assert (len(whole[named]), found[named]) == (count, whole[named][:100])
+            assert found["admitted"] == len(whole["transitions"])
+            return len(json.dumps(found))
+
+    assert size(20_000) < size(200) + 500

@@ -42,7 +42,7 @@ class Module:
 
 
 def passes(module: Module, printed: list[str] | None = None, **options: Any) -> PassesByModule:
-    return PassesByModule(module, options, (printed if printed is not None else []).append)
+    return PassesByModule(module, options, (printed if printed is not None else []).append, with_diff=True)
 
 
 def test_later_calls_wait_for_a_change_and_leave_the_rules_to_the_ledger() -> None:
@@ -81,6 +81,7 @@ def test_the_total_has_what_all_calls_did() -> None:
     made.next(1)
     assert made.total.as_result() == {
         "changed": True,
+        "admitted": 2,
         "transitions": [{"host": "web1"}, {"host": "web2"}],
         "diff": [[{"after": "5"}], [{"after": "7"}]],
         "warnings": ["a", "b"],

@@ -123,11 +123,12 @@ def made(
 def test_it_ends_with_the_last_pass_and_all_that_the_passes_have_done(clock: Clock) -> None:
     passes, shown = Scripted(clock, made("upgrading"), made("upgraded")), Lines()
     passes.total.changed = True
-    passes.total.transitions.append("web1")
+    passes.total.admit(["web1"])
     passes.total.warnings["careful"] = None
     assert shown.wait(passes).until(clock.seconds + 60) == {
         "state": "upgraded",
         "changed": True,
+        "admitted": 1,
         "transitions": ["web1"],
         "diff": [],
         "warnings": ["careful"],
@@ -209,7 +210,7 @@ def test_it_waits_longer_and_longer_for_a_consul_that_is_gone(code: Code, clock:
 
 def test_a_consul_that_stays_away_ends_it_with_what_was_done(clock: Clock) -> None:
     passes = Scripted(clock, made("upgrading"), UNREACHABLE, UNREACHABLE)
-    passes.total.transitions.append("web1")
+    passes.total.admit(["web1"])
     result = Lines().wait(passes).until(clock.seconds + 2)
     assert (result["failure"]["code"], result["transitions"]) == ("unreachable", ["web1"])
 
