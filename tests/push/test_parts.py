@@ -372,3 +372,16 @@ def test_a_waiting_host_gives_its_fork_to_one_that_can_be_admitted(site: Site) -
     ended_at = {one.host: one.at for one in site.entries() if one.what == "end"}
     assert max(ended_at["web1"], ended_at["web2"]) < ended_at["cache1"]
     assert site.reported("v1") == {*ended_at} and len(ended_at) == 7
+
+
+def test_forks_below_the_cap_are_reported_before_the_first_task_of_a_host(site: Site) -> None:
+    site.service("app", ["upgrade"])
+    site.inventory({"web": {"plane": "dataplane", "services": ["app"]}}, {"web": ["web1", "web2", "web3"]})
+    ended = site.end(site.start("upgrade", version="v1", forks=2, instructions={"rolling_rules": {"global": 3}}))
+    assert ended.code == 0, ended.stdout
+    line = (
+        "The rules allow 3 hosts at the same time, but Ansible has 2 forks (-f) and upgrades no more hosts than that. "
+        "To use all slots: -f 3."
+    )
+    before, _line, after = ended.stdout.partition(line)
+    assert "[web" not in before and "[web" in after
