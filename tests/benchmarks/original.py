@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The algorithm of python-jiocloud's upgrade loop, written again from its description, as a peer.
+"""The algorithm of python-jiocloud's upgrade loop (``jiocloud/upgrade.py``), written again, as a peer.
 
-It begins with three requests: delete all gates, close the global one, set ``current_version``. Then a pass follows the other, with a sleep of 15 s
-in between, until no host is left. A pass
+It reads ``current_version``. If that is another one, it deletes all gates, closes the global one, and sets ``current_version``. Then a pass follows the
+other, with a sleep of 15 s in between, until no host is left. A pass
 
 1. reads ``current_version``,
 2. reads all reports, to get the versions that hosts run,
@@ -12,11 +12,13 @@ in between, until no host is left. A pass
 4. reads all gates,
 5. sorts hosts into upgraded, upgrading (a gate is open) and pending, and leaves out roles that wait for another role,
 6. for each other role: if its cap has room for all of its pending hosts, sets the gate of the role and deletes the gates of its hosts; otherwise sets
-   the gates of as many pending hosts as have room, by name. Each key is one request.
+   the gates of as many pending hosts as have room, by name. To set a key takes two requests, because its library, consulate, reads the key first; to
+   delete one takes one.
 
-That is five requests for two versions, and one more for each gate. Nothing is a transaction, so it must not run twice at once. Three things favour it
-here: the connection stays open, reports and gates are where ``convoy.upgrade`` has them, so that the same nodes serve both, and simulated nodes treat a
-missing gate as closed, while in real fleets it is open, so that the first request would admit every host.
+So for two versions, a pass by itself takes six requests, and each further one of the same run five; besides two for each gate. Nothing is a transaction,
+so it must not run twice at once. Three things favour it here: the connection stays open, reports and gates are where ``convoy.upgrade`` has them, so that
+the same nodes serve both, and simulated nodes treat a missing gate as closed, while in real fleets it is open, so that the first write would admit every
+host.
 """
 
 from __future__ import annotations
@@ -63,9 +65,10 @@ class OriginalLoop:
         :param most_passes: end after so many passes; 0 for as many as it takes.
         :returns: the duration of each pass (seconds).
         """
-        self._ask("DELETE", f"{_GATES}?recurse")
-        self._put(f"{_GATES}/global", "False")
-        self._put(_VERSION, self.version)
+        if self._tree(_VERSION).get(_VERSION) != self.version:
+            self._ask("DELETE", f"{_GATES}?recurse")
+            self._put(f"{_GATES}/global", "False")
+            self._put(_VERSION, self.version)
         seconds: list[float] = []
         while True:
             began = time.monotonic()
@@ -75,8 +78,8 @@ class OriginalLoop:
                 return seconds
             time.sleep(self.sleep)
 
-    def _pass(self) -> bool:
-        """Make a pass; return whether all hosts are upgraded."""
+    def status(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]], Mapping[str, list[str]]]:
+        """Return role -> hosts, for those that are upgrading, pending and upgraded."""
         current = self._tree(_VERSION).get(_VERSION, "")
         versions = {key.split("/")[2] for key in self._tree(_REPORTS)}
         running = {version: self._hosts(version) for version in versions}
@@ -89,6 +92,11 @@ class OriginalLoop:
             done[_role(host)].append(host)
         for host in set().union(*running.values()):
             (upgrading if _is_open(gates, host) else pending)[_role(host)].append(host)
+        return upgrading, pending, done
+
+    def _pass(self) -> bool:
+        """Make a pass; return whether all hosts are upgraded."""
+        upgrading, pending, done = self.status()
         for role, hosts in pending.items():
             if self.order.get(role) in upgrading or self.order.get(role) in pending:
                 continue
@@ -111,6 +119,7 @@ class OriginalLoop:
         return {one["Key"]: base64.b64decode(one["Value"] or "").decode() for one in found}
 
     def _put(self, key: str, value: str) -> None:
+        self._ask("GET", quote(key))
         self._ask("PUT", quote(key), value)
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 from benchmarks.options import Options
-from benchmarks.processes import Cost, interleaved, operator_folder, run_playbook, start_playbook
+from benchmarks.original import OriginalLoop
+from benchmarks.processes import Cost, Measured, interleaved, operator_folder, run_playbook, start_playbook
 from benchmarks.rollout import EMPTY
 from benchmarks.simulated_nodes import KEYS, SimulatedNodes, agents
 from benchmarks.stored_fleets import NEW, OLD, host_name, under_way, waiting
@@ -31,7 +32,10 @@ SIZE, QUICK_SIZE = 5_000, 500
 LARGEST, QUICK_LARGEST = 100_000, 1_000
 _EMPTY, _STATUS, _CHECK = "empty playbook", "status.yml", "upgrade.yml --check"
 _IN_ROLLOUT, _NO_ADMISSION = "status.yml in a rollout", "a pass in a rollout that admits none"
-_AT_LARGEST = (_EMPTY, _STATUS, _IN_ROLLOUT, _CHECK)
+_ORIGINAL, _ORIGINAL_PASS = "python-jiocloud's status", "python-jiocloud's pass that admits none"
+_AT_LARGEST = (_EMPTY, _STATUS, _IN_ROLLOUT, _ORIGINAL, _CHECK)
+# Ways to the same: what they are for, and their names.
+_SAME = {"status": (_IN_ROLLOUT, _ORIGINAL), "pass": (_NO_ADMISSION, _ORIGINAL_PASS)}
 # Task banners of upgrade.yml on a fleet that upgrades itself, at most.
 _MOST_BANNERS = 15
 _RULES: dict[str, Any] = {"rolling_rules": {"global": 10}}
@@ -100,6 +104,9 @@ def _ways_in_rollout(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Co
     return {
         _IN_ROLLOUT: lambda: run_playbook("status", folder, agent),
         _NO_ADMISSION: lambda: run_playbook(folder / "next_pass.yml", folder, agent),
+        # Without the start of a Python.
+        _ORIGINAL: lambda: Measured(lambda: OriginalLoop(agent.http_port, NEW, 0).status() and None).end(),
+        _ORIGINAL_PASS: lambda: Measured(lambda: OriginalLoop(agent.http_port, NEW, 0).run(1) and None).end(),
     }
 
 
@@ -154,3 +161,11 @@ def _add(report: Report, title: str, found: Mapping[str, list[Cost]]) -> None:
             last.banners,
             len(last.output),
         )
+    report.least(
+        {
+            f"{what} of a {command}": {name: median(getattr(one, field) for one in found[name]) for name in names}
+            for command, names in _SAME.items()
+            if found.keys() >= {*names}
+            for what, field in (("seconds", "seconds"), ("processor", "busy"))
+        }
+    )

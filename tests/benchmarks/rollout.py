@@ -250,6 +250,22 @@ def _latency(report: Report, options: Options, sleep: float) -> None:
             "requests per admission",
         ],
     )
+    least: dict[str, dict[str, float]] = {}
+
+    def add(name: str, more: int, outcome: Outcome, admissions: int) -> None:
+        values = percentile(outcome.latencies, 50), outcome.cost.busy / admissions, outcome.requests / admissions
+        for what, value in zip(("p50", "processor", "requests"), values, strict=True):
+            least.setdefault(f"{what} with {more:,} further hosts", {})[name] = value
+        table.add(
+            name,
+            more,
+            len(outcome.latencies),
+            f"{values[0] * 1000:.0f} ms",
+            f"{percentile(outcome.latencies, 95) * 1000:.0f} ms",
+            f"{values[1] * 1000:.0f} ms",
+            f"{values[2]:.1f}",
+        )
+
     for more in (0, further):
         web = {f"web{number}": "web" for number in range(1, size + 1)}
         waiting = {f"{_FURTHER}{number}": _FURTHER for number in range(1, more + 1)}
@@ -258,26 +274,15 @@ def _latency(report: Report, options: Options, sleep: float) -> None:
         with _fleet({**web, **waiting}) as agent:
             hosts = Hosts(web, dict.fromkeys(list(web)[:samples], 0.2), 1)
             outcome, _empty = _here(agent, hosts, partial(_passes, agent, rules, until_quiet=True))
-        _add_latency(table.add, "convoy.upgrade, passes in one process", more, outcome, samples)
+        add("convoy.upgrade, passes in one process", more, outcome, samples)
         with _fleet({**web, **waiting}) as agent:
             # It takes hosts in the order of their names as texts.
             hosts = Hosts(web, dict.fromkeys(sorted(web)[: passes - 1], 0.2), 1)
             loop = OriginalLoop(agent.http_port, NEW, 1, order, sleep)
             planner = Measured(partial(loop.run, passes))
             outcome = _with_nodes(agent, hosts, planner, bare_reports(agent, OLD, NEW))
-        _add_latency(table.add, f"python-jiocloud's loop, sleep {sleep:g} s", more, outcome, passes - 1)
-
-
-def _add_latency(add: Callable[..., None], name: str, further: int, outcome: Outcome, admissions: int) -> None:
-    add(
-        name,
-        further,
-        len(outcome.latencies),
-        f"{percentile(outcome.latencies, 50) * 1000:.0f} ms",
-        f"{percentile(outcome.latencies, 95) * 1000:.0f} ms",
-        f"{outcome.cost.busy / admissions * 1000:.0f} ms",
-        f"{outcome.requests / admissions:.1f}",
-    )
+        add(f"python-jiocloud's loop, sleep {sleep:g} s", more, outcome, passes - 1)
+    report.least(least)
 
 
 def _plain(report: Report, hosts: Hosts) -> None:

@@ -42,7 +42,8 @@ class Report:
         :param found: measure -> way -> its value.
         """
         best = [f"{what}: {min(values, key=values.__getitem__)}" for what, values in found.items()]
-        self.say(f"\nLeast {'; '.join(best)}.")
+        if best:
+            self.say(f"\nLeast {'; '.join(best)}.")
 
     def table(self, title: str, head: Sequence[str], texts: int = 1) -> Table:
         """Begin a table.

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.original import OriginalLoop
 from benchmarks.processes import Measured
 from benchmarks.simulated_nodes import ideal_seconds, latencies
 from benchmarks.stored_fleets import ENTRIES_OF_ROLLOUT, KEYS, former_rollouts, under_way
@@ -18,6 +20,36 @@ from benchmarks.tables import Report, percentile
 from devkit.agent import ROOT
 
 pytestmark = pytest.mark.one_release
+
+
+class CountedLoop(OriginalLoop):
+    """The loop over keys in memory."""
+
+    def __init__(self, keys: dict[str, str]) -> None:
+        super().__init__(0, "v2", 40, sleep=0)
+        self.keys, self.asked = keys, list[str]()
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
+        self.asked.append(f"{method} {path}")
+        prefix = path.removesuffix("?recurse")
+        if method == "PUT":
+            self.keys[path] = body or ""
+        found = {key: value for key, value in self.keys.items() if key.startswith(prefix)}
+        return json.dumps(
+            [{"Key": key, "Value": base64.b64encode(text.encode()).decode()} for key, text in found.items()]
+        ).encode()
+
+
+def test_a_pass_of_the_original_takes_six_requests_and_two_for_each_gate() -> None:
+    keys = {key: text for key, text in under_way(5000) if key.startswith(("running/", "config_state/", "current_"))}
+    loop = CountedLoop(keys)
+    loop.run(most_passes=1)
+    assert len(loop.asked) == 6 + 2 * 40
+    assert sum(one.startswith("PUT config_state/enable_puppet/host/compute") for one in loop.asked) == 40
+    # It has read the version already, and those that it admitted fill the cap.
+    del loop.asked[:]
+    assert not loop._pass()
+    assert len(loop.asked) == 5
 
 
 def test_the_ideal_is_a_sliding_window() -> None:
