@@ -201,6 +201,6 @@ def needs_memory(what: str, written: Callable[[], str] = lambda: "Nothing was wr
         pass
     raise UpgradeError(
         "out_of_memory",
-        f"Memory ran out while {what}. {written()} Give the process more memory (ulimit -v, MemoryMax of a service, the limit of a "
-        "container): 100,000 hosts need 400 MiB. Then run the same command again.",
+        f"Memory ran out while {what}. {written()} Raise the limit of the process (ulimit -v, LimitAS of a service), or give the "
+        "machine more memory: 100,000 hosts need 400 MiB. Then run the same command again.",
     )

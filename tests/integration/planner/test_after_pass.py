@@ -79,6 +79,8 @@ def test_if_memory_runs_out_the_cause_is_named(done: Store, consul: RawKV, monke
     with pytest.raises(UpgradeError, match="Memory ran out while the post-upgrade tasks were planned") as raised:
         go(done)
     assert raised.value.code == "out_of_memory"
+    # Other limits, such as MemoryMax of a service, end the process without an error.
+    assert "(ulimit -v, LimitAS of a service)" in raised.value.message
     assert consul.tree() == before
 
 
