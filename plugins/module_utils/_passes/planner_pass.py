@@ -187,9 +187,9 @@ def _try_once(
         listed = _listed(broken, desired.ledger)
         if left_out := len(broken) - len(listed):
             outcome.warnings.append(
-                f"{len(broken)} hosts are broken, and the ledger has room for the names of {len(listed)}. The other {left_out} are admitted after all "
-                "other hosts too, but one that fails again takes a slot and counts for the failure budgets, and one that is lost has to be "
-                "retried: fix it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
+                f"{len(broken)} hosts are broken, and the ledger has room for the names of {len(listed)}. Of the other {left_out}, those that failed are "
+                "admitted after all other hosts too. One that fails again takes a slot and counts for the failure budgets, and one that is lost has "
+                "to be retried: fix it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
             )
         desired = replace(desired, ledger=replace(desired.ledger, broken=listed))
     move = _ledger_move(keys, snapshot, desired, request.job)

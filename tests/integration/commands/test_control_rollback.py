@@ -228,9 +228,9 @@ def test_a_rollback_begins_and_goes_on_however_many_hosts_are_broken(
     listed = ledger(consul)["broken"]
     assert back.remarks == dry.remarks
     assert back.remarks[-1] == (
-        f"{count - 1} hosts are broken, and the ledger has room for the names of {len(listed)}. The other {count - 1 - len(listed)} are admitted after "
-        "all other hosts too, but one that fails again takes a slot and counts for the failure budgets, and one that is lost has to be retried: fix "
-        "it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
+        f"{count - 1} hosts are broken, and the ledger has room for the names of {len(listed)}. Of the other {count - 1 - len(listed)}, those that "
+        "failed are admitted after all other hosts too. One that fails again takes a slot and counts for the failure budgets, and one that is lost has "
+        "to be retried: fix it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
     )
     rules: dict[str, Any] = {"rolling_rules": {"global": 40}}
     assert [one.host for one in make_pass(store, PassRequest("1", rules)).admissions] == [hosts[-1]]

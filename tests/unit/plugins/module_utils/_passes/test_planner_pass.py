@@ -79,7 +79,7 @@ def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_brok
         found = rollback.roll_back(store, control.Command(fleet=fleet))
         assert consul.data("upgrade/ledger")["broken"] == ["web4"]
         assert found.remarks[-1].startswith(
-            "3 hosts are broken, and the ledger has room for the names of 1. The other 2 "
+            "3 hosts are broken, and the ledger has room for the names of 1. Of the other 2, "
         )
 
 
