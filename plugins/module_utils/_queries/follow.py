@@ -35,6 +35,8 @@ _SHARE = 4
 # Post-upgrade tasks may follow a complete rollout whose gates are not open yet. It counts as over after this time without a change
 # (seconds).
 _NOTHING_FOLLOWS = 15.0
+# A caller that follows without an end gets a new read at least this often (seconds): health checks change without a write to a key.
+_REFRESH = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def follow(
     queries: BlockingQueries | None = None,
     *,
     until_hosts_finish: bool = False,
+    endless: bool = False,
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     """Yield the progress of a rollout, now and after each change, until it is over.
 
@@ -77,6 +80,7 @@ def follow(
     :param patience: seconds without a change after which a complete rollout counts as over, though its gates are not open.
     :param queries: the blocking queries of this process; None for queries of its own.
     :param until_hosts_finish: whether an aborted rollout is over only once the hosts that had begun have finished.
+    :param endless: whether to go on after the end, with changes of the fleet between rollouts, and with the next rollout.
     :returns: the progress; the error if Consul can't be reached, before the next try; or None if nothing has changed.
     :raises UpgradeError: what :func:`read_fleet` raises, except ``unreachable``.
     """
@@ -84,11 +88,17 @@ def follow(
     keys = store.keys
     folders = (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates)
     with closing(Watch(settings, (*folders, keys.current_version), queries)) as watch:
-        yield from _followed(store, watch, fleet, patience, until_hosts_finish=until_hosts_finish)
+        yield from _followed(store, watch, fleet, patience, until_hosts_finish=until_hosts_finish, endless=endless)
 
 
 def _followed(
-    store: Store, watch: Watch, fleet: Mapping[str, str] | None, patience: float, *, until_hosts_finish: bool
+    store: Store,
+    watch: Watch,
+    fleet: Mapping[str, str] | None,
+    patience: float,
+    *,
+    until_hosts_finish: bool,
+    endless: bool,
 ) -> Iterator[ProgressUpdate | Unreachable | None]:
     before: Mapping[str, HostView] | None = None
     view: FleetView | None = None
@@ -104,7 +114,7 @@ def _followed(
                 # A rollout to a version has begun after it.
                 of_job = None
                 continue
-            of_job = True if view.snapshot.is_job else None
+            had_job, of_job = of_job, True if view.snapshot.is_job else None
         except Unreachable as error:
             yield error
             # All blocking queries fail, and each would cause a read.
@@ -116,16 +126,22 @@ def _followed(
             before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
         at_work = until_hosts_finish and _is_at_work_after_abort(updates)
-        if not at_work and _is_over(updates, quiet_since, patience):
+        is_over = not at_work and _is_over(updates, quiet_since, patience)
+        if is_over and not endless:
             return
+        if is_over:
+            of_job = None
         pause = max(_LEAST_PAUSE, (runtime.processor_seconds() - busy) * _SHARE, (runtime.monotonic() - began) * 2)
         # The plan and the needs may change though nothing is written.
         wakes = (view.plan.wake_at, next_need_at(view.snapshot, view.plan))
-        while not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
-            if not at_work and _is_over(updates, quiet_since, patience):
+        # The fleet's rollout to a version is shown again right after the end of a job.
+        while not (is_over and had_job) and not watch.wait(mark, min(patience, _LONGEST_SILENCE)):
+            if not endless and not at_work and _is_over(updates, quiet_since, patience):
                 return
             yield None
             if any(runtime.seconds_until(at, view.snapshot.now, began) < 0 for at in wakes):
+                break
+            if endless and runtime.monotonic() - began >= _REFRESH:
                 break
         # One read covers all changes during this pause.
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))

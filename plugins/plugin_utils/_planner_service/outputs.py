@@ -12,7 +12,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.sanitize import truncated_repr
 from ...module_utils._common.text_file import read_text, write_atomically
 from ...module_utils._consul.errors import Unreachable
-from ...module_utils._consul.watch import BlockingQueries, Watch
+from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._queries.follow import ProgressUpdate, follow
 from ...module_utils._queries.metrics import metrics_text
 from ...module_utils._state.store import Store
@@ -23,12 +23,10 @@ from .._pages.live_page import LivePage
 from .log import WARNING, Log
 from .settings import ServiceSettings
 
-# The metrics are written at most this often while a rollout is under way, and read from a part of the history each time (seconds).
+# The metrics are written at most this often after changes, and read from a part of the history each time (seconds).
 _METRICS_EVERY = 15.0
-# In a rollout where nothing changes, they are written this often (seconds): an alert takes older ones for an outage.
+# While nothing changes, they are written this often (seconds): an alert takes older ones for an outage.
 _METRICS_REFRESH = 60.0
-# Without a rollout, the fleet is read this often. The age of the files shows that the service works (seconds).
-_IDLE = 60.0
 # What failed is tried again after this time (seconds).
 _AGAIN = 15.0
 # A service that is stopped waits so long for a notification that is under way (seconds). Without it, its lock expires.
@@ -69,14 +67,11 @@ class Outputs:
     def _write_all(self) -> None:
         consul = self._settings.consul
         queries = BlockingQueries(consul)
-        watch = Watch(consul, (Store(consul).keys.ledger,), queries)
         while not self._closed.is_set():
-            mark = watch.mark()
             try:
                 latest: ProgressUpdate | None = None
-                # Hosts that are upgraded after an abort must stay silenced, and the page must show how they end.
-                reads = follow(consul, self._settings.fleet or None, queries=queries, until_hosts_finish=True)
-                for found in reads:
+                # Without a rollout too: holds, failures, hosts that join, and hosts that are upgraded after an abort.
+                for found in follow(consul, self._settings.fleet or None, queries=queries, endless=True):
                     with self._writing:
                         if self._closed.is_set():
                             return
@@ -90,8 +85,8 @@ class Outputs:
                             self._log.say_once(f"maintenance {number}", "maintenance", one.warning, WARNING)
                         if latest is not None and not isinstance(found, Unreachable):
                             self._write_metrics(latest)
-                self._metrics_at = float("-inf")
-                watch.wait(mark, _IDLE)
+                    if found is latest:
+                        self._log.say_once("files", "", "")
             except Unreachable:
                 # The planner says so.
                 self._closed.wait(_AGAIN)
@@ -115,8 +110,6 @@ class Outputs:
                 self._log.say_once("files", "fault", text, WARNING)
                 self._only_renew(fault)
                 self._closed.wait(_AGAIN)
-            else:
-                self._log.say_once("files", "", "")
 
     def _only_renew(self, error: Exception) -> None:
         """Let silences only be renewed until the fleet is read again. Another service may know of hosts that have begun since."""
@@ -135,10 +128,11 @@ class Outputs:
         return self._page is not None
 
     def _write_metrics(self, latest: ProgressUpdate) -> None:
-        """Write the metrics of the latest read, soon after a change, and from time to time in a rollout where nothing changes."""
+        """Write the metrics of the latest read: at once when a rollout begins or ends, soon after a change, else from time to time."""
         path, now = self._settings.metrics_file, runtime.monotonic()
         pause = _METRICS_EVERY if latest is not self._written else _METRICS_REFRESH
-        if not path or (now < self._metrics_at + pause and not (latest.progress.over and latest is not self._written)):
+        is_other = self._written is None or _phase(latest) != _phase(self._written)
+        if not path or (now < self._metrics_at + pause and not is_other):
             return
         self._metrics_at, self._written = now, latest
         try:
@@ -169,6 +163,11 @@ class Outputs:
 
     def _warn(self, text: str) -> None:
         self._log.say("notification", text, WARNING)
+
+
+def _phase(read: ProgressUpdate) -> tuple[str, bool]:
+    """Return the target of a rollout, and whether it is over."""
+    return read.progress.version, read.progress.over
 
 
 def _fault_text(fault: Exception) -> str:

@@ -23,6 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over, wait_for_planner
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
@@ -324,6 +325,28 @@ def test_it_writes_the_page_and_the_metrics(service: Start, store: Store, consul
         until(lambda: 'state="upgraded"} 6' in metrics.read_text())
     assert one.end() == 0
     assert "no longer updated" in (page / "index.html").read_text()
+
+
+def test_without_a_rollout_the_page_has_each_change_at_once(
+    service: Start, store: Store, consul: RawKV, tmp_path: Path
+) -> None:
+    seed(consul, HOSTS)
+    page = tmp_path / "page"
+    page.mkdir()
+
+    def written() -> str:
+        return "".join(one.read_text() for one in page.rglob("*.json"))
+
+    service(page=str(page))
+    until(lambda: "web6" in written())
+    # Without a change, the page is only written once a minute.
+    set_holds(store, HoldTargets(hosts=("web1",)), "disk is being replaced")
+    until(lambda: "disk is being replaced" in written(), 20)
+    write_report(store, HostReport("web2", "1", "started", role="web"))
+    write_report(store, HostReport("web2", "1", "failed", error="no space left"))
+    until(lambda: "no space left" in written(), 20)
+    write_report(store, HostReport("web7", "1", "upgraded", role="web"))
+    until(lambda: "web7" in written(), 20)
 
 
 @pytest.mark.thorough

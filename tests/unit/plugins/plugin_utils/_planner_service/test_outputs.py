@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,8 +33,6 @@ def _until(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 def outputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[..., Iterator[Any]]], Outputs]:
     """Start outputs with a page, for which a function yields what was read."""
-    watch = SimpleNamespace(mark=lambda: 0, wait=lambda *_given: time.sleep(0.05))
-    monkeypatch.setattr(tested, "Watch", lambda *_given: watch)
     monkeypatch.setattr(tested, "BlockingQueries", lambda *_given: None)
     monkeypatch.setattr(tested, "_AGAIN", 0.1)
 
@@ -96,7 +95,7 @@ def test_while_the_fleet_can_not_be_read_silences_are_only_renewed(
 def test_the_page_says_that_the_service_has_ended_although_a_notification_hangs(
     outputs: Callable[[Any], Outputs],
 ) -> None:
-    kept = outputs(lambda *_given, **_more: iter(()))
+    kept = outputs(lambda *_given, **_more: map(time.sleep, itertools.repeat(0.02)))
     calls: list[Any] = []
     page: Any = SimpleNamespace(close=lambda: calls.append("page"))
     notifier: Any = SimpleNamespace(finish=lambda **given: calls.append(given))
@@ -118,7 +117,7 @@ def test_the_metrics_have_the_last_change_before_a_silence_and_are_written_again
 
     def follow(*_given: Any, **_more: Any) -> Iterator[Any]:
         for text in ("first", "second"):
-            yield SimpleNamespace(view=text, progress=SimpleNamespace(over=False))
+            yield SimpleNamespace(view=text, progress=SimpleNamespace(version="2", over=False))
         while True:
             time.sleep(0.02)
             yield None
