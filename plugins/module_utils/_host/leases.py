@@ -20,7 +20,7 @@ from .._common import runtime
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
 from .._common.processes import boot_id, start_ticks
-from .._consul.client import ConsulClient, Operation
+from .._consul.client import ConsulClient, KVEntry, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, lock, remove
 from .._consul.retry import retry_on_conflict
@@ -114,11 +114,8 @@ def acquire(store: Store, session: str, host: str) -> str | None:
             store.client.write([_lock(store, session, host)])
         except Conflict:
             entry = store.client.get(key)
-            if entry is not None:
-                holder = decode_holder(entry.value)
-                if holder is None or not holder.is_dead:
-                    return str(holder) if holder else "another run"
-                store.client.close_session(holder.session)
+            if entry is not None and not end_dead_holder(store, entry):
+                return str(decode_holder(entry.value) or "another run")
             raise
         return None
 
@@ -148,6 +145,19 @@ def release(store: Store, session: str, host: str) -> None:
 def _lock(store: Store, session: str, host: str) -> Operation:
     holder = asdict(LeaseHolder.of_this_process(session))
     return lock(store.keys.lease(host), json.dumps(holder, sort_keys=True), session)
+
+
+def end_dead_holder(store: Store, entry: KVEntry | None) -> bool:
+    """End the session of a lock's holder if that process of this machine is dead, without waiting until it expires; return whether it was.
+
+    :param entry: the locked key; None if there is none.
+    :raises UpgradeError: what :meth:`ConsulClient.write` raises.
+    """
+    holder = decode_holder(entry.value) if entry is not None else None
+    if holder is None or not holder.is_dead:
+        return False
+    store.client.close_session(holder.session)
+    return True
 
 
 def decode_holder(value: bytes) -> LeaseHolder | None:

@@ -18,7 +18,7 @@ from .._consul.client import KVEntry
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, compare, compare_and_put, lock, put
 from .._fleet.ledger import Ledger
-from .._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, renew_session
+from .._host.leases import SESSION_SECONDS, LeaseHolder, end_dead_holder, renew_session
 from .._observe.notifications import (
     Notification,
     SentNotifications,
@@ -191,7 +191,7 @@ class SentKey:
         try:
             self._store.client.write([compare(self._key, index), lock(self._key, text, self._session)])
         except Conflict:
-            self._end_the_dead(entry)
+            end_dead_holder(self._store, entry)
             return None
         except UpgradeError as error:
             if "session" in error.message:
@@ -234,12 +234,6 @@ class SentKey:
             # Otherwise the session expires.
             with contextlib.suppress(UpgradeError):
                 self._store.client.close_session(self._session)
-
-    def _end_the_dead(self, entry: KVEntry | None) -> None:
-        """End the session of the lock's holder if that process of this machine is dead, without waiting until it expires."""
-        holder = decode_holder(entry.value) if entry is not None else None
-        if holder is not None and holder.is_dead:
-            self._store.client.close_session(holder.session)
 
 
 def _encoded(sent: SentNotifications, more: Mapping[str, Any] | None = None) -> str:

@@ -16,7 +16,7 @@ from ...module_utils._consul.client import MOST_OPERATIONS, Operation
 from ...module_utils._consul.errors import Conflict
 from ...module_utils._consul.operations import check_lock, compare, lock, put, remove, unlock
 from ...module_utils._fleet.migration import Migration
-from ...module_utils._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, renew_session
+from ...module_utils._host.leases import SESSION_SECONDS, LeaseHolder, decode_holder, end_dead_holder, renew_session
 from ...module_utils._state.store import Store, current_user
 
 # Each transaction also has the check of the lock and the progress.
@@ -100,11 +100,9 @@ class MigrationLock:
         """Refuse if another migration has the lock. If its process on this machine is dead, end its session."""
         entry = self._store.client.get(self._key)
         holder = decode_holder(entry.value) if entry is not None else None
-        if holder is None:
+        if holder is None or end_dead_holder(self._store, entry):
             return
-        if holder.is_dead:
-            self._store.client.close_session(holder.session)
-        elif self._store.client.is_session(holder.session):
+        if self._store.client.is_session(holder.session):
             raise UpgradeError(
                 "migrating",
                 f"Another migration is under way: {holder} has locked {self._key}. Nothing was changed. Wait until it ends, then run the "

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.errors import Conflict, Unreachable
 from ...module_utils._consul.operations import lock
 from ...module_utils._consul.settings import Settings
-from ...module_utils._state.store import Store, current_user
+from ...module_utils._host.leases import LeaseHolder, end_dead_holder
+from ...module_utils._state.store import Store
 from .log import WARNING, Log
 
 # Consul's minimum is 10. A session that is not renewed ends after one to two times that.
@@ -63,12 +65,13 @@ class Presence:
         written = ""
         while not self._is_closed:
             with self._changed:
-                value = self._value()
+                answer = self._handover, self._refusal
             try:
                 if not self._session or not store.client.renew_session(self._session):
                     self._session = store.client.open_session(f"convoy.upgrade planner {self._name}", _SESSION_SECONDS)
+                value = self._value(*answer)
                 if value != written or store.client.get(key) is None:
-                    store.client.write([lock(key, value, self._session)])
+                    self._write(store, key, value)
                     written = value
                 self._log.say_once("presence", "", "")
             except Conflict:
@@ -84,9 +87,23 @@ class Presence:
             except UpgradeError as error:
                 self._log.say_once("presence", error.code, f"{key} can't be written: {error.message}", WARNING)
             with self._changed:
-                if not self._is_closed and self._value() == value:
+                if not self._is_closed and (self._handover, self._refusal) == answer:
                     self._changed.wait(_RENEW_EVERY)
 
-    def _value(self) -> str:
-        data = {"by": current_user(), "since": self._since, "handover": self._handover, "refusal": self._refusal}
-        return json.dumps(data, sort_keys=True)
+    def _write(self, store: Store, key: str, value: str) -> None:
+        """Lock the key.
+
+        :raises Conflict: if another service has locked it.
+        """
+        operation = lock(key, value, self._session)
+        try:
+            store.client.write([operation])
+        except Conflict:
+            # This service was killed, and has been started again.
+            if not end_dead_holder(store, store.client.get(key)):
+                raise
+            store.client.write([operation])
+
+    def _value(self, handover: str, refusal: str) -> str:
+        holder = {**asdict(LeaseHolder.of_this_process(self._session)), "since": self._since}
+        return json.dumps({**holder, "handover": handover, "refusal": refusal}, sort_keys=True)

@@ -159,6 +159,23 @@ def test_one_of_two_that_stand_by_takes_over_from_one_that_is_killed(
     assert max(seconds[1:]) < 15
 
 
+def test_one_that_was_killed_and_started_again_says_at_once_that_it_carries_a_rollout(
+    service: Start, store: Store, consul: RawKV
+) -> None:
+    one = service()
+    until(lambda: running(consul))
+    one.kill()
+    again = service()
+    again.says("standing_by")
+    seed(consul, HOSTS)
+    made = make_pass(store, PassRequest("2", ONE))
+    assert made.ledger is not None
+    handed = hand_over(store, made.ledger, None, dry=False)
+    # Consul keeps the session of a dead process for 15 s at least.
+    assert wait_for_planner(store, handed.id, 10) == ("one",)
+    assert again.messages("same_name") == []
+
+
 @pytest.mark.thorough
 def test_the_one_that_acts_does_so_at_once_and_the_other_one_only_watches(
     service: Start, store: Store, consul: RawKV
