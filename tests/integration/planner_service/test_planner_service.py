@@ -134,28 +134,29 @@ def test_it_admits_only_hosts_of_the_limit_until_the_next_handover(service: Star
         until(lambda: ledger(consul)["state"] == "complete")
 
 
-def test_one_of_two_that_stand_by_takes_over_from_one_that_is_killed(
+def test_those_that_stand_by_take_over_within_two_seconds_from_one_that_is_killed(
     service: Start, store: Store, consul: RawKV
 ) -> None:
-    services = [service(name) for name in ("one", "two", "three")]
+    services = [service(name) for name in ("one", "two", "three", "four")]
     _begin(store, consul)
-    until(lambda: len(running(consul)) == 3)
+    until(lambda: len(running(consul)) == 4)
     for one in services:
         one.says("carrying")
     seconds = []
-    for host, following in (("web1", "web2"), ("web2", "web3"), ("web3", "web4")):
+    for host, following in itertools.pairwise(("web1", "web2", "web3", "web4", "web5")):
+        began = time.monotonic()
         if host != "web1":
             acting = next(one for one in services if one.admitted()[-1:] == [host])
             acting.kill()
             services.remove(acting)
-        began = time.monotonic()
         upgrade(store, host)
         until(lambda following=following: following in open_hosts(consul, HOSTS))
         seconds.append(time.monotonic() - began)
         # Its log comes after its write.
         until(lambda following=following: any(following in one.admitted() for one in services))
     print(f"\nhand-over after kill -9: {', '.join(f'{one:.2f} s' for one in seconds[1:])}")
-    # Consul keeps the session of a dead process for 15 s at least.
+    # Other tests load the machine, which can delay one of them. Consul keeps the session of a dead process for 15 s at least.
+    assert min(seconds[1:]) < 2
     assert max(seconds[1:]) < 15
 
 
