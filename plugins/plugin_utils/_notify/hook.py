@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...module_utils._common.processes import end_process_tree
 from ...module_utils._common.sanitize import may_be_template, sanitize, truncate_middle
@@ -24,6 +24,13 @@ PLAYBOOK = Path(__file__).resolve().parents[3] / "playbooks/internal/notificatio
 _NOT_INHERITED = ("CONVOY_UPGRADE_", "ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_FORCE_COLOR", "ANSIBLE_CALLBACK_RESULT_FORMAT")
 _MOST_LINES = 5
 _SECONDS_TO_END = 5
+
+
+class NotSent(NamedTuple):
+    """Why an event was not sent, and what an operator can do: the end of a sentence, and sentences."""
+
+    why: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +47,15 @@ class Hook:
     folder: str
     patience: float
 
-    def call(self, event: Mapping[str, Any]) -> str | None:
-        """Call the hook with an event; return the error, None for none."""
+    def call(self, event: Mapping[str, Any]) -> NotSent | None:
+        """Call the hook with an event; return None if that succeeds."""
         try:
             with tempfile.TemporaryDirectory(prefix="convoy-hook-") as folder:
                 return self._call_in(Path(folder), event)
         except OSError as error:
-            return str(error)
+            return NotSent(str(error), "Check this machine.")
 
-    def _call_in(self, folder: Path, event: Mapping[str, Any]) -> str | None:
+    def _call_in(self, folder: Path, event: Mapping[str, Any]) -> NotSent | None:
         facts, why = folder / "event.yml", folder / "why"
         facts.write_text(f"upgrade_event: {as_data(event)}\n", encoding="utf-8")
         own = {"upgrade_hook": self.file, "upgrade_hook_why": str(why)}
@@ -58,11 +65,18 @@ class Hook:
         environ |= {"ANSIBLE_STDOUT_CALLBACK": "default", "ANSIBLE_NOCOLOR": "1"}
         code, output = _run(command, environ, self.folder, self.patience)
         if code is None:
-            return f"it took longer than {self.patience:.0f} s and was stopped"
-        if why.exists():
-            return truncate_middle(sanitize(why.read_text(encoding="utf-8", errors="replace").strip()))
+            return NotSent(
+                f"it took longer than {self.patience:.0f} s and was stopped",
+                "Check what its tasks wait for, or set upgrade_notify_timeout higher.",
+            )
         lines = [line for line in output.splitlines() if line.strip()]
-        return truncate_middle(sanitize(" ".join(lines[-_MOST_LINES:]))) if code else None
+        if why.exists():
+            text = why.read_text(encoding="utf-8", errors="replace").strip()
+        elif code:
+            text = " ".join(lines[-_MOST_LINES:])
+        else:
+            return None
+        return NotSent(truncate_middle(sanitize(text)), "Fix the file, or what its tasks use.")
 
 
 def _run(command: list[str], environ: Mapping[str, str], folder: str, timeout: float) -> tuple[int | None, str]:

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._common.names import rollout_title
+from ...module_utils._common.names import listing, rollout_title
 from ...module_utils._common.sanitize import sanitize, truncate_middle
 from ...module_utils._observe.notifications import APPROVAL_NEEDED, END, EVENTS, FAILURE
+from .hook import NotSent
 from .settings_file import refuse_unknown
 
 # Seconds to connect to a webhook, and to wait for its answer.
@@ -33,6 +34,10 @@ _LATE = 3.0
 _PAUSES = (1.0, 3.0)
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _KINDS = {FAILURE: "failure", APPROVAL_NEEDED: "warning"}
+# What an operator can do about targets that did not get an event.
+_CHECK = "Check the service behind {}."
+_CORRECT = "Correct {} in the file."
+_EITHER = "Check {} in the file, and the service behind it."
 # Parts of a URL that are so long may be secrets.
 _SECRET = re.compile(r"[^/:@?&=#\s]{6,}")
 # The file and the name of a target -> the thread that sends to it. One that hangs gets no further thread.
@@ -74,11 +79,11 @@ class Messenger:
     page: str
     patience: float
 
-    def call(self, event: Mapping[str, Any]) -> str | None:
-        """Send an event to all targets that want it; return the errors as a sentence, None for none."""
+    def call(self, event: Mapping[str, Any]) -> NotSent | None:
+        """Send an event to all targets that want it; return None if each of them got it."""
         matching = [target for target in self.targets if event["event"] in target.events]
         until = runtime.monotonic() + self.patience
-        answers: dict[str, str | None] = {}
+        answers: dict[str, NotSent | None] = {}
         threads = {
             target.name: runtime.start_thread(self._send_to, target, event, answers, until)
             for target in matching
@@ -91,7 +96,7 @@ class Messenger:
                 # It may be late only. One that hangs must not delay each event for all others.
                 _sending[self.file, target.name].join(max(0.0, late_until - runtime.monotonic()))
                 if self._is_sending(target):
-                    answers[target.name] = "it is still at an earlier event"
+                    answers[target.name] = NotSent("it is still at an earlier event", _CHECK)
                     continue
                 until = runtime.monotonic() + self.patience
                 thread = runtime.start_thread(self._send_to, target, event, answers, until)
@@ -100,29 +105,40 @@ class Messenger:
             thread.join(max(0.0, until - runtime.monotonic()))
         # Threads that are late may still answer.
         answers = dict(answers)
-        late = f"not sent within {self.patience:.0f} s"
-        found = {target.name: answers.get(target.name, late) for target in matching}
-        return "; ".join(f"{name}: {why}" for name, why in found.items() if why is not None) or None
+        late = NotSent(f"not sent within {self.patience:.0f} s", _CHECK)
+        found = [(target.name, answers.get(target.name, late)) for target in matching]
+        failed = [(name, one) for name, one in found if one is not None]
+        if not failed:
+            return None
+        remedies: dict[str, list[str]] = {}
+        for name, one in failed:
+            remedies.setdefault(one.remedy, []).append(name)
+        return NotSent(
+            "; ".join(f"{name}: {one.why}" for name, one in failed),
+            " ".join(remedy.format(listing(names)) for remedy, names in remedies.items()),
+        )
 
     def _is_sending(self, target: Target) -> bool:
         """Return whether a thread is still at an earlier event for a target."""
         before = _sending.get((self.file, target.name))
         return before is not None and before.is_alive()
 
-    def _send_to(self, target: Target, event: Mapping[str, Any], answers: dict[str, str | None], until: float) -> None:
-        why = self._send(target, event, until)
-        answers[target.name] = _without_secrets(why, target) if why is not None else None
+    def _send_to(
+        self, target: Target, event: Mapping[str, Any], answers: dict[str, NotSent | None], until: float
+    ) -> None:
+        failed = self._send(target, event, until)
+        answers[target.name] = failed and failed._replace(why=_without_secrets(failed.why, target))
 
-    def _send(self, target: Target, event: Mapping[str, Any], until: float) -> str | None:
+    def _send(self, target: Target, event: Mapping[str, Any], until: float) -> NotSent | None:
         try:
             return _post(target, event, until) if target.is_webhook else self._send_message(target, event)
         except UpgradeError as error:
-            return error.message
+            return NotSent(error.message, _EITHER)
         except Exception as error:
             # A library's error must not end the notifier.
-            return f"{type(error).__name__}: {error}"
+            return NotSent(f"{type(error).__name__}: {error}", _EITHER)
 
-    def _send_message(self, target: Target, event: Mapping[str, Any]) -> str | None:
+    def _send_message(self, target: Target, event: Mapping[str, Any]) -> NotSent | None:
         title, body = message(event, self.page)
         kind = (
             "success" if event["event"] == END and event["outcome"] != "aborted" else _KINDS.get(event["event"], "info")
@@ -133,7 +149,7 @@ class Messenger:
             # The message has texts of hosts. Without the format, they would be HTML in a mail, and mentions in a chat.
             if sender.add(target.url) and sender.notify(body, title, kind, body_format="text"):
                 return None
-        return " ".join(lines) or "it was not accepted"
+        return NotSent(" ".join(lines) or "it was not accepted", _EITHER)
 
 
 @contextmanager
@@ -170,10 +186,10 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-def _post(target: Target, event: Mapping[str, Any], until: float) -> str | None:
+def _post(target: Target, event: Mapping[str, Any], until: float) -> NotSent | None:
     body = json.dumps({"text": event["text"], "next": event["next"], "event": event}, ensure_ascii=False).encode()
     requests = _library("requests", "webhook")
-    why: str | None = None
+    failed: NotSent | None = None
     for pause in (*_PAUSES, None):
         timestamp = str(int(runtime.now()))
         headers = {
@@ -191,19 +207,21 @@ def _post(target: Target, event: Mapping[str, Any], until: float) -> str | None:
             ) as answer:
                 status = answer.status_code
         except requests.Timeout:
-            why = f"it did not answer within {_TIMEOUTS[1]} s"
+            failed = NotSent(f"it did not answer within {_TIMEOUTS[1]} s", _CHECK)
         except requests.ConnectionError:
-            why = "it can't be reached"
+            failed = NotSent("it can't be reached", _EITHER)
         else:
             if 200 <= status < 300:
                 return None
-            why = f"it answered with status {status}"
+            failed = NotSent(
+                f"it answered with status {status}", _CHECK if status in _PASSING or status >= 500 else _CORRECT
+            )
             if status not in _PASSING:
-                return why
+                return failed
         if pause is None or runtime.monotonic() + pause > until:
-            return why
+            return failed
         runtime.sleep(pause)
-    return why
+    return failed
 
 
 def _without_secrets(text: str, target: Target) -> str:

@@ -161,11 +161,11 @@ class Notifier:
             if not self._has_lock:
                 return False
             event = rollout.payload(notification)
-            why = hook.call(event)
-            if why is not None:
+            failed = hook.call(event)
+            if failed is not None:
                 self._warn(
                     f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
-                    f"{why.rstrip('.')}. The rollout continues, but this event is not sent again. Fix the file."
+                    f"{failed.why.rstrip('.')}. The rollout continues, but this event is not sent again. {failed.remedy}"
                 )
             self._store_sent(notification.after)
             if not self._has_lock:

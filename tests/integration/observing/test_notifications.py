@@ -213,7 +213,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     assert (failed.returncode, ledger(consul)["state"]) == (0, "paused"), failed.stdout
     assert re.search(
         rf"\[WARNING\]: {file} was called with the event pause of \S+Z, and failed: no bot pause. The rollout continues, but "
-        "this event is not sent again. Fix the file.",
+        "this event is not sent again. Fix the file, or what its tasks use.",
         one_line(failed.stdout),
     )
     mark = play.folder / "hangs"
@@ -221,6 +221,7 @@ def test_a_hook_that_fails_or_hangs_is_a_warning_and_one_that_is_not_there_is_re
     late = play("resume", upgrade_notify=file, upgrade_notify_timeout=15, **MORE)
     assert (late.returncode, ledger(consul)["state"]) == (0, "running"), late.stdout
     assert "and failed: it took longer than 15 s and was stopped. The rollout" in one_line(late.stdout)
+    assert "again. Check what its tasks wait for, or set upgrade_notify_timeout higher." in one_line(late.stdout)
     assert start_ticks(int(mark.read_text())) is None
 
 

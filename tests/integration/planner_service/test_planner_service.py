@@ -381,13 +381,17 @@ def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
 
 
 @pytest.mark.thorough
-def test_it_sends_notifications_and_reports_a_target_that_refuses(
+def test_it_sends_notifications_and_reports_targets_that_refuse_or_hang(
     service: Start, store: Store, consul: RawKV, tmp_path: Path
 ) -> None:
     received: list[dict[str, Any]] = []
+    over = threading.Event()
 
     class Webhook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if self.path == "/hangs":
+                over.wait(60)
+                return
             received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(400 if self.path == "/refuses" else 204)
             self.end_headers()
@@ -399,22 +403,34 @@ def test_it_sends_notifications_and_reports_a_target_that_refuses(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         file = tmp_path / "notify.json"
-        file.write_text(json.dumps({"targets": [{"webhook": f"{url}/refuses"}, {"webhook": f"{url}/fine"}]}))
+        hanging = {"name": "pager", "webhook": f"{url}/hangs", "events": ["begin"]}
+        targets = [{"name": "chat", "webhook": f"{url}/refuses"}, {"webhook": f"{url}/fine"}, hanging]
+        file.write_text(json.dumps({"targets": targets}))
         one, other = service(notify=str(file)), service(name="other", notify=str(file))
         until(lambda: len(running(consul)) == 2)
         with Nodes(store, consul, HOSTS):
             _begin(store, consul)
+            until(lambda: ledger(consul)["state"] == "complete", 30)
+            # The event of its begin is still being sent.
+            assert one.messages("notification") + other.messages("notification") == []
             until(lambda: [event["event"]["event"] for event in received].count("end") == 2)
         kinds = [event["event"]["event"] for event in received]
         # Each target once, although two services run.
         assert [kinds.count(kind) for kind in ("begin", "end")] == [2, 2]
-        warnings = [text for each in (one, other) for text in each.messages("notification")]
-        assert len(warnings) == 2
-        assert all(str(file) in text and "400" in text for text in warnings)
+        warnings = until(
+            lambda: two if len(two := one.messages("notification") + other.messages("notification")) > 1 else []
+        )
+        began, ended = (text.partition(", and failed: ")[2] for text in warnings)
+        assert all(text.startswith(f"{file} was called with the event ") for text in warnings)
+        goes_on = "The rollout continues, but this event is not sent again. Correct chat in the file."
+        assert ended == f"chat: it answered with status 400. {goes_on}"
+        hangs = "pager: it did not answer within 10 s"
+        assert began == f"chat: it answered with status 400; {hangs}. {goes_on} Check the service behind pager."
         # The one that has the lock gives it back when it is stopped, and the one that waits for it does not wait.
-        began = time.monotonic()
+        stopped = time.monotonic()
         assert (one.end(), other.end()) == (0, 0)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - stopped < 15
+        over.set()
         server.shutdown()
 
 

@@ -97,6 +97,12 @@ def sender(*targets: dict[str, Any], patience: float = 20, page: str = "") -> Me
     return Messenger(f"notify-{time.monotonic_ns()}.yml", tuple(read_targets({"targets": [*targets]})), page, patience)
 
 
+def why(one: Messenger) -> str:
+    failed = one.call(EVENT)
+    assert failed is not None
+    return failed.why
+
+
 def test_a_webhook_gets_the_event_with_a_signature_that_it_can_check(server: Server) -> None:
     assert sender({"webhook": f"http://{server.host}/hook", "secret": SECRET}).call(EVENT) is None
 
@@ -122,13 +128,13 @@ def test_a_passing_problem_is_tried_again_and_a_refusal_is_not(server: Server) -
     server.statuses = [503, 429, 200]
     assert one.call(EVENT) is None
     server.statuses = [500, 500, 500]
-    assert one.call(EVENT) == "127.0.0.1: it answered with status 500"
+    assert one.call(EVENT) == ("127.0.0.1: it answered with status 500", "Check the service behind 127.0.0.1.")
     server.requests.clear()
     server.statuses = [403]
-    assert one.call(EVENT) == "127.0.0.1: it answered with status 403"
+    assert one.call(EVENT) == ("127.0.0.1: it answered with status 403", "Correct 127.0.0.1 in the file.")
     # A redirect is not followed.
     server.statuses = [302]
-    assert one.call(EVENT) == "127.0.0.1: it answered with status 302"
+    assert why(one) == "127.0.0.1: it answered with status 302"
     assert len(server.requests) == 2
 
 
@@ -148,12 +154,15 @@ def test_one_that_hangs_or_is_away_does_not_keep_the_others_from_getting_it(
                 {"name": "there", "webhook": f"http://{server.host}/hook"},
             ]
             begun = time.monotonic()
-            assert sender(*targets).call(EVENT) == "hangs: it did not answer within 0.3 s; away: it can't be reached"
+            assert sender(*targets).call(EVENT) == (
+                "hangs: it did not answer within 0.3 s; away: it can't be reached",
+                "Check the service behind hangs. Check away in the file, and the service behind it.",
+            )
         assert len(server.requests) == 1
         # In all, an event takes no longer than it may.
         monkeypatch.setattr(messenger, "_TIMEOUTS", (5, 5))
         begun = time.monotonic()
-        assert sender(*targets[:1], patience=0.3).call(EVENT) == "hangs: not sent within 0 s"
+        assert why(sender(*targets[:1], patience=0.3)) == "hangs: not sent within 0 s"
         assert time.monotonic() - begun < 1.5
     finally:
         hanging.close()
@@ -182,10 +191,10 @@ def test_targets_that_hang_starve_no_other_and_get_no_second_thread(
             "",
             1,
         )
-        assert one.call(EVENT) == "a: not sent within 1 s; b: not sent within 1 s"
+        assert why(one) == "a: not sent within 1 s; b: not sent within 1 s"
         assert len(server.requests) == 1
         late = "it is still at an earlier event"
-        assert one.call(EVENT) == f"a: {late}; b: {late}"
+        assert why(one) == f"a: {late}; b: {late}"
         assert (len(server.requests), len(hanging.requests)) == (2, 2)
     finally:
         hanging.close()
@@ -198,7 +207,7 @@ def test_a_target_that_is_only_late_gets_the_next_event_after_the_earlier_one(
     server.wait = 2.0
     hook = {"name": "late", "webhook": f"http://{server.host}/hook"}
     one = Messenger("late.yml", tuple(read_targets({"targets": [hook]})), "", 1)
-    assert one.call(EVENT) == "late: not sent within 1 s"
+    assert why(one) == "late: not sent within 1 s"
     server.wait = 0
     assert replace(one, patience=5).call(EVENT) is None
     assert len(server.requests) == 2
@@ -279,7 +288,7 @@ def test_teams_gets_a_card_with_what_to_do_and_text_of_a_host_mentions_no_one(te
     assert not re.search(r"<at>|\]\(|<img [^>]*[^\\]>", text)
 
     # A certificate that nothing vouches for is refused, and no error has the secret of the URL.
-    error = sender({"url": hook}).call(EVENT)
+    error = why(sender({"url": hook}))
     assert error
     assert "s1gnature" not in error
     assert len(teams.requests) == 2
@@ -365,7 +374,7 @@ def test_no_error_has_the_secrets_of_a_url(server: Server) -> None:
         {"webhook": f"http://{server.host}/{token}?key=abcdefgh", "secret": SECRET},
     ):
         one = sender(target)
-        error = one.call(EVENT)
+        error = why(one)
         assert error
         for text in (error, repr(one), repr(one.targets)):
             assert not any(secret in text for secret in (token, "passw0rd99", "abcdefgh", SECRET)), text
@@ -377,7 +386,7 @@ def test_a_failure_of_a_library_is_an_error_of_the_target(monkeypatch: pytest.Mo
 
     one = sender({"webhook": "http://127.0.0.1/T0KENofTHEhook1234"})
     monkeypatch.setattr(messenger, "_post", fails)
-    assert one.call(EVENT) == "127.0.0.1: RuntimeError: it broke at /***"
+    assert why(one) == "127.0.0.1: RuntimeError: it broke at /***"
 
 
 GOOD: dict[str, Any] = {"webhook": "https://chat.example.com/hook"}
