@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from .._cache.cached_store import CachedStore
 from .._common import runtime
@@ -35,8 +35,8 @@ _SHARE = 4
 # Post-upgrade tasks may follow a complete rollout whose gates are not open yet. It counts as over after this time without a change
 # (seconds).
 _NOTHING_FOLLOWS = 15.0
-# A caller that follows without an end gets a new read at least this often (seconds): health checks change without a write to a key.
-_REFRESH = 60.0
+# The fleet is read at least this often (seconds): health checks change without a write to a key, and only a read shows that Consul is still there.
+_REFRESH = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,13 @@ class ProgressUpdate:
 
     :param hosts: what :func:`watched_hosts` returns.
     :param view: all that was read.
+    :param read_at: when the read began: unix seconds, and those of the monotonic clock.
     """
 
     progress: RolloutProgress
     hosts: Mapping[str, HostView]
     view: FleetView
+    read_at: tuple[float, float] = field(default_factory=lambda: (runtime.now(), runtime.monotonic()), compare=False)
 
     @property
     def index(self) -> int:
@@ -60,6 +62,12 @@ class ProgressUpdate:
     def warnings(self) -> tuple[str, ...]:
         """The warnings of the read."""
         return self.view.warnings
+
+    @property
+    def age(self) -> float:
+        """How long ago it was read (seconds), also if this process or its machine was suspended since."""
+        known_at, read_at = self.read_at
+        return -runtime.seconds_until(known_at, known_at, read_at)
 
 
 def follow(
@@ -108,6 +116,7 @@ def _followed(
     while True:
         mark = watch.mark()
         began, busy = runtime.monotonic(), runtime.processor_seconds()
+        read_at = runtime.now(), began
         try:
             view = read_fleet(store, fleet=fleet, of_job=of_job, before=view)
             if view.snapshot.is_job and (view.snapshot.ledger is None or not view.snapshot.ledger.is_job):
@@ -121,7 +130,7 @@ def _followed(
             runtime.sleep(_LEAST_PAUSE)
             watch.wait(mark, _LONGEST_SILENCE)
             continue
-        updates = progress_update(view)
+        updates = progress_update(view, read_at)
         if before is None or updates.hosts != before:
             before, quiet_since = updates.hosts, runtime.monotonic()
         yield updates
@@ -141,7 +150,7 @@ def _followed(
             yield None
             if any(runtime.seconds_until(at, view.snapshot.now, began) < 0 for at in wakes):
                 break
-            if endless and runtime.monotonic() - began >= _REFRESH:
+            if runtime.monotonic() - began >= _REFRESH:
                 break
         # One read covers all changes during this pause.
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))
@@ -159,8 +168,11 @@ def _is_over(updates: ProgressUpdate, quiet_since: float, patience: float) -> bo
     return updates.progress.over or (updates.progress.done and runtime.monotonic() - quiet_since > patience)
 
 
-def progress_update(view: FleetView) -> ProgressUpdate:
-    """Return the progress of a rollout at one read. Takes time linear in hosts."""
+def progress_update(view: FleetView, read_at: tuple[float, float] | None = None) -> ProgressUpdate:
+    """Return the progress of a rollout at one read. Takes time linear in hosts.
+
+    :param read_at: as for :class:`ProgressUpdate`; None for now.
+    """
     snapshot, plan = view.snapshot, view.plan
     try:
         soak = parse(snapshot.ledger.instructions).health.soak if snapshot.ledger is not None else 0
@@ -168,4 +180,5 @@ def progress_update(view: FleetView) -> ProgressUpdate:
         # view.warnings has this error.
         soak = 0
     hosts = watched_hosts(snapshot, plan)
-    return ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, view)
+    found = ProgressUpdate(rollout_progress(snapshot, plan, hosts, soak), hosts, view)
+    return found if read_at is None else replace(found, read_at=read_at)

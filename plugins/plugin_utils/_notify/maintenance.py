@@ -28,6 +28,9 @@ from .silences import MaintenanceError, Monitoring, Silence, mapping_of
 # After an error, the next try comes after so many seconds, and without a change the silences are looked at again after at most so many.
 _AGAIN = 5.0
 _LONGEST_WAIT = 60.0
+# Silences begin and end only by a read that is not older (seconds). With a connection that loses everything, or after a suspension, another process
+# may know of hosts that have begun or ended since.
+_FRESH = 10.0
 
 
 class Maintenance:
@@ -46,15 +49,19 @@ class Maintenance:
         self._reads = 0
         self._read_at, self._read_time = runtime.monotonic(), runtime.now()
         self._is_over = False
+        self._latest: ProgressUpdate | None = None
         # Another process may know more by then, so silences are only renewed.
         self._is_cut_off = False
+        # Whether silences were only renewed the last time, so that more may have to be done.
+        self._has_only_renewed = False
         self.warning = ""
         self._thread = runtime.start_thread(self._run)
 
     def update(self, read: ProgressUpdate | Exception | None) -> None:
         """Silence the hosts that are being upgraded, and end the silences of all others of the fleet.
 
-        :param read: None if nothing has changed. After the error if the fleet can't be read, silences are only renewed, for as long as they last.
+        :param read: None if nothing is known to have changed. Some seconds after the last read, and after the error if the fleet can't be read,
+            silences are only renewed, for as long as they last.
         """
         if isinstance(read, Exception):
             with self._changed:
@@ -67,8 +74,9 @@ class Maintenance:
         requested = {host: target for host, view in read.hosts.items() if _may_be_silenced(read, host, view)}
         with self._changed:
             self._is_cut_off = False
-            if requested != self._requested or not self._reads:
-                self._requested, self._known = requested, frozenset(read.hosts)
+            is_new = requested != self._requested or not self._reads or self._has_only_renewed
+            self._latest, self._requested, self._known = read, requested, frozenset(read.hosts)
+            if is_new:
                 self._reads += 1
                 self._changed.notify_all()
 
@@ -91,7 +99,7 @@ class Maintenance:
                 if not self._is_over and self._reads == done:
                     self._changed.wait(wait)
                 over, reads, requested, known = self._is_over, self._reads, self._requested, self._known
-                only_renews = self._is_cut_off
+                latest = None if self._is_cut_off else self._latest
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
                 # Hosts that an outage has broken must not stay silenced.
@@ -100,7 +108,7 @@ class Maintenance:
                 self.warning = f"Silences are not renewed, because the rollout could not be read from Consul since {at} UTC. They end by themselves."
             elif reads:
                 try:
-                    self._sync(requested, known, only_renews=only_renews)
+                    self._sync(requested, known, latest)
                     self.warning = ""
                 except MaintenanceError as error:
                     self.warning = f"Alerts of {listing(list(requested), 3) or 'hosts'} may not be silenced as they should: {error}. It is tried again."
@@ -110,20 +118,27 @@ class Maintenance:
             if over:
                 return
 
-    def _sync(self, requested: Mapping[str, str], known: frozenset[str], *, only_renews: bool) -> None:
-        """Let the silences be as they should.
+    def _sync(self, requested: Mapping[str, str], known: frozenset[str], read: ProgressUpdate | None) -> None:
+        """Let the silences be as they should. As soon as the read is too old, they are only renewed.
 
-        :param only_renews: whether to begin and to end none.
+        :param read: the last one that says so; None if the fleet can't be read.
         :raises MaintenanceError: after all other hosts, that of the first host which has one.
         """
         first: MaintenanceError | None = None
+
+        def only_renews() -> bool:
+            self._has_only_renewed = self._has_only_renewed or read is None or read.age > _FRESH
+            return self._has_only_renewed
+
+        self._has_only_renewed = False
+        only_renews()
         place, now = self._place, runtime.now()
         found: dict[str, list[Silence]] = {}
         for silence in place.silences():
             found.setdefault(silence.host, []).append(silence)
         for host, target in requested.items():
             latest = max(found.get(host, ()), key=lambda one: one.until, default=None)
-            if latest is None and only_renews:
+            if latest is None and only_renews():
                 continue
             if latest is None or latest.until < now + place.lasts / 2:
                 try:
@@ -131,8 +146,10 @@ class Maintenance:
                 except MaintenanceError as error:
                     first = first or error
         for host, silences in found.items():
-            if host in known and host not in requested and not only_renews:
+            if host in known and host not in requested:
                 for silence in silences:
+                    if only_renews():
+                        break
                     try:
                         place.end(silence)
                     except MaintenanceError as error:

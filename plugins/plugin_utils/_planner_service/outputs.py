@@ -76,13 +76,14 @@ class Outputs:
                         if self._closed.is_set():
                             return
                         latest = found if isinstance(found, ProgressUpdate) else latest
+                        # First, because silences begin and end only by a fresh read.
+                        for number, one in enumerate(self._maintenance):
+                            one.update(found)
+                            self._log.say_once(f"maintenance {number}", "maintenance", one.warning, WARNING)
                         is_new = self._open_page()
                         if self._page is not None:
                             self._page.update(latest if is_new and found is None else found)
                             self._log.say_once("page", "page", self._page.warning, WARNING)
-                        for number, one in enumerate(self._maintenance):
-                            one.update(found)
-                            self._log.say_once(f"maintenance {number}", "maintenance", one.warning, WARNING)
                         if latest is not None and not isinstance(found, Unreachable):
                             self._write_metrics(latest)
                     if found is latest:

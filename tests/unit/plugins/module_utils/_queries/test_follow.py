@@ -38,7 +38,7 @@ def test_reads_take_a_quarter_of_the_processor_and_half_of_the_time(
     )
     monkeypatch.setattr(follow, "runtime", stand_in)
     monkeypatch.setattr(follow, "read_fleet", read)
-    monkeypatch.setattr(follow, "progress_update", lambda _view: update)
+    monkeypatch.setattr(follow, "progress_update", lambda *_given: update)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=lambda _mark, _seconds: True)
     store: Any = None
     updates = follow._followed(store, watch, None, 15, until_hosts_finish=False, endless=between_rollouts)
@@ -74,17 +74,17 @@ def test_what_an_operator_has_to_do_is_read_when_it_is_due_though_nothing_is_wri
     update = SimpleNamespace(hosts={}, progress=SimpleNamespace(over=False, done=False))
     monkeypatch.setattr(follow, "runtime", stand_in)
     monkeypatch.setattr(follow, "read_fleet", read)
-    monkeypatch.setattr(follow, "progress_update", lambda _view: update)
+    monkeypatch.setattr(follow, "progress_update", lambda *_given: update)
     monkeypatch.setattr(follow, "next_need_at", lambda snapshot, _plan: is_due_at if snapshot.now < is_due_at else None)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=wait)
     store: Any = None
     updates = follow._followed(store, watch, None, 15, until_hosts_finish=False, endless=False)
-    for _update in itertools.islice(updates, 20):
+    for _update in itertools.islice(updates, 21):
         pass
-    assert reads == [0.0, 25.0]
+    assert reads == [0.0, 25.0, 55.0, 85.0]
 
 
-def test_between_rollouts_the_fleet_is_read_once_a_minute_and_a_job_that_is_over_gives_way_to_the_rollout(
+def test_between_rollouts_the_fleet_is_read_twice_a_minute_and_a_job_that_is_over_gives_way_to_the_rollout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
@@ -106,6 +106,7 @@ def test_between_rollouts_the_fleet_is_read_once_a_minute_and_a_job_that_is_over
 
     stand_in = SimpleNamespace(
         monotonic=lambda: clock.now,
+        now=lambda: clock.now,
         processor_seconds=lambda: 0.0,
         sleep=lambda _seconds: None,
         seconds_until=lambda at, *_known: float("inf") if at is None else 0.0,
@@ -115,7 +116,9 @@ def test_between_rollouts_the_fleet_is_read_once_a_minute_and_a_job_that_is_over
     monkeypatch.setattr(
         follow,
         "progress_update",
-        lambda view: SimpleNamespace(hosts={}, view=view, progress=SimpleNamespace(over=view.over, done=view.over)),
+        lambda view, _at: SimpleNamespace(
+            hosts={}, view=view, progress=SimpleNamespace(over=view.over, done=view.over)
+        ),
     )
     monkeypatch.setattr(follow, "next_need_at", lambda *_given: None)
     watch: Any = SimpleNamespace(mark=lambda: 1, wait=wait)
@@ -123,4 +126,4 @@ def test_between_rollouts_the_fleet_is_read_once_a_minute_and_a_job_that_is_over
     updates = follow._followed(store, watch, None, 15, until_hosts_finish=False, endless=True)
     while len(reads) < len(found):
         next(updates)
-    assert reads == [(0.0, None), (5.0, True), (5.0, None), (65.0, None), (125.0, None)]
+    assert reads == [(0.0, None), (5.0, True), (5.0, None), (35.0, None), (65.0, None)]

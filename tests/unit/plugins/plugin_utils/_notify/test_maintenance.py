@@ -316,15 +316,24 @@ def test_an_error_of_one_host_leaves_no_other_host_out(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "error",
-    [Unreachable("unreachable", "Consul gives no answer."), UpgradeError("denied", "ACL not found"), KeyError("x")],
+    [
+        Unreachable("unreachable", "Consul gives no answer."),
+        UpgradeError("denied", "ACL not found"),
+        KeyError("x"),
+        None,
+    ],
 )
-def test_without_consul_silences_are_only_renewed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_consul_silences_are_only_renewed(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tested, "_LONGEST_WAIT", 0.1)
+    if error is None:
+        # A connection that loses everything is no error for a long time.
+        monkeypatch.setattr(tested, "_FRESH", 1.0)
     place = _Place()
     kept = Maintenance(place)
     kept.update(read(fleet(compute=4).opened("compute1", "compute2")))
     wait_until(lambda: [*place.found] == ["compute1", "compute2"])
     kept.update(error)
+    wait_until(lambda: kept._has_only_renewed)
     # Another process, which can read Consul, has ended one silence, begun another one, and one has to be renewed.
     time.sleep(0.2)
     place.found = {
@@ -336,6 +345,21 @@ def test_without_consul_silences_are_only_renewed(error: Exception, monkeypatch:
     assert {*place.calls} == {"silences", "renew compute1"}
     kept.update(read(fleet(compute=4).opened("compute1", "compute2")))
     wait_until(lambda: [*place.found] == ["compute1", "compute2"])
+    kept.close()
+
+
+def test_a_read_from_before_a_suspension_neither_begins_nor_ends_a_silence() -> None:
+    place = _Place()
+    place.found = {"compute2": Silence("compute2", "compute2", "", 2e9)}
+    kept = Maintenance(place)
+    found = read(fleet(compute=2).opened("compute1"))
+    for since in ((time.time() - 60, time.monotonic()), (time.time(), time.monotonic() - 60)):
+        place.calls.clear()
+        kept.update(replace(found, read_at=since))
+        wait_until(lambda: place.calls and kept._has_only_renewed)
+        assert place.calls == ["silences"]
+    kept.update(read(fleet(compute=2).opened("compute1")))
+    wait_until(lambda: [*place.found] == ["compute1"])
     kept.close()
 
 
