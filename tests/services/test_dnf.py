@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ systemctl reload-or-restart --marked
 /etc/systemd/system/beacon.service
 """
 REPOSITORY = "/var/lib/lab-rpm"
+METADATA_LOCK = "/var/cache/dnf/metadata_lock.pid"
 
 
 def publish(node: Node, version: str, *, is_known: bool = True, size: int = 0) -> None:
@@ -303,3 +305,21 @@ def test_it_goes_back_with_the_sources(steps: Steps) -> None:
 def test_an_unknown_package_is_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = one_line(run(steps, "validate", code=2, package_service_packages=["beacom"]))
     assert "web1: beacom: no such package is installed, and no package source of the host offers one." in shown
+
+
+@pytest.mark.thorough
+def test_another_dnf_at_work_is_waited_for_with_a_limit(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    before, old = installed(node), process(node)
+    node.write("/root/hold.sh", f"echo $$ >{METADATA_LOCK}\nexec sleep $1\n")
+    node.run("systemd-run", "--quiet", "--unit=holder", "/bin/sh", "/root/hold.sh", "600")
+    node.run("sh", "-c", f"until test -s {METADATA_LOCK}; do sleep 0.1; done")
+    try:
+        for step in ("validate", "upgrade"):
+            shown = one_line(run(steps, step, code=2, package_service_lock_timeout=5))
+            assert re.search(r"[Ff]ailed to obtain the metadata lock|already locked by", shown), shown
+        assert (installed(node), process(node)) == (before, old)
+        assert is_active(node)
+    finally:
+        node.run("systemctl", "stop", "holder")
+    run(steps, "validate", "prepare")
