@@ -19,15 +19,18 @@ from .steps import STEPS, Steps, one_line
 PACKAGES = ["redis-server", "redis-tools"]
 PASSWORD = "not-to-be-seen"
 KEYS = 5000
+NOTED = "/var/lib/convoy/redis-6379-role"
+SWITCH = ["redis-cli", "-e", "FAILOVER", "TIMEOUT", "10000"]
 # No save points: what is not saved by the service is lost.
 CONFIG = f'bind 0.0.0.0\nprotected-mode no\nrequirepass {PASSWORD}\nmasterauth {PASSWORD}\nsave ""\n'
 
 
 @pytest.fixture(scope="module")
 def steps(make_steps: MakeSteps) -> Steps:
-    """A primary with keys and its replica, and a snapshot v2 of their packages."""
+    """A primary with keys and its replica, and snapshots of their packages."""
     steps = make_steps({"redis1": "redis", "redis2": "redis"}, packages=["redis-server"])
-    publish(steps.lab, PACKAGES)
+    for version in ("v2", "v3"):
+        publish(steps.lab, PACKAGES, version)
     primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
     for node in (primary, replica):
         node.write("/etc/redis/mine.conf", CONFIG + (f"replicaof {primary.address} 6379\n" if node is replica else ""))
@@ -43,6 +46,22 @@ def steps(make_steps: MakeSteps) -> Steps:
 
 def cli(node: Node, *one_line: str) -> str:
     return node.run("env", f"REDISCLI_AUTH={PASSWORD}", "redis-cli", *one_line).stdout.strip()
+
+
+def forget(node: Node) -> None:
+    """Let its configuration not have that it is a replica."""
+    node.run("sed", "-i", "/^replicaof/d", "/etc/redis/redis.conf", "/etc/redis/mine.conf")
+
+
+def replicates(node: Node) -> str:
+    """Return what its configuration makes it a replica of."""
+    return node.run("sed", "-n", "s/^replicaof //p", "/etc/redis/redis.conf").stdout.strip()
+
+
+def fail_over(primary: Node, replica: Node) -> None:
+    cli(primary, "FAILOVER")
+    wait_until(lambda: "role:master" in cli(replica, "INFO", "replication"))
+    wait_until(lambda: "master_link_status:up" in cli(primary, "INFO", "replication"))
 
 
 def process_of(node: Node) -> str:
@@ -129,26 +148,72 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
     command = ["redis-cli", "FAILOVER", "TO", "nowhere", "1"]
     shown = run(steps, "redis1", "drain", code=2, redis_switchover_command=command, **left)
     assert "redis1: this primary could not be switched over, and was not stopped: ERR" in shown
-    run(steps, "redis1", "drain", redis_switchover_command=["redis-cli", "FAILOVER"])
+    # Its restart would make two primaries.
+    primary.run("chmod", "555", "/etc/redis")
+    shown = run(steps, "redis1", "drain", code=2, redis_switchover_command=SWITCH)
+    assert "redis1: Redis at 127.0.0.1:6379 does not write its role into its configuration, so" in shown
+    assert "ERR Rewriting config file: Permission denied" in shown
+    assert "role:master" in cli(primary, "INFO", "replication")
+    shown = run(steps, "redis2", "drain", code=2, redis_switchover_command=SWITCH)
+    assert f"redis2: Redis at {primary.address}:6379 does not write its role" in shown
+    primary.run("chmod", "2770", "/etc/redis")
+    run(steps, "redis1", "drain", redis_switchover_command=SWITCH)
     assert "role:master" in cli(replica, "INFO", "replication")
+    assert replicates(primary) == f"{replica.address} 6379"
+    assert not replicates(replica)
     cli(replica, "SET", "elsewhere", "1")
     assert cli(replica, "WAIT", "1", "5000") == "1"
     # A replica is not switched over.
     run(steps, "redis1", "drain", redis_switchover_command=["false"])
-    # FAILOVER alone changes no configuration, so that after its restart it is a second primary.
+    # As if the configuration were managed.
+    forget(primary)
     primary.run("systemctl", "restart", "redis-server")
     primary.wait(6379)
-    wait_until(lambda: "role:master" in cli(primary, "INFO", "replication"))
     shown = run(steps, "redis1", "verify", code=2)
-    assert (
-        f"redis1: Redis was switched over to {replica.address}:6379 in the step drain, and is a primary again" in shown
-    )
+    assert f"redis1: Redis was a replica of {replica.address}:6379 in this upgrade, was restarted, and is" in shown
     assert f"Run 'redis-cli -p 6379 REPLICAOF {replica.address} 6379'" in shown
     cli(primary, "REPLICAOF", replica.address, "6379")
     run(steps, "redis1", "verify")
-    assert primary.run("test", "-e", "/var/lib/convoy/redis-6379-switched", check=False).returncode == 1
-    cli(replica, "FAILOVER")
-    wait_until(lambda: "role:master" in cli(primary, "INFO", "replication"))
+    assert primary.run("test", "-e", NOTED, check=False).returncode == 1
+    fail_over(replica, primary)
+
+
+def test_a_replica_that_comes_back_as_a_primary_is_refused(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    # As after REPLICAOF without CONFIG REWRITE.
+    forget(replica)
+    use_version(replica, "v3")
+    refused = (
+        f"redis2: Redis was a replica of {primary.address}:6379 in this upgrade, was restarted, and is a primary now"
+    )
+    assert refused in run(steps, "redis2", code=2)
+    assert installed(replica, "redis-server").endswith("+v3")
+    # Again, as nothing was done about it.
+    assert refused in run(steps, "redis2", "start", code=2)
+    assert refused in run(steps, "redis2", "verify", code=2)
+    cli(replica, "REPLICAOF", primary.address, "6379")
+    run(steps, "redis2", "start")
+    # A switch-over, before it is verified, promotes it as it runs.
+    wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
+    fail_over(primary, replica)
+    run(steps, "redis2", "verify")
+    assert replica.run("test", "-e", NOTED, check=False).returncode == 1
+    fail_over(replica, primary)
+
+
+@pytest.mark.thorough
+def test_what_an_aborted_upgrade_has_noted_refuses_no_later_one(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    run(steps, "redis2", "prepare")
+    forget(replica)
+    replica.run("systemctl", "restart", "redis-server")
+    replica.wait(6379)
+    wait_until(lambda: "role:master" in cli(replica, "INFO", "replication"))
+    # An upgrade that failed before anything stopped begins with it again.
+    assert "redis2: Redis was a replica of" in run(steps, "redis2", "prepare", code=2)
+    run(steps, "redis2", "prepare", "verify", upgrade_version="v4")
+    cli(replica, "REPLICAOF", primary.address, "6379")
+    wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
 
 
 @pytest.mark.thorough
