@@ -175,6 +175,18 @@ def test_the_last_server_that_is_up_is_not_taken_out(steps: Steps, balancer: Nod
 
 
 @pytest.mark.thorough
+def test_the_last_server_that_is_up_may_not_stop(steps: Steps, balancer: Node) -> None:
+    ask(balancer, "set server app/web2 state maint")
+    shown = one_line(backend(steps, "web1", "may_stop", code=2))
+    assert "balancer lb1: app/web1 is not taken out: 1 other server of the backend must serve, and none would" in shown
+    assert "has web2 MAINT." in shown
+    ask(balancer, "set server app/web2 state ready")
+    wait_for_status(balancer, "web2", "UP")
+    assert "changed=0 " in backend(steps, "web1", "may_stop")
+    assert status(balancer, "web1") == "UP"
+
+
+@pytest.mark.thorough
 def test_of_two_hosts_that_go_at_once_one_stays(steps: Steps, balancer: Node) -> None:
     settings = {**BACKEND, "haproxy_backend_others_timeout": 1}
     shown = one_line(steps.run("haproxy_backend", ["drain"], ["web1", "web2"], settings, code=2))
