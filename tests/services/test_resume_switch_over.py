@@ -1,12 +1,15 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs that end when a primary of Redis was switched over and is not upgraded yet, and runs that go on from there."""
+"""A primary and a replica of Redis, which trade places in one run, or in one that ends in between and one that goes on from there."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from lab.node import Node
@@ -17,16 +20,9 @@ from .snapshots import installed, publish
 
 PACKAGES = ["redis-server", "redis-tools"]
 # One for each test, in whatever order they run.
-VERSIONS = ("v2", "v3")
-# Redis itself does not write into its configuration what FAILOVER changed, so that after a restart both would be primaries.
-SWITCH = "/usr/local/sbin/switch"
-_SCRIPT = """\
-#!/bin/sh -e
-redis-cli FAILOVER
-until redis-cli INFO replication | grep -q 'master_link_status:up'; do sleep 0.1; done
-redis-cli CONFIG REWRITE
-redis-cli -h {other} CONFIG REWRITE
-"""
+VERSIONS = ("v2", "v3", "v4")
+# As the service's page has it, without anything that makes the roles last.
+SWITCH = ["redis-cli", "-e", "FAILOVER", "TIMEOUT", "10000"]
 ROLES = {"cache": Services(["cache1", "cache2"], ["redis"], PACKAGES, ["redis-server"])}
 
 
@@ -36,8 +32,7 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
     for version in VERSIONS:
         publish(lab, PACKAGES, version)
     nodes = lab.nodes
-    for host, other in (("cache1", "cache2"), ("cache2", "cache1")):
-        nodes[host].write(SWITCH, _SCRIPT.format(other=nodes[other].address), 0o755)
+    for host in ("cache1", "cache2"):
         nodes[host].run(
             "sh",
             "-c",
@@ -46,13 +41,9 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
         )
         nodes[host].wait(6379)
     redis(nodes["cache2"], "REPLICAOF", nodes["cache1"].address, "6379")
-    redis(nodes["cache2"], "CONFIG", "REWRITE")
     redis(nodes["cache1"], "SET", "key", "1")
-    until = time.monotonic() + 30
-    while "state=online" not in redis(nodes["cache1"], "INFO", "replication"):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    variables = {"redis_switchover_command": [SWITCH]}
+    wait_for_link(nodes["cache2"])
+    variables = {"redis_switchover_command": SWITCH}
     return Fleet(lab, tmp_path_factory.mktemp("resume"), ROLES, variables, stop_together=False)
 
 
@@ -81,6 +72,38 @@ def redis(node: Node, *command: str) -> str:
     return node.run("redis-cli", *command).stdout.strip()
 
 
+def wait_for_link(replica: Node) -> None:
+    until = time.monotonic() + 30
+    while "master_link_status:up" not in redis(replica, "INFO", "replication"):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@contextmanager
+def writes(*nodes: Node) -> Iterator[set[str]]:
+    """Write numbers meanwhile, each to the first node that accepts it, as clients do; give the accepted ones."""
+    accepted: set[str] = set()
+    ended = threading.Event()
+
+    def go_on() -> None:
+        for number in map(str, itertools.count()):
+            for node in nodes:
+                # Redis may have it, and its answer be lost; so only an answer counts.
+                if node.run("timeout", "2", "redis-cli", "SADD", "numbers", number, check=False).stdout.strip() == "1":
+                    accepted.add(number)
+                    break
+            if ended.is_set():
+                return
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield accepted
+    finally:
+        ended.set()
+        thread.join()
+
+
 def check_switched(fleet: Fleet, former: str, new: str, version: str) -> None:
     """Check that the former primary was switched over, runs, and has its old packages."""
     nodes = fleet.lab.nodes
@@ -97,6 +120,25 @@ def check_finished(fleet: Fleet, former: str, new: str, version: str) -> None:
     assert "role:master" in redis(nodes[new], "INFO", "replication")
     assert "master_link_status:up" in redis(nodes[former], "INFO", "replication")
     assert (redis(nodes[former], "GET", "key"), redis(nodes[former], "GET", "written")) == ("1", version)
+
+
+@pytest.mark.thorough
+def test_no_write_is_lost_in_a_run_with_a_switch_over(fleet: Fleet, pair: tuple[str, str], version: str) -> None:
+    primary, replica = (fleet.lab.nodes[host] for host in pair)
+    with writes(primary, replica) as accepted:
+        fleet.finish(version)
+    assert "role:master" in redis(replica, "INFO", "replication")
+    assert "master_link_status:up" in redis(primary, "INFO", "replication")
+    assert accepted
+    assert redis(replica, "WAIT", "1", "5000") == "1"
+    for node in (primary, replica):
+        assert accepted - set(redis(node, "SMEMBERS", "numbers").split()) == set()
+    # It lasts.
+    for node in (replica, primary):
+        node.run("systemctl", "restart", "redis-server")
+        node.wait(6379)
+    wait_for_link(primary)
+    assert "role:master" in redis(replica, "INFO", "replication")
 
 
 @pytest.mark.thorough
