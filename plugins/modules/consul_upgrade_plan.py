@@ -376,7 +376,7 @@ handover:
       type: str
 planners:
   description: Names of the planner services that carry the rollout, in check mode of all that run.
-  returned: with O(hand_over), unless every host is upgraded
+  returned: with O(hand_over), unless nothing is left to do
   type: list
   elements: str
 complete:
@@ -969,8 +969,8 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
     outcome = make_pass(store, request, dry=call.check_mode, most_slow=1)
     if options["since"] is not None:
         outcome.index = max(outcome.index, seen)
-    # No one has to carry a rollout that is complete.
-    hands_over = bool(planners) and not outcome.plan.complete
+    # No one has to carry a rollout that is over.
+    hands_over = bool(planners) and bool(outcome.plan.post_upgrade or not outcome.plan.complete)
     handed = None
     if hands_over and outcome.ledger is not None:
         found = hand_over(store, outcome.ledger, options["limit"], dry=call.check_mode)

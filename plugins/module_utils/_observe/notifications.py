@@ -18,7 +18,7 @@ from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.blocker_codes import BUDGET
 from .._planner.explanations import POST_UPGRADE_FAILED
 from .._planner.plan import HostView, Plan
-from .operator_needs import BROKEN_HOSTS, OperatorNeed, operator_needs
+from .operator_needs import BROKEN_HOSTS, POST_UPGRADE, OperatorNeed, operator_needs
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
 FAILURE, APPROVAL_NEEDED, APPROVED, END = "failure", "approval_needed", "approved", "end"
@@ -30,6 +30,9 @@ _MOST_IN_TEXT = 3
 _MOST_ERROR = 1000
 # Of the names that are stored. Consul takes 512 KiB in base64.
 _MOST_BYTES = 300_000
+_GOES_ON = (
+    "Nothing: the {what} continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
+)
 
 # Fields that an event of an earlier rollout does not have.
 _OF_CURRENT = ("hosts", "upgraded", "broken", "counts")
@@ -281,7 +284,12 @@ def payload(
     is_over = ledger is not None and is_current and not ledger.is_under_way
     again = _again(found, needs, only_after=only_after and plan.complete, is_over=is_over)
     back = ledger is not None and is_current and ledger.previous_version is not None
-    return {**found, "text": _text(found), "next": _next(found, again, can_go_back=back)}
+    text, following = _text(found), _next(found, again, can_go_back=back)
+    if notification.outcome == COMPLETE and is_current and plan.post_upgrade:
+        text += f" Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
+        needed = any(one.code == POST_UPGRADE for one in needs)
+        following = _next_after(notification.version) if needed else _GOES_ON.format(what="rollout")
+    return {**found, "text": text, "next": following}
 
 
 def _utc(at: float) -> str:
@@ -370,8 +378,8 @@ def _next(found: Mapping[str, Any], again: str, *, can_go_back: bool) -> str:
         back = ", or go back with ansible-playbook convoy.upgrade.rollback" if can_go_back else ""
         return f"Begin it again with {restart}{back}."
     what = "job" if is_job(found["version"]) else "rollout"
-    return (
-        ""
-        if event == END
-        else f"Nothing: the {what} continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
-    )
+    return "" if event == END else _GOES_ON.format(what=what)
+
+
+def _next_after(version: str) -> str:
+    return f"Run them with ansible-playbook convoy.upgrade.post_upgrade {option('version', version)}."

@@ -128,7 +128,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     is_quiet = not plan.admissions and not plan.waits
     if held and is_quiet and len(held) == sum(one.state == UPGRADING for one in fleet.hosts.values()):
         found.append(_of_interrupted_held(held, snapshot, ledger))
-    if plan.post_upgrade and is_upgraded and not _runs_post_upgrade(snapshot, plan):
+    if plan.post_upgrade and is_upgraded and not _runs_post_upgrade(snapshot, plan, fleet, ledger):
         found.append(_of_post_upgrade(plan, fleet, ledger))
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
@@ -359,9 +359,14 @@ def _failed_at(record: HostRecord | None) -> float:
     return float(record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED) or 0)
 
 
-def _runs_post_upgrade(snapshot: Snapshot, plan: Plan) -> bool:
-    """Return whether a run is at work on hosts that still have to run their post-upgrade tasks."""
-    return any(host in snapshot.leases for host in plan.post_upgrade)
+def _runs_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: Ledger) -> bool:
+    """Return whether a run is at work on hosts that still have to run their post-upgrade tasks, or a planner service admits all of them to these."""
+    if any(host in snapshot.leases for host in plan.post_upgrade):
+        return True
+    handover = snapshot.handover
+    is_carried = handover is not None and handover.is_of(ledger) and handover.limit is None
+    is_broken = any(fleet.hosts[host].has_failed_after for host in plan.post_upgrade)
+    return is_carried and "" in snapshot.answers.values() and not is_broken
 
 
 def _of_behind(hosts: Sequence[str]) -> OperatorNeed:

@@ -27,6 +27,7 @@ from .._host_states.states import read_states
 from .._planner.plan import Admission
 from .._planner.post_upgrade import begun_post_upgrade, post_upgrade_snapshot, without_post_upgrade
 from .._planner.reconcile import make_plan
+from .._rollout.conflicts import other_rollout
 from .._rollout.host_health_notes import with_checks
 from .._rollout.host_writes import HostWrite, left_out_warning, write_hosts
 from .._rollout.opened_gates import MOST_SLOW, ReadTooOld, SlowTries, may_still_admit
@@ -38,11 +39,15 @@ from .planner_pass import PassRequest, PassResult, refuse_unreadable_gates
 from .restored_consul import RepeatedRead
 
 
-def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection[str]) -> PassResult:
+def make_post_upgrade_pass(
+    store: Store, request: PassRequest, roles: Collection[str], *, handover: int = 0
+) -> PassResult:
     """Admit hosts to their post-upgrade tasks; retry on conflict.
 
     :param request: needs a version and a fleet.
     :param roles: the roles that have such tasks; hosts of other roles count as done.
+    :param handover: as for :class:`LedgerWriter`.
+    :raises HandoverChanged: if the handover was replaced or ended. Earlier tries may have admitted hosts.
     :raises UpgradeError: ``not_complete`` before every host is upgraded, ``fleet_too_small``, ``overtaken``, ``busy``, ``too_slow``, ``went_back``,
         ``out_of_memory``.
     """
@@ -53,7 +58,7 @@ def make_post_upgrade_pass(store: Store, request: PassRequest, roles: Collection
     def attempt() -> PassResult:
         before = len(admissions)
         try:
-            return _try_once(store, request, repeated, roles, admissions)
+            return _try_once(store, request, repeated, roles, admissions, handover)
         except ReadTooOld as error:
             slow.add(error.seconds, got_on=len(admissions) > before)
             raise
@@ -70,7 +75,12 @@ _MOST_AT_WORK = 500
 
 
 def _try_once(
-    store: Store, request: PassRequest, repeated: RepeatedRead, roles: Collection[str], opened: list[Admission]
+    store: Store,
+    request: PassRequest,
+    repeated: RepeatedRead,
+    roles: Collection[str],
+    opened: list[Admission],
+    handover: int,
 ) -> PassResult:
     read_at = runtime.monotonic()
     snapshot = repeated.read(store, of_job=False)
@@ -82,6 +92,9 @@ def _try_once(
             f"The rollout to {request.version!r} is not the current one (current_version is {snapshot.current_version!r}), so its "
             "post-upgrade tasks do not run.",
         )
+    if request.began not in (None, ledger.since):
+        # It has begun again.
+        raise other_rollout(snapshot)
     refuse_unreadable_gates(snapshot)
     membership = find_members(request.fleet, snapshot, ledger.role_pattern)
     members = membership.members
@@ -107,7 +120,7 @@ def _try_once(
     if plan.missing:
         # Another controller knows more hosts, and may have admitted them.
         raise UpgradeError("fleet_too_small", f"No host is admitted: {'; '.join(plan.missing)}.")
-    writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()))
+    writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), handover=handover)
     outcome = PassResult(plan, ledger, snapshot.index, snapshot=view, membership=membership, rules=rules)
     admissions = [one for one in plan.admissions if one.before == "pending"]
     by_host = {one.host: one for one in admissions}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from .._cache.cached_store import CachedStore, FleetCache
@@ -16,6 +17,7 @@ from .._rollout.opened_gates import MOST_SLOW
 from .._rollout.pass_request import PassRequest
 from .._state.legacy_keys import LegacyKeys
 from .planner_pass import PassResult, make_pass
+from .post_upgrade_pass import make_post_upgrade_pass
 
 # A report changes several folders, and often several hosts report at once. One pass covers what changes within this time (seconds).
 _GATHER = 0.004
@@ -53,6 +55,8 @@ class RepeatedPasses:
         self._handover = handover
         self.store = CachedStore(settings, cache)
         self.latest: PassResult | None = None
+        # The last one for the upgrade itself.
+        self._latest_of_upgrade: PassResult | None = None
         keys = self.store.keys
         # What a host writes at the end of its upgrade, and what else may free or take a slot.
         reports = (keys.reports, LegacyKeys(keys.prefix).reports, keys.current_version)
@@ -116,10 +120,26 @@ class RepeatedPasses:
             request = replace(request, epoch=ledger.epoch, commit=ledger.commit, began=ledger.since)
         return self._make(request, most_slow)
 
+    def post_upgrade(self, request: PassRequest, roles: Collection[str]) -> PassResult:
+        """Make a pass for the post-upgrade tasks of a complete rollout.
+
+        :param roles: as for :func:`make_post_upgrade_pass`.
+        :raises HandoverChanged: if the handover was replaced or ended.
+        :raises UpgradeError: what :func:`make_post_upgrade_pass` raises.
+        """
+        return self._timed(lambda: make_post_upgrade_pass(self.store, request, roles, handover=self._handover))
+
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
+        before = self._latest_of_upgrade
+        self._latest_of_upgrade = self._timed(
+            lambda: make_pass(self.store, request, most_slow=most_slow, before=before, handover=self._handover)
+        )
+        return self._latest_of_upgrade
+
+    def _timed(self, act: Callable[[], PassResult]) -> PassResult:
         began = self._read_at = runtime.monotonic()
         self._position, self._position_of_reports = self._all.mark(), self._reports.mark()
-        self.latest = make_pass(self.store, request, most_slow=most_slow, before=self.latest, handover=self._handover)
+        self.latest = act()
         ended = runtime.monotonic()
         self._rest_until = ended + min(_LONGEST_REST, _REST * (ended - began))
         return self.latest

@@ -11,7 +11,7 @@ is killed, suspended or cut off, another one takes over after that second, howev
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils._cache.cached_store import FleetCache
@@ -57,11 +57,13 @@ class _HandedOver:
     """A rollout that was handed over, as it is in Consul.
 
     :param index: the ModifyIndex of its handover.
+    :param is_after: whether the upgrade is complete, and only post-upgrade tasks may be left.
     """
 
     ledger: Ledger
     handover: Handover
     index: int
+    is_after: bool
 
 
 @dataclass(slots=True)
@@ -69,11 +71,13 @@ class _PlannerWork:
     """A rollout that is carried.
 
     :param index: the ModifyIndex of its handover.
+    :param is_after: as in :class:`_HandedOver`.
     :param own: the commit of the last ledger that this planner wrote; empty if another one has written since.
     """
 
     handover: Handover
     index: int
+    is_after: bool
     passes: RepeatedPasses
     progress: PassProgress
     own: str = ""
@@ -106,6 +110,8 @@ class PlannerService:
         self._handover_id = ""
         # Whether its rollout is complete. A run that waits for an answer may find only that one: a job can take less time than the answer.
         self._is_carried = False
+        # The commit of the last ledger that had post-upgrade tasks, of which none were left.
+        self._finished = ""
         self._pause = _PAUSE
 
     def run(self) -> None:
@@ -178,11 +184,12 @@ class PlannerService:
             self._drop_work()
             self._wait(self._either, mark)
             return
-        if self._work is None or (self._work.handover, self._work.index) != (found.handover, found.index):
+        work, of = self._work, (found.handover, found.index, found.is_after)
+        if work is None or (work.handover, work.index, work.is_after) != of:
             self._drop_work()
             passes = RepeatedPasses(self._settings.consul, self._cache, handover=found.index)
-            self._work = _PlannerWork(found.handover, found.index, passes, PassProgress())
-        self._carry(self._work, found.ledger, mark_of_handover)
+            self._work = work = _PlannerWork(*of, passes, PassProgress())
+        self._carry(work, found.ledger, mark_of_handover)
 
     def _read(self) -> _HandedOver | str:
         """Return the rollout that was handed over, or why none is carried: one request, and one for each key that is missing.
@@ -207,8 +214,10 @@ class PlannerService:
         if ledger is None:
             return "no rollout has begun."
         what = rollout_text(ledger.version)
-        if ledger.state not in (RUNNING, PAUSED):
-            entry = found.get(keys.handover)
+        entry = found.get(keys.handover)
+        is_after = _is_done(ledger) and bool(ledger.post_upgrade)
+        has_tasks = is_after and _is_of(entry, ledger) and ledger.commit != self._finished
+        if ledger.state not in (RUNNING, PAUSED) and not has_tasks:
             is_own = ledger.state == COMPLETE and _is_of(entry, ledger)
             # A run waits for an answer only if hosts are left. If it could admit none, the ledger is complete since before the handover.
             self._is_carried = is_own and entry is not None and entry.modify_index < found[keys.ledger].modify_index
@@ -229,7 +238,7 @@ class PlannerService:
             return f"{what} was not handed over, only one before it. {how}"
         if handover.id in self._refused:
             return f"{self._refused[handover.id]} {how}"
-        return _HandedOver(ledger, handover, found[keys.handover].modify_index)
+        return _HandedOver(ledger, handover, found[keys.handover].modify_index, is_after)
 
     def _carry(self, work: _PlannerWork, ledger: Ledger, mark: int) -> None:
         """Make passes until the rollout is over or its handover changes.
@@ -237,8 +246,8 @@ class PlannerService:
         :param mark: the position of the handover's watch before it was read.
         :raises UpgradeError: what :meth:`RepeatedPasses.next` raises.
         """
-        by = f", which {work.handover.by} handed over"
-        carries = f"Carries {rollout_text(ledger.version)}{by}."
+        what = f"{'the post-upgrade tasks of ' if work.is_after else ''}{rollout_text(ledger.version)}"
+        carries = f"Carries {what}, which {work.handover.by} handed over."
         if self._pause == _PAUSE:
             # Otherwise the pass before was refused, and the log keeps saying so until a pass succeeds.
             self._log.state("carrying", carries, version=ledger.version)
@@ -253,7 +262,7 @@ class PlannerService:
             self._log.say_once("state", "carrying", carries, version=ledger.version)
             self._presence.answer(work.handover.id)
             self._pause = _PAUSE
-            if made.plan.complete:
+            if self._is_over(work, made):
                 self._drop_work()
                 return
             # A new handover ends the wait, but the watch of passes may see it earlier than its own watch does.
@@ -267,30 +276,49 @@ class PlannerService:
     def _make_pass(self, work: _PlannerWork, ledger: Ledger) -> PassResult:
         self._systemd.alive()
         passes = work.passes
-        if passes.latest is None:
-            limit, known = work.handover.limit, self._known(ledger)
-            made = passes.first(
-                PassRequest(
-                    version=ledger.version,
-                    fleet=self._settings.fleet or None,
-                    limit=None if limit is None else list(limit),
-                    converge=True,
-                    # With an index, it never begins a rollout.
-                    since=1,
-                    epoch=known.epoch,
-                    commit=known.commit,
-                    began=ledger.since,
-                    # The inventory may have got hosts since the settings of this service were written.
-                    keeps_members=True,
-                )
-            )
+        if work.is_after:
+            made = passes.post_upgrade(self._request(work, ledger), ledger.post_upgrade)
+            self._newest = made.ledger or self._newest
+            if made.plan.complete:
+                # Opens the gates. Hosts that came later are admitted by a run.
+                made = passes.first(replace(self._request(work, ledger), limit=[]))
         else:
-            made = passes.next()
+            made = passes.first(self._request(work, ledger)) if passes.latest is None else passes.next()
         self._newest = made.ledger or self._newest
         commit = made.ledger.commit if made.ledger is not None else ""
         work.own = commit if made.changes or work.own == commit else ""
         self._say(work, made)
         return made
+
+    def _request(self, work: _PlannerWork, ledger: Ledger) -> PassRequest:
+        limit, known = work.handover.limit, self._known(ledger)
+        return PassRequest(
+            version=ledger.version,
+            fleet=self._settings.fleet or None,
+            limit=None if limit is None else list(limit),
+            converge=True,
+            # With an index, it never begins a rollout.
+            since=1,
+            epoch=known.epoch,
+            commit=known.commit,
+            began=ledger.since,
+            # The inventory may have got hosts since the settings of this service were written.
+            keeps_members=True,
+        )
+
+    def _is_over(self, work: _PlannerWork, made: PassResult) -> bool:
+        """Return whether nothing is left to do in the work, as far as its passes show. The ledger is read again then."""
+        if not work.is_after:
+            return made.plan.complete
+        ledger = made.ledger
+        if ledger is None or not _is_done(ledger):
+            # Somebody has aborted it, or admits hosts that came later.
+            return True
+        if ledger.state == COMPLETE and made.plan.complete and not made.plan.post_upgrade:
+            # If the gates were open already, the ledger still has the roles.
+            self._finished = ledger.commit
+            return True
+        return False
 
     def _is_restored(self, ledger: Ledger) -> bool:
         """Return whether a ledger is not the newest one that this planner knows of, nor a later one."""
@@ -307,19 +335,22 @@ class PlannerService:
 
     def _say(self, work: _PlannerWork, made: PassResult) -> None:
         for one in made.admissions:
-            self._log.say("admitted", f"{one.host} admitted: {one.reason}", host=one.host, role=one.role)
+            to = " to its post-upgrade tasks" if work.is_after else ""
+            self._log.say("admitted", f"{one.host} admitted{to}: {one.reason}", host=one.host, role=one.role)
         states = states_of_pass(made)
+        of = "Post-upgrade tasks: " if work.is_after else ""
         for line in work.progress.lines(states)[:-1]:
-            self._log.say("progress", line)
+            self._log.say("progress", f"{of}{line}")
         for warning in made.warnings:
             self._log.say_once(f"warning {warning}", "warning", warning, WARNING)
-        count = running_count(states).removeprefix("-- ")
+        count = of + running_count(states).removeprefix("-- ")
         blocker: dict[str, Any] = rollout_blockers(made.plan)["blocker"]
         why = f" No further host is admitted: {blocker['reason']}." if blocker else ""
         self._log.say_once("blocker", "blocker", why.strip(), code=str(blocker.get("code", "")))
         if made.plan.complete:
             kind = "job" if made.snapshot.is_job else "rollout"
-            self._log.say("complete", f"The {kind} is complete. {count}", version=str(made.plan.version))
+            what = f"The {kind} is complete" if not work.is_after else "All hosts have finished"
+            self._log.say("complete", f"{what}. {count}", version=str(made.plan.version))
         self._systemd.status(f"{'Acts' if work.own else 'Another planner acts'}. {count}.{why}")
 
     def _wait_until_quiet(self) -> None:
@@ -346,6 +377,11 @@ class PlannerService:
         work, self._work = self._work, None
         if work is not None:
             work.passes.close()
+
+
+def _is_done(ledger: Ledger) -> bool:
+    """Return whether a rollout is complete, perhaps paused after that."""
+    return ledger.was_complete and ledger.state in (COMPLETE, PAUSED)
 
 
 def _is_of(handover: KVEntry | None, ledger: Ledger) -> bool:

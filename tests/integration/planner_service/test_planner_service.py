@@ -550,7 +550,7 @@ def test_a_token_of_its_kind_is_enough_and_no_more(service: Start, tmp_path: Pat
             "current_version",
             "upgrade/hold/global",
             "upgrade/approval/canary",
-            "upgrade/hosts/web1",
+            "upgrade/job_records/web1",
         ):
             with pytest.raises(UpgradeError) as refused:
                 client.write([put(key, "3")])

@@ -110,7 +110,8 @@ class TokenKind:
                 ("session_prefix", "", "write"),
             ]
         elif self.kind == PLANNER:
-            # It writes what passes write, but begins no rollout and gives no command of an operator. Passes publish what hosts report.
+            # It writes what passes write, but begins no rollout and gives no command of an operator. Passes publish what hosts report, and
+            # admit hosts to their post-upgrade tasks in their records.
             grants = [
                 ("key", keys.current_version, "read"),
                 *(("key_prefix", folder, "write") for folder in (*reports, *gates)),
@@ -119,7 +120,15 @@ class TokenKind:
                 *(("key", key, "write") for key in (keys.ledger, keys.notified, keys.handover)),
                 *(
                     ("key_prefix", folder, "write")
-                    for folder in (keys.history, keys.marks, keys.job_marks, keys.wakes, keys.planners, keys.job_gates)
+                    for folder in (
+                        keys.records,
+                        keys.history,
+                        keys.marks,
+                        keys.job_marks,
+                        keys.wakes,
+                        keys.planners,
+                        keys.job_gates,
+                    )
                 ),
                 *catalog,
                 ("session_prefix", "", "write"),

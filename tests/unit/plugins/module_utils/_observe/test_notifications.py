@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import UPGRADED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Handover, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import (
     EVENTS,
     MOST_FAILURES,
@@ -116,6 +116,28 @@ def test_an_entry_of_the_history_is_reported_in_a_sentence(change: dict[str, Any
     assert (name, found["text"], found["at"]) == (event, text, "2025-11-22T05:50:01Z")
     assert sent_before.epoch == 1
     assert pending(rollout(compute=2), sent_before=sent_before) == ([], sent_before)
+
+
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_the_end_of_a_rollout_names_what_runs_the_post_upgrade_tasks_that_are_left(is_carried: bool) -> None:
+    site = rollout("complete", compute=2).upgraded("compute1", "compute2")
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, post_upgrade=("compute",))
+    snapshot, plan = site.snapshot(), site.plan()
+    if is_carried:
+        own = Handover(NEW, site.ledger.since, None, "h1", "ann@desk", site.ledger.since)
+        snapshot = replace(snapshot, handover=own, answers={"one": ""})
+    hosts = watched_hosts(snapshot, plan)
+    (end,), _sent = pending_notifications(snapshot, plan, hosts, [entry(9, "complete")], SentNotifications())
+    found = payload(end, snapshot, plan, hosts)
+    assert found["text"] == (
+        f"The rollout to {NEW} is complete; 2 of 2 hosts upgraded. Post-upgrade tasks have not run on 2 hosts."
+    )
+    command = f"Run them with ansible-playbook convoy.upgrade.post_upgrade -e version={NEW}."
+    goes_on = (
+        "Nothing: the rollout continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
+    )
+    assert found["next"] == (goes_on if is_carried else command)
 
 
 @pytest.mark.parametrize("what", ["open", "publish", "health", "rules", "close", "retry", "after", "hold", "migrate"])

@@ -278,6 +278,21 @@ def test_post_upgrade_tasks_that_failed_are_retried_with_their_playbook_or_by_na
     assert (found.code, found.playbook, found.variables) == ("broken_hosts", "retry", {"host": "compute1"})
 
 
+def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_one() -> None:
+    site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded(
+        "compute1", "compute2", "compute3"
+    )
+    own = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000)
+    assert _needs_of(site, own, {"one": ""}) == []
+    others = [(None, ""), (replace(own, since=7_000), ""), (replace(own, limit=("compute1",)), ""), (own, "denied")]
+    for handover, answer in others:
+        (found,) = _needs_of(site, handover, {"one": answer})
+        assert (found.playbook, found.variables) == ("post_upgrade", {"version": NEW})
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="failed", error="no kernel")
+    (found,) = _needs_of(site, own, {"one": ""})
+    assert "failed on 1 host" in found.text
+
+
 def test_a_host_that_no_run_brings_to_its_post_upgrade_tasks_is_named_if_nothing_else_goes_on() -> None:
     site = rollout(CAPPED).upgraded("compute1", "compute2")
     site.records["compute1"] = HostRecord(NEW, UPGRADED, post="open")

@@ -48,7 +48,7 @@ def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
     connection: Any = SimpleNamespace(consul=Settings())
     planner = PlannerService(connection, silent, silent, silent)
     passes = Passes()
-    work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine")
+    work: Any = SimpleNamespace(handover=SimpleNamespace(by="ann", id="1"), passes=passes, own="mine", is_after=False)
     monkeypatch.setattr(planner, "_handover", Watch(reads))
     monkeypatch.setattr(planner, "_make_pass", lambda *_given: SimpleNamespace(plan=SimpleNamespace(complete=False)))
     planner._carry(work, Ledger(1, "2"), 0)
