@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.handover import decode_handover
@@ -29,14 +30,16 @@ _LOOKS_AFTER = (0.3, 4.0)
 _TOO_LATE = ("went_back", "needs_tasks", "no_rollout")
 
 
-def be_planner_service(_shared: Any, settings: Settings, name: str, out: TextIO | None = None) -> None:
+def be_planner_service(
+    _shared: Any, settings: Settings, name: str, out: TextIO | None = None, fleet: Mapping[str, str] = FLEET
+) -> None:
     """Carry what was handed over, until killed.
 
     :param out: what its log is written to; None for nothing.
     """
     systemd = Systemd({})
     log = Log(systemd, io.StringIO() if out is None else out, is_json=True)
-    mine = ServiceSettings(name, settings, FLEET)
+    mine = ServiceSettings(name, settings, fleet)
     PlannerService(mine, log, systemd, Presence(settings, name, log)).run()
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who is at work while hosts run their post-upgrade tasks: push runs, agents of pull hosts, a planner, and an operator."""
+"""Who is at work while hosts run their post-upgrade tasks: push runs or planner services, agents of pull hosts, a planner, and an operator."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     end_holds,
     set_holds,
 )
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Settle
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
@@ -35,6 +36,8 @@ from fire.actors import patience
 from fire.fleet import FLEET, NEW
 from fire.processes import Shared
 from fire.push import Play, Pusher, TaskFailed, run_task_groups
+
+from ..planner_services import be_planner_service
 
 PUSHED, PULLED = ("controller", "web"), ("compute", "storage")
 # They join the fleet while others are in their post-upgrade tasks.
@@ -60,9 +63,11 @@ class Site:
     """What actors share besides Consul.
 
     :param work_on: called with a host on which tasks begin; returns what is called at their end.
+    :param pushed: the roles whose tasks push runs run.
     """
 
     work_on: Callable[[str], Callable[[], None]]
+    pushed: Collection[str] = PUSHED
     members: dict[str, str] = field(
         default_factory=lambda: {host: role for host, role in FLEET.items() if host not in JOINING}
     )
@@ -78,21 +83,26 @@ def groups_of(role: str) -> tuple[RunTaskGroup, ...]:
     )
 
 
-def upgrade_all(store: Store, rules: Mapping[str, object], members: Mapping[str, str]) -> None:
-    """Upgrade a fleet whose hosts have post-upgrade tasks, and give it rules at the end."""
+def upgrade_all(store: Store, rules: Mapping[str, object], site: Site) -> None:
+    """Upgrade a fleet whose hosts have post-upgrade tasks, and give it rules at the end; without push runs, hand the rollout over."""
+    members = dict(site.members)
     wide = {"rolling_rules": {"global": len(members)}}
     asked = PassRequest(NEW, wide, fleet=members, post_upgrade=[*PUSHED, *PULLED])
     make_pass(store, asked)
     *most, last = members
     for host in most:
-        _upgrade(store, host)
+        _upgrade(store, host, site)
     make_pass(store, PassRequest(rules=rules, fleet=members))
-    _upgrade(store, last)
-    assert make_pass(store, PassRequest(NEW, fleet=members, converge=True)).plan.complete
+    _upgrade(store, last, site)
+    made = make_pass(store, PassRequest(NEW, fleet=members, converge=True))
+    assert made.plan.complete
+    assert made.ledger is not None
+    if not site.pushed:
+        hand_over(store, made.ledger, None, dry=False)
 
 
-def _upgrade(store: Store, host: str) -> None:
-    services = "abc" if FLEET[host] in PULLED else None
+def _upgrade(store: Store, host: str, site: Site) -> None:
+    services = None if FLEET[host] in site.pushed else "abc"
     write_report(store, HostReport(host, NEW, "started", services=services))
     write_report(store, HostReport(host, NEW, "upgraded", services=services))
 
@@ -218,6 +228,11 @@ def be_runs(shared: Shared, settings: Settings, site: Site, seed: int, number: i
     PostUpgradeRuns(site, shared, settings, seed, number).work()
 
 
+def be_service(shared: Shared, settings: Settings, site: Site, name: str) -> None:
+    """Be a planner service until killed."""
+    be_planner_service(shared, settings, name, fleet=dict(site.members))
+
+
 def be_agents(shared: Shared, settings: Settings, site: Site, hosts: Collection[str], seed: int, number: int) -> None:
     """Be the agents of some hosts until killed."""
     Agents(site, shared, settings, hosts, seed, number).work()
@@ -271,7 +286,7 @@ def _retry_named(store: Store, site: Site, chance: random.Random) -> None:
     """Retry by name a host on which no run has a lease, as an operator who has looked there."""
     snapshot = store.snapshot()
     idle = [host for host, one in snapshot.records.items() if one.post in _TO_RUN and host not in snapshot.leases]
-    pushed = [host for host in idle if FLEET[host] in PUSHED]
+    pushed = [host for host in idle if FLEET[host] in site.pushed]
     if pushed:
         control.retry(store, _command(site), [chance.choice(pushed)])
 

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A simulated night of post-upgrade tasks: push runs and agents run them while hosts join the fleet, and everything goes wrong that can.
 
+With the seeds of :data:`WITH_SERVICES`, agents run all of them, and planner services admit their hosts.
+
 What is judged here is read from the keys alone, without the code of the collection.
 """
 
@@ -31,6 +33,7 @@ from . import actors
 
 _FAULTS, _SECONDS, _SETUP = 15.0, 120.0, 60.0
 _RUNS, _AGENTS = 2, 3
+WITH_SERVICES = range(1000, 2000)
 _EXPECTED = ("went_back",)
 _ORDER = {"role_order": {"compute": "controller"}}
 # Rules, and what they mean: roles -> how many of their hosts may be down, and how many failed ones stop all admissions.
@@ -79,7 +82,8 @@ def run(seed: int) -> PostUpgradeResult:
 class _Night:
     def __init__(self, world: World, seed: int) -> None:
         self._world, self._result = world, PostUpgradeResult(seed)
-        self._site = actors.Site(self._work_on)
+        self._has_services = seed in WITH_SERVICES
+        self._site = actors.Site(self._work_on, () if self._has_services else actors.PUSHED)
         self._network = network_with(world, self._site.members)
         self._actors: list[Actor] = []
         self._findings = Findings()
@@ -94,9 +98,9 @@ class _Night:
         world, result, seed = self._world, self._result, self._result.seed
         self._upgrade_all()
         self._network.listeners.append(self._judge)
-        runs = [self._actor(f"run{n}", actors.be_runs, self._site, seed, n) for n in range(1, _RUNS + 1)]
+        runs = [self._run_or_service(n) for n in range(1, _RUNS + 1)]
         planner = self._actor("planner", actors.be_planner, self._site)
-        pulled = [host for host, role in FLEET.items() if role in actors.PULLED]
+        pulled = [host for host, role in FLEET.items() if role not in self._site.pushed]
         agents = [
             self._actor(f"agents{n}", actors.be_agents, self._site, pulled[n::_AGENTS], seed, n) for n in range(_AGENTS)
         ]
@@ -133,11 +137,16 @@ class _Night:
             result.log = night_log(self._network, faults.log, self._findings.first())
         return result
 
+    def _run_or_service(self, number: int) -> Actor:
+        if self._has_services:
+            return self._actor(f"service{number}", actors.be_service, self._site, f"service{number}")
+        return self._actor(f"run{number}", actors.be_runs, self._site, self._result.seed, number)
+
     def _upgrade_all(self) -> None:
         port = self._network.line("setup", 0.001)
         settings = Settings(port=port, timeout=3)
         process = Process(self._world, "setup")
-        process.start(lambda: actors.upgrade_all(Store(settings), self._rules, self._site.members))
+        process.start(lambda: actors.upgrade_all(Store(settings), self._rules, self._site))
         self._world.run(_SETUP, lambda: not process.is_alive)
         if process.error is not None:
             raise process.error
@@ -171,8 +180,12 @@ class _Night:
     def _is_over(self) -> bool:
         state = self._network.now
         is_open_again = f"{GATES}global" in state and state[f"{GATES}global"].value == "True"
-        done = all(data_of(state.get(f"{RECORDS}{host}")).get("post") == "done" for host in FLEET)
-        return done and is_open_again and data_of(state.get(LEDGER))["state"] == "complete"
+        ledger = data_of(state.get(LEDGER))
+        # Hosts that joined after the gates were opened are no part of the tasks. Only push runs, which judge by records, run them there.
+        late = actors.JOINING if self._has_services and not ledger.get("post_upgrade") else ()
+        done = all(_post(state, host) == "done" for host in FLEET if host not in late)
+        there = all(f"{REPORTS}{NEW}/{host}" in state for host in late)
+        return done and there and is_open_again and ledger["state"] == "complete"
 
     def _keys(self) -> str:
         prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, "upgrade/drivers/", "upgrade/once/")
@@ -192,6 +205,11 @@ class _Night:
         what, hosts = event["what"], [*event.get("hosts", ())]
         if what == "retry":
             self._admitted.difference_update(hosts)
+        if what == "converge" and data_of(step.before.get(LEDGER)).get("post_upgrade"):
+            upgraded = [host for host in FLEET if f"{REPORTS}{NEW}/{host}" in step.before]
+            left = [host for host in upgraded if _post(step.before, host) != "done"]
+            if left:
+                self._say(f"all gates were opened, and {left} have not finished their tasks")
         if what not in ("after", "open"):
             return
         self._result.admissions[what] += len(hosts)
@@ -238,7 +256,7 @@ class _Night:
             self._say(f"{host} began its tasks without being admitted, and was {was}")
         if any(key in step.before for key in holds_over(host)):
             self._say(f"{host} began its tasks under a hold")
-        if FLEET[host] in actors.PULLED and not is_open(step.before, host):
+        if FLEET[host] not in self._site.pushed and not is_open(step.before, host):
             self._say(f"{host} began its tasks behind a closed gate")
 
 
