@@ -277,7 +277,8 @@ class PlannerService:
         self._systemd.alive()
         passes = work.passes
         if work.is_after:
-            made = passes.post_upgrade(self._request(work, ledger), ledger.post_upgrade)
+            latest = passes.latest.ledger if passes.latest is not None else None
+            made = passes.post_upgrade(self._request(work, ledger), (latest or ledger).post_upgrade)
             self._newest = made.ledger or self._newest
             if made.plan.complete:
                 # Opens the gates. Hosts that came later are admitted by a run.

@@ -29,6 +29,7 @@ from integration.support.fleets.fleet import gates, ledger, names, record, seed
 from integration.support.processes.guarded import MASTER, guarded_agent
 from integration.support.processes.planner_service import Service, carried, until
 from integration.support.runs.commands import upgrade
+from integration.support.runs.playbook import Runner, plan
 
 pytestmark = pytest.mark.one_release
 
@@ -239,6 +240,23 @@ def test_a_rollout_that_begins_again_ends_it(service: Start, upgraded: Store, co
     one.says("standing_by", "was not handed over, only one before it")
     time.sleep(_QUIET)
     assert one.admitted() == ["web1", "web2"]
+
+
+@pytest.mark.thorough
+def test_tasks_that_are_left_are_handed_over_with_wait_false(
+    run: Runner, service: Start, upgraded: Store, consul: RawKV
+) -> None:
+    upgraded.client.write([remove("upgrade/handover")])
+    one = service(fleet=dict(HOSTS))
+    one.says("standing_by", "was not handed over")
+    # It completes the rollout.
+    (made,) = run([plan(version="2", hand_over=True)])
+    assert (ledger(consul)["state"], made["planners"]) == ("complete", ["one"])
+    for host in HOSTS:
+        finish(consul, host)
+    until(lambda: is_over(consul))
+    (made,) = run([plan(version="2", hand_over=True)])
+    assert "planners" not in made
 
 
 @pytest.mark.thorough
