@@ -174,3 +174,35 @@ def test_enrolling_without_upgrade_roles_keeps_the_tasks_and_without_pull_remove
     assert json.loads(node.read("/etc/convoy/node.json") or "")["puppet_gate_services"] == ""
     assert node.read("/etc/convoy/services.yml") is None
     assert not fleet.record("compute1").get("services")
+
+
+def test_tasks_that_come_with_the_version_are_those_of_each_version(fleet: Fleet) -> None:
+    """The folder that all nodes of the lab share is the file server."""
+    file, nodes = fleet.folder / "roles/shop/tasks/upgrade_tasks.yml", fleet.lab.nodes
+    tasks, hosts = file.read_text(), ("compute1", "compute2")
+
+    def compose(version: str) -> None:
+        file.write_text(tasks + _NOTE.format(name="own", what=f"tasks of {version}", tags="upgrade", log=LOG))
+        fleet.play("compose", upgrade_folder=str(fleet.lab.shared / "composed" / version))
+
+    def notes(name: str) -> list[str]:
+        return [line for line in (nodes[name].read(LOG) or "").splitlines() if line.startswith("own ")]
+
+    compose("v1")
+    fleet.enroll("--limit", "compute", puppet_gate_services="/srv/lab/composed/{version}")
+    fleet.play("upgrade", version="v1", instructions=RULES)
+    assert {name: notes(name) for name in hosts} == {name: ["own tasks of v1"] for name in hosts}
+    # Nothing is touched without the tasks of the version, and not those of another one run.
+    logs = {name: nodes[name].read(LOG) for name in hosts}
+    assert fleet.play("upgrade", version="v2", instructions=RULES, code=2)
+    failed = fleet.record("compute1")
+    assert (failed["state"], failed["step"], fleet.version_of("compute1")) == ("failed", "services", "v1"), failed
+    assert "/srv/lab/composed/v2/composition.json can't be read" in failed["error"]
+    assert {name: nodes[name].read(LOG) for name in hosts} == logs
+    compose("v2")
+    assert fleet.agent_run("compute1").returncode == 0
+    fleet.play("upgrade", version="v2", instructions=RULES)
+    assert {name: notes(name)[1:] for name in hosts} == {name: ["own tasks of v2"] for name in hosts}
+    for name in hosts:
+        record = fleet.record(name)
+        assert (record["state"], record["version"], record["services"]) == ("upgraded", "v2", "{version}")
