@@ -46,7 +46,6 @@ def settings(name: str) -> str:
         "puppet_gate_role": "compute",
         "puppet_gate_manifest": f"{MANIFESTS}/site.pp",
         "puppet_gate_packages": PACKAGES,
-        "puppet_gate_interval": 30,
         # The only agent runs are upgrades, so that their times can be compared.
         "puppet_gate_puppet_interval": 100_000,
         "puppet_gate_puppet_splay": 100_000,
@@ -63,17 +62,20 @@ def release(node: Node) -> str:
 
 
 def seconds_of_upgrade(node: Node, upgraded_at: float) -> float:
-    """Return how long the agent run took that reported the upgrade.
+    """Return how long the agent run that reported the upgrade took until its report, which frees the slot.
 
     :param upgraded_at: when it reported it (unix seconds).
     """
     shown = node.run("journalctl", "--no-pager", "-u", RUN, "-o", "short-unix").stdout
     begun: float | None = None
+    is_report = False
     for line in shown.splitlines():
         at = line.partition(" ")[0]
         if "Starting convoy-node-run" in line:
             begun = float(at)
-        elif "Finished convoy-node-run" in line and begun is not None and begun <= upgraded_at <= float(at) + 1:
+        elif "TASK [" in line:
+            is_report = "Report the version]" in line
+        elif is_report and f": [{node.name}" in line and begun is not None and upgraded_at <= float(at):
             return float(at) - begun
     raise AssertionError(f"{node.name}: no agent run at {upgraded_at}:\n{shown}")
 
@@ -113,7 +115,8 @@ def test_a_rollout_takes_as_long_as_the_work_of_its_hosts(fleet: Fleet) -> None:
     ends = {name: fleet.record(name)["times"]["upgraded"] for name in ROLES}
     last = max(ends.values())
     work = sum(seconds_of_upgrade(node, ends[name]) for name, node in fleet.lab.nodes.items())
-    assert last - opened <= 1.10 * work + 1, (last - opened, work, whole)
+    print(f"{last - opened} s for {work:.1f} s of work, in a run of {whole:.1f} s")
+    assert last - opened <= 1.10 * work, (last - opened, work, whole)
 
 
 def test_the_agents_upgrade_themselves_one_after_the_other(fleet: Fleet, package: Path, tmp_path: Path) -> None:
