@@ -560,7 +560,7 @@ admitted:
   returned: success
   type: int
 transitions:
-  description: The first 100 of them; all if O(hosts) has V(all).
+  description: The first 100 of them; without O(wait), all if O(hosts) has V(all).
   returned: success
   type: list
   elements: dict

@@ -64,8 +64,9 @@ class LeaseHolder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the run is known to have ended, which can be found out only on its own machine."""
-        return bool(self.machine) and self.machine == boot_id() and start_ticks(self.pid) != self.started
+        """Whether the run is known to have ended, which can be found out only on its own machine, and not if it could not see its own start."""
+        is_known = bool(self.machine and self.started) and self.machine == boot_id()
+        return is_known and start_ticks(self.pid) != self.started
 
 
 def open_session(store: Store) -> str:

@@ -23,6 +23,8 @@ def test_a_run_is_dead_only_after_it_has_ended() -> None:
     assert not holder(process.pid, started).is_dead
     # Another process has the same PID.
     assert holder(process.pid, started - 1).is_dead
+    # A run that could not see its own start, as in a container with the /proc of its machine.
+    assert not holder(process.pid, 0).is_dead
     process.kill()
     process.wait()
     assert holder(process.pid, started).is_dead

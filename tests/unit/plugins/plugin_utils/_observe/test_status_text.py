@@ -356,3 +356,13 @@ def test_a_retry_is_shown_as_an_operators_command() -> None:
 )
 def test_a_command_has_its_operator_and_reason(event: dict[str, Any], line: str) -> None:
     assert history_lines([event]) == [line]
+
+
+def test_the_number_of_hosts_is_not_made_of_a_list_that_was_cut() -> None:
+    def line(count: int) -> str:
+        return status_text.rollout_lines({"post_upgrade": [f"web{number}" for number in range(1, count + 1)]})[0]
+
+    assert line(99).startswith("Post-upgrade tasks have not run on 99 hosts: web1, ")
+    assert line(99).endswith(", web8 and 91 more")
+    assert line(100).startswith("Post-upgrade tasks have not run on 100 hosts or more: web1, ")
+    assert line(100).endswith(", web8 and others")
