@@ -129,8 +129,7 @@ _NEEDED_TO_REPORT = (
     "puppet_gate_token_file",
     "puppet_gate_lock_file",
 )
-# How much a misspelled name has to be like that of a setting, as difflib measures it.
-_SAME_NAME = 0.9
+_OF_ROLE = "puppet_gate_"
 _OF_AGENT = {"host", "port", "scheme"}
 _ROLE = re.compile(r"([a-z]+)(\d+)(-.*)?")
 # What Puppet accepts as the name of an environment, in which {version} stands for a version.
@@ -197,25 +196,32 @@ def read_settings(path: str = FILE, needs_token: bool = True) -> NodeSettings:
 def usable_settings(path: str) -> NodeSettings:
     """Return the settings of a file without those that can't be used, and without a token that can't be read.
 
-    With them, a node that never had others can report the mistake. A misspelled setting counts as the one that it resembles.
+    With them, a node that never had others can report the mistake.
 
     :raises BadSettings: if it is not certain which host, role and Consul they mean, or whether the node may report anything.
     """
     data, usable = _parsed(path), {}
-    for given, value in data.items():
-        # Each name resembles others by how it begins, so only almost the same name counts.
-        close = difflib.get_close_matches(given, KINDS, n=1, cutoff=_SAME_NAME)
-        name = given if given in KINDS or not close else close[0]
-        if name != given and name in data:
-            continue
+    for name, value in data.items():
         try:
             _check(path, name, value)
         except BadSettings:
-            if name in _NEEDED_TO_REPORT or name.startswith("upgrade_consul_"):
+            if not _is_dispensable(name, data):
                 raise
         else:
             usable[name] = value
     return _settings(path, usable, needs_token=False)
+
+
+def _is_dispensable(name: str, data: Mapping[str, Any]) -> bool:
+    """Return whether who reports, where, and whether is certain without a setting that can't be used."""
+    if not name.startswith(_OF_ROLE) or name in _NEEDED_TO_REPORT:
+        return False
+    if name in KINDS:
+        return True
+    # What has an unknown name may be the host, the role, or another setting that is needed. All begin alike, so the rest of the names counts.
+    needed = [one[len(_OF_ROLE) :] for one in _NEEDED_TO_REPORT]
+    is_named = bool(data.get("puppet_gate_host") and data.get("puppet_gate_role"))
+    return is_named and not difflib.get_close_matches(name[len(_OF_ROLE) :], needed, n=1)
 
 
 def _settings(path: str, data: Mapping[str, Any], needs_token: bool) -> NodeSettings:

@@ -128,12 +128,16 @@ def test_bad_settings_are_reported_as_soon_as_consul_can_be_reached(tmp_path: Pa
 
 def test_the_first_settings_of_a_node_report_their_mistake_with_what_they_give(consul: RawKV, node: Node) -> None:
     consul.put("config_state/enable_puppet/role/storage", "False")
-    del node.settings["puppet_gate_role"]
     secret = "00000000-0000-0000-0000-000000000000"
-    node.write(puppet_gate_rle="storage", puppet_gate_interval="often", upgrade_consul_token=secret)
+    # With a name that may be meant for the host, it is not certain who reports.
+    node.settings["puppet_gate_role"] = "storage"
+    node.write(puppet_gate_hostname="storage9", upgrade_consul_token=secret)
+    assert node.call("agent").returncode == 78
+    assert node.runs == []
+    node.write(puppet_gate_manifst="site.pp", puppet_gate_interval="often", upgrade_consul_token=secret)
     assert node.call("agent").returncode == 78
     (run,) = node.runs
-    assert "puppet_gate_rle is not a setting" in run["facts"]["puppet_gate_unusable"]
+    assert "puppet_gate_manifst is not a setting" in run["facts"]["puppet_gate_unusable"]
     assert run["facts"]["puppet_gate_role"] == "storage"
     assert "puppet_gate_interval" not in run["facts"]
     # It may have a token.
@@ -142,7 +146,7 @@ def test_the_first_settings_of_a_node_report_their_mistake_with_what_they_give(c
     assert secret not in " ".join(run["argv"])
     assert node.call("agent").returncode == 78
     assert len(node.runs) == 1
-    node.write(puppet_gate_role="storage")
+    node.write()
     node.call("once")
     assert not usable.exists()
     assert not (node.folder / "run/reported").exists()

@@ -236,13 +236,12 @@ def test_the_release_is_named_after_the_version_of_the_collection() -> None:
 
 
 def test_what_first_settings_give_is_used_without_their_mistakes(tmp_path: Path) -> None:
-    data = {**GOOD, "puppet_gate_rle": "storage", "puppet_gate_interval": "often", "other": 1, "puppet_gate_host_": "x"}
-    found = usable_settings(write(tmp_path, data))
-    assert (found.host, found.role, dict(found.data)) == (
-        "compute7",
-        "storage",
-        {**GOOD, "puppet_gate_role": "storage"},
-    )
+    named = {**GOOD, "puppet_gate_role": "storage"}
+    mistakes = {"puppet_gate_puppet_intervall": 60, "puppet_gate_interval": "often"}
+    found = usable_settings(write(tmp_path, {**named, **mistakes}))
+    assert (found.host, found.role, dict(found.data)) == ("compute7", "storage", named)
+    # Known names leave no doubt about the role, also if it is found in the name of the host.
+    assert usable_settings(write(tmp_path, {**GOOD, "puppet_gate_interval": "often"})).role == "compute"
 
 
 @pytest.mark.parametrize(
@@ -257,8 +256,43 @@ def test_what_first_settings_give_is_used_without_their_mistakes(tmp_path: Path)
         {"upgrade_consul_kv_prefx": 1},
         {"upgrade_consul_client_cert": "/srv/node.pem"},
         {"puppet_gate_agent": {"port": "none"}},
+        {"puppet_gate_puppet_intervall": 60},
     ],
 )
 def test_first_settings_that_do_not_say_who_reports_and_where_are_not_used(mistake: Any, tmp_path: Path) -> None:
     with pytest.raises(BadSettings):
         usable_settings(write(tmp_path, {**GOOD, **mistake}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "puppet_gate_hostname",
+        "puppet_gate_hooks",
+        "puppet_gate_role_name",
+        "puppet_gate_roles",
+        "puppet_gate_rle",
+        "puppet_gate_no_op",
+        "puppet_gate_health_check",
+        "upgrade_consul_address",
+        "upgrade_kv_prefix",
+        "kv_prefix",
+        "puppetgate_host",
+    ],
+)
+def test_first_settings_with_a_name_that_may_be_meant_for_who_reports_and_where_are_not_used(
+    name: str, tmp_path: Path
+) -> None:
+    # Otherwise the node could report a failure of another host, whose name its system has.
+    with pytest.raises(BadSettings, match=f"{name} is not a setting"):
+        usable_settings(write(tmp_path, {**GOOD, "puppet_gate_role": "storage", name: "storage9"}))
+
+
+def test_first_settings_without_host_or_role_are_not_used_if_a_name_is_unknown(tmp_path: Path) -> None:
+    for named in (
+        {"puppet_gate_host": "web1"},
+        {"puppet_gate_role": "web"},
+        {"puppet_gate_host": "", "puppet_gate_role": "web"},
+    ):
+        with pytest.raises(BadSettings, match="puppet_gate_node is not a setting"):
+            usable_settings(write(tmp_path, {**named, "puppet_gate_node": "web2"}))
