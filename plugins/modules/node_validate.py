@@ -12,9 +12,11 @@ version_added: 0.1.0
 description:
   - Runs each executable in a folder, one after the other, in natural order of their names.
   - If one exits with another code than 0 or takes too long, the module fails and does not run the rest.
-  - It succeeds if the folder does not exist or is empty. Subfolders are ignored, and so are hidden files and C(README*), C(*.disabled), C(*~),
-    C(*.bak), C(*.orig), C(*.dpkg-*) and C(*.rpm*). If any other file is not executable, or a link to nothing, the module fails and runs none.
-  - In check mode nothing runs, because a validation or hook may change the node. It fails if one could not run.
+  - It succeeds if the folder does not exist or has no executable. Subfolders are ignored, and so are hidden files and C(README*), C(*.disabled),
+    C(*~), C(*.bak), C(*.orig), C(*.dpkg-old), C(*.dpkg-dist), C(*.dpkg-new), C(*.dpkg-tmp), C(*.ucf-old), C(*.ucf-dist), C(*.ucf-new), C(*.rpmnew),
+    C(*.rpmsave) and C(*.rpmorig).
+  - In check mode nothing runs, because a validation or hook may change the node. It fails if one could not run, which is a link to nothing, or a file
+    that begins with C(#!) and is not executable. Otherwise, files that are not executable are ignored.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -101,6 +103,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.convoy.upgrade.plugins.module_utils._node.validation import (
     HOOK,
     VALIDATION,
+    check_validations,
     validate,
     validations,
 )
@@ -121,7 +124,8 @@ def main() -> None:
 
     def act() -> dict[str, Any]:
         if module.check_mode:
-            found = [{"name": name, "seconds": None, "output": None} for name in validations(path, kind)]
+            check_validations(path, kind)
+            found = [{"name": name, "seconds": None, "output": None} for name in validations(path)]
         else:
             found = [asdict(one) for one in validate(path, module.params["timeout"], kind)]
         return {"changed": kind == HOOK and bool(found), "validations": found}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,8 +23,9 @@ _REMEDIES = {
     HOOK: "Fix that on the host; the next try runs the hook again.",
 }
 # Files that are not meant to run, whatever their modes: hidden ones, descriptions, those that an operator has disabled, and what editors and
-# package managers leave.
-_IGNORED = (".*", "README*", "*.disabled", "*~", "*.bak", "*.orig", "*.dpkg-*", "*.rpm*")
+# package managers leave. Each is a whole end, because a validation may be called 50-check.rpmdb.sh.
+_ENDS = "disabled bak orig dpkg-old dpkg-dist dpkg-new dpkg-tmp ucf-old ucf-dist ucf-new rpmnew rpmsave rpmorig"
+_IGNORED = (".*", "README*", "*~", *(f"*.{end}" for end in _ENDS.split()))
 
 
 @dataclass(frozen=True)
@@ -40,42 +40,56 @@ class PassedValidation:
     output: str
 
 
-def validations(folder: str, kind: str = VALIDATION) -> list[str]:
+def validations(folder: str) -> list[str]:
     """Return the names of the validations in a folder, in the order in which they run; empty if there is no folder.
 
-    Subfolders, and files whose names say that they are not meant to run, are ignored.
+    They are its executables, without files whose names say that they are not meant to run. Other files are data.
 
-    :raises UpgradeError: ``unreadable_folder``; ``validation_failed`` or ``hook_failed`` if one can't run, such as a file that is not executable.
+    :raises UpgradeError: ``unreadable_folder``.
     """
+    return in_order(path.name for path in _paths(folder) if os.access(path, os.X_OK) and path.is_file())
+
+
+def check_validations(folder: str, kind: str = VALIDATION) -> None:
+    """Raise an error if a file of a folder is meant to run and can't: a program without its x bit, or a link to nothing.
+
+    This is for the time before an upgrade takes something down: later, the files that can run do.
+
+    :raises UpgradeError: ``unreadable_folder``; ``validation_failed`` or ``hook_failed``.
+    """
+    for path in _paths(folder):
+        quoted = shlex.quote(name := sanitize(str(path)))
+        if path.is_symlink() and not os.access(path, os.F_OK):
+            problem, remedy = "is a link to nothing", f"ln -sf PROGRAM {quoted}"
+        elif not os.access(path, os.X_OK) and path.is_file() and _is_program(path):
+            problem, remedy = "begins with #! and is not executable", f"chmod +x {quoted}"
+        else:
+            continue
+        raise UpgradeError(
+            _CODES[kind],
+            f"{quoted} {problem}, so this {kind} can't run. Run {remedy} on the host, or mv {quoted} {shlex.quote(name + '.disabled')}",
+            name=path.name,
+        )
+
+
+def _paths(folder: str) -> list[Path]:
+    """Return what a folder has, in the order of the names, without what is ignored."""
     try:
-        return in_order(_names(folder, kind))
+        found = sorted(Path(folder).iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UpgradeError("unreadable_folder", f"path: {folder} can't be read: {error.strerror}.") from error
+    return [path for path in found if not any(fnmatch(path.name, pattern) for pattern in _IGNORED)]
 
 
-def _names(folder: str, kind: str) -> Iterator[str]:
-    for entry in sorted(os.scandir(folder), key=lambda found: found.name):
-        if entry.is_dir() or any(fnmatch(entry.name, pattern) for pattern in _IGNORED):
-            continue
-        path = shlex.quote(name := sanitize(entry.path))
-        if not entry.is_file():
-            problem, remedy = (
-                ("is a link to nothing", f"ln -sf PROGRAM {path}")
-                if entry.is_symlink()
-                else ("is no file", f"rm {path}")
-            )
-        elif not os.access(entry.path, os.X_OK):
-            problem, remedy = "is not executable", f"chmod +x {path}"
-        else:
-            yield entry.name
-            continue
-        raise UpgradeError(
-            _CODES[kind],
-            f"{path} {problem}, so this {kind} can't run. Run {remedy} on the host, or mv {path} {shlex.quote(name + '.disabled')}",
-            name=entry.name,
-        )
+def _is_program(path: Path) -> bool:
+    """Return whether a file names its interpreter. One that can't be read may do so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return True
 
 
 def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[PassedValidation]:
@@ -86,7 +100,7 @@ def validate(folder: str, seconds: float, kind: str = VALIDATION) -> list[Passed
     :raises UpgradeError: ``validation_failed`` or ``hook_failed``; the details have ``name``, ``exit_code`` and ``output``.
     """
     passed = []
-    for name in validations(folder, kind):
+    for name in validations(folder):
         path = Path(folder) / name
         ended = run_process([str(path)], seconds)
         if ended.code:
