@@ -124,7 +124,7 @@ def _undrain_after_failure(role: ComposedRole) -> str:
             named = {**imported.pop("ansible.builtin.import_role"), "apply": {"tags": ["always"]}}
             tasks += [
                 {"name": imported.pop("name"), "ansible.builtin.include_role": named, **imported, **needed},
-                {**_handlers(group), **needed},
+                *({**one, **needed} for one in _handlers(group)),
             ]
     head = f"---\n{_HEAD}# Undrains the services in upgrade_drained, of a host of the role {role.name} that failed before anything on it stopped.\n"
     return head + (yaml_of(tasks) if tasks else "[]\n")
@@ -215,7 +215,7 @@ def _group_tasks(role: ComposedRole, group: TaskGroup) -> list[dict[str, Any]]:
         "timeout": 0,
         "tags": ["always"],
     }
-    found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}, _handlers(group)]
+    found = [begin, {**tasks, "when": "upgrade_task_group.run", "tags": tags}, *_handlers(group)]
     # Other hosts wait for its end, or a later run must not repeat it.
     if group.once or group.checkpoint or group.provider:
         found.append(
@@ -230,12 +230,14 @@ def _group_tasks(role: ComposedRole, group: TaskGroup) -> list[dict[str, Any]]:
     return found
 
 
-def _handlers(group: TaskGroup) -> dict[str, Any]:
-    """Return the task that runs the handlers that a task group has notified.
+def _handlers(group: TaskGroup) -> list[dict[str, Any]]:
+    """Return the task that runs the handlers that a task group has notified; none if it can't have notified one.
 
     A service without handlers may include roles that have some. The next service or the end of the host is too late for them.
     """
-    return {"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": ["always"]}
+    if not any(piece.may_notify for piece in group.pieces):
+        return []
+    return [{"name": f"Handlers of {group.service}", "ansible.builtin.meta": "flush_handlers", "tags": ["always"]}]
 
 
 def _tags_of_any_step(group: TaskGroup) -> list[str]:

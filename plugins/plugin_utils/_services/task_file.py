@@ -20,6 +20,8 @@ from .yaml_text import yaml_of_node
 
 _BLOCKS = ("block", "rescue", "always")
 _INCLUDES = ("import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
+# Keywords and modules whose tasks are elsewhere, or whose module may be one of these, begin so.
+_RUN_OTHERS = ("include", "import_", "action", "local_action")
 # How many files deep includes are read.
 _DEEPEST = 8
 
@@ -56,6 +58,11 @@ class TaskPiece:
     once: bool
     tags: tuple[str, ...]
     leaves: tuple[tuple[str, ...], ...]
+
+    @property
+    def may_notify(self) -> bool:
+        """Whether one of its tasks may notify handlers: it says so, or includes a file or a role."""
+        return _may_notify(self.data)
 
 
 def read_pieces(
@@ -114,6 +121,14 @@ def read_handlers(path: Path, depth: int = 0) -> list[TaskPiece]:
         else:
             found.append(TaskPiece("", data, _at(data, str(path)), "", once=False, tags=(), leaves=()))
     return found
+
+
+def _may_notify(task: Any) -> bool:
+    if not isinstance(task, Mapping):
+        return True
+    if any(name == "notify" or name.rpartition(".")[2].startswith(_RUN_OTHERS) for name in map(str, task)):
+        return True
+    return any(_may_notify(inner) for name in _BLOCKS for inner in task.get(name) or ())
 
 
 def _task(item: yaml.Node, display_path: str) -> dict[str, Any]:

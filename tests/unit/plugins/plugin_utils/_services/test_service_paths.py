@@ -98,7 +98,7 @@ def test_the_tasks_of_a_checkpoint_have_its_version_and_an_end_so_that_they_are_
     found = files_of(roles.compose({"node": ["db"]}), "/composed")
     (check,) = yaml.safe_load(found["node/step0_validate.yml"])
     assert (check["when"], check["vars"]) == ("'db@2.4' in upgrade_checkpoints", {"upgrade_checkpoint": "2.4"})
-    begin, tasks, _handlers, end = yaml.safe_load(found["node/step3_upgrade.yml"])[:4]
+    begin, tasks, end = yaml.safe_load(found["node/step3_upgrade.yml"])[:3]
     assert begin["convoy.upgrade.push_step"]["task_group"] == "upgrade/db@2.4"
     assert tasks["ansible.builtin.import_role"]["tasks_from"] == "step3_upgrade_to_2.4"
     assert (tasks["name"], tasks["vars"]) == ("Upgrade db to 2.4", {"upgrade_checkpoint": "2.4"})
@@ -170,7 +170,7 @@ def test_the_tasks_of_a_provider_are_run_by_one_host_and_for_it_alone(roles: Rol
         ("post_upgrade/cloud", False, True),
     ]
     found = files_of(roles.compose({"node": ["cloud"]}), "/composed")
-    _begin, run, _handlers, end = yaml.safe_load(found["node/step3_upgrade.yml"])
+    _begin, run, end = yaml.safe_load(found["node/step3_upgrade.yml"])
     assert run["vars"] == {"upgrade_version_before": "{{ upgrade_providers['cloud'] }}"}
     assert end["convoy.upgrade.push_step"]["state"] == "done"
     assert "vars" not in yaml.safe_load(found["node/post_upgrade.yml"])[1]
