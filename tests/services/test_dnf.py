@@ -52,14 +52,15 @@ REPOSITORY = "/var/lib/lab-rpm"
 METADATA_LOCK = "/var/cache/dnf/metadata_lock.pid"
 
 
-def publish(node: Node, version: str, *, is_known: bool = True, size: int = 0) -> None:
+def publish(node: Node, version: str, *, name: str = "beacon", is_known: bool = True, size: int = 0) -> None:
     """Add a version to the repository of a node.
 
+    :param name: the package.
     :param is_known: whether dnf reads the metadata of the repository again when it runs next.
     :param size: how much data it has that can't be compressed (bytes).
     """
-    node.write("/root/beacon.spec", SPEC.format(version=version, size=size))
-    node.run("rpmbuild", "-bb", "--define", f"_rpmdir {REPOSITORY}", "/root/beacon.spec")
+    node.write("/root/lab.spec", SPEC.format(version=version, size=size).replace("beacon", name))
+    node.run("rpmbuild", "-bb", "--define", f"_rpmdir {REPOSITORY}", "/root/lab.spec")
     node.run("createrepo_c", "--quiet", REPOSITORY)
     if is_known:
         node.run("dnf", "--quiet", "clean", "metadata")
@@ -72,9 +73,9 @@ def withdraw(node: Node, version: str) -> None:
     node.run("dnf", "--quiet", "clean", "metadata")
 
 
-def installed(node: Node) -> str:
-    """Return the version of the package on a node."""
-    return node.run("rpm", "--query", "--queryformat", "%{VERSION}", "beacon").stdout
+def installed(node: Node, name: str = "beacon") -> str:
+    """Return the version of a package on a node."""
+    return node.run("rpm", "--query", "--queryformat", "%{VERSION}", name).stdout
 
 
 def offered(node: Node) -> str:
@@ -95,7 +96,7 @@ def is_active(node: Node) -> bool:
 
 def cached(node: Node) -> list[str]:
     """Return the packages that dnf has downloaded."""
-    return node.run("find", "/var/cache/dnf", "-name", "beacon-*.rpm", "-printf", "%f\\n").stdout.split()
+    return node.run("find", "/var/cache/dnf", "-name", "*.rpm", "-printf", "%f\\n").stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +163,24 @@ def test_a_second_run_stops_and_starts_the_service_and_changes_nothing_else(step
 
 
 @pytest.mark.thorough
+def test_nothing_is_downloaded_again_after_a_missing_package_was_installed(steps: Steps) -> None:
+    node = steps.lab.nodes["web1"]
+    publish(node, "2.1")
+    publish(node, "1", name="lantern")
+    packages = ["beacon", "lantern"]
+    run(steps, "prepare", package_service_packages=packages)
+    assert sorted(cached(node)) == ["beacon-2.1-1.noarch.rpm", "lantern-1-1.noarch.rpm"]
+    # The sources still list them.
+    node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-2.1-* {REPOSITORY}/noarch/lantern-* /root")
+    run(steps, "stop", "upgrade", "start", package_service_packages=packages)
+    assert (installed(node), installed(node, "lantern")) == ("2.1", "1")
+    assert cached(node) == []
+
+
+@pytest.mark.thorough
 def test_a_failed_download_stops_nothing(steps: Steps) -> None:
     node = steps.lab.nodes["web1"]
+    before = installed(node)
     publish(node, "3")
     node.run("sh", "-c", f"mv {REPOSITORY}/noarch/beacon-3-1.noarch.rpm /root")
     shown = one_line(run(steps, "prepare", code=2))
@@ -172,7 +189,7 @@ def test_a_failed_download_stops_nothing(steps: Steps) -> None:
         "Check the package sources and the space on the host, and dnf versionlock list. The step can run again."
         in shown
     )
-    assert installed(node) == "2"
+    assert installed(node) == before
     assert is_active(node)
 
     node.run("mv", "/root/beacon-3-1.noarch.rpm", f"{REPOSITORY}/noarch")
