@@ -169,13 +169,59 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
     forget(primary)
     primary.run("systemctl", "restart", "redis-server")
     primary.wait(6379)
-    shown = run(steps, "redis1", "verify", code=2)
+    shown = run(steps, "redis1", "verify", code=2, redis_link_timeout=2)
     assert f"redis1: Redis was a replica of {replica.address}:6379 in this upgrade, was restarted, and is" in shown
     assert f"Run 'redis-cli -p 6379 REPLICAOF {replica.address} 6379'" in shown
     cli(primary, "REPLICAOF", replica.address, "6379")
     run(steps, "redis1", "verify")
     assert primary.run("test", "-e", NOTED, check=False).returncode == 1
     fail_over(replica, primary)
+
+
+@pytest.mark.thorough
+def test_a_primary_that_does_not_answer_is_waited_for_with_a_limit(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    primary.run("systemctl", "kill", "--signal=STOP", "redis-server")
+    try:
+        shown = run(steps, "redis2", "drain", code=2, redis_switchover_command=SWITCH, redis_link_timeout=4)
+    finally:
+        primary.run("systemctl", "kill", "--signal=CONT", "redis-server")
+    assert f"redis2: Redis at {primary.address}:6379 does not write its role" in shown
+    assert "could make two primaries or none: no answer within 5 s. It was not stopped." in shown
+
+
+@pytest.mark.thorough
+def test_the_save_point_of_an_interrupted_restart_does_not_last(steps: Steps) -> None:
+    replica = steps.lab.nodes["redis2"]
+    run(steps, "redis2", "prepare")
+    # As if the run had been killed in the step start.
+    cli(replica, "CONFIG", "SET", "save", "3600 1")
+    run(steps, "redis2", "drain", redis_switchover_command=SWITCH)
+    assert cli(replica, "CONFIG", "GET", "save") == "save"
+    assert "save 3600 1" not in (replica.read("/etc/redis/redis.conf") or "").splitlines()
+
+
+@pytest.mark.thorough
+def test_a_replica_that_sentinel_makes_one_again_is_not_refused(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    sentinel = (
+        f"port 26379\nsentinel monitor mymaster {primary.address} 6379 1\nsentinel auth-pass mymaster {PASSWORD}\n"
+    )
+    primary.write("/root/sentinel.conf", sentinel)
+    primary.run("systemd-run", "--quiet", "--unit=sentinel", "redis-server", "/root/sentinel.conf", "--sentinel")
+    try:
+        primary.wait(26379)
+        replicas = ("redis-cli", "-p", "26379", "SENTINEL", "REPLICAS", "mymaster")
+        wait_until(lambda: replica.address in primary.run(*replicas).stdout, 30)
+        run(steps, "redis2", "prepare")
+        # As if the configuration were managed.
+        forget(replica)
+        replica.run("systemctl", "restart", "redis-server")
+        replica.wait(6379)
+        run(steps, "redis2", "start", "verify", redis_link_timeout=60)
+        assert replicates(replica) == f"{primary.address} 6379"
+    finally:
+        primary.run("systemctl", "stop", "sentinel")
 
 
 def test_a_replica_that_comes_back_as_a_primary_is_refused(steps: Steps) -> None:
@@ -186,11 +232,11 @@ def test_a_replica_that_comes_back_as_a_primary_is_refused(steps: Steps) -> None
     refused = (
         f"redis2: Redis was a replica of {primary.address}:6379 in this upgrade, was restarted, and is a primary now"
     )
-    assert refused in run(steps, "redis2", code=2)
+    assert refused in run(steps, "redis2", code=2, redis_link_timeout=2)
     assert installed(replica, "redis-server").endswith("+v3")
     # Again, as nothing was done about it.
-    assert refused in run(steps, "redis2", "start", code=2)
-    assert refused in run(steps, "redis2", "verify", code=2)
+    assert refused in run(steps, "redis2", "start", code=2, redis_link_timeout=2)
+    assert refused in run(steps, "redis2", "verify", code=2, redis_link_timeout=2)
     cli(replica, "REPLICAOF", primary.address, "6379")
     run(steps, "redis2", "start")
     # A switch-over, before it is verified, promotes it as it runs.
@@ -210,7 +256,7 @@ def test_what_an_aborted_upgrade_has_noted_refuses_no_later_one(steps: Steps) ->
     replica.wait(6379)
     wait_until(lambda: "role:master" in cli(replica, "INFO", "replication"))
     # An upgrade that failed before anything stopped begins with it again.
-    assert "redis2: Redis was a replica of" in run(steps, "redis2", "prepare", code=2)
+    assert "redis2: Redis was a replica of" in run(steps, "redis2", "prepare", code=2, redis_link_timeout=2)
     run(steps, "redis2", "prepare", "verify", upgrade_version="v4")
     cli(replica, "REPLICAOF", primary.address, "6379")
     wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
