@@ -35,7 +35,7 @@ RETRIED = "retried"
 RECORD_STATES = (*REPORTED_STATES, RETRIED)
 # What a host reports of a job whose end no one saw.
 REPORTED_LOST = "lost"
-# With this, the error of post-upgrade tasks begins if the run that worked on the host lost it. The record has no times for these tasks.
+# With this, the error of post-upgrade tasks begins if the run that worked on the host lost it. The record has no time of that.
 LOST_AFTER = "lost, and its task may still run there: "
 # A host that has not started other work than the rollout's, and may at any time, because its gate for that is open.
 MAY_START = "admitted"
@@ -88,7 +88,7 @@ class HostRecord:
     :param version: the version that it upgrades to, or ended at.
     :param state: started, upgraded or failed; retried if an operator has made it pending again.
     :param attempt: how many times it started to upgrade to this version.
-    :param times: state -> when it was last entered (unix seconds).
+    :param times: state -> when it was last entered (unix seconds), and ``open`` -> when it was last admitted to its post-upgrade tasks.
     :param reported: the version of the host's key in ``running/versions``, if its reports wrote that key.
     :param done: the task groups that a push run has finished for this version, such as ``upgrade/nginx``. Those of checkpoints,
         such as ``upgrade/nginx@2.4``, stay finished when the target changes, until the host reports ``upgraded``.

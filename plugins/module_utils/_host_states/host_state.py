@@ -33,6 +33,7 @@ class HostState:
         post-upgrade tasks, or failed or stopped in them, and was not retried. During a job, whether this was so of an upgrade, in any state.
     :param is_in_post_upgrade: whether a run works on its post-upgrade tasks, or may at any time, because planners have admitted it to them. A lease
         alone does not show that: a run has it while the host waits.
+    :param lost_after: why it counts as lost in its post-upgrade tasks, although it is upgraded; empty if it does not.
     :param is_target: whether the rollout is for it. A host that a job is not for counts as upgraded.
     """
 
@@ -54,6 +55,7 @@ class HostState:
     is_target: bool = True
     is_down: bool = False
     is_in_post_upgrade: bool = False
+    lost_after: str = ""
 
     @property
     def has_started(self) -> bool:

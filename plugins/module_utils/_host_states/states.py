@@ -83,6 +83,11 @@ def read_states(
         record = other or snapshot.records.get(host)
         one = _HostFacts(host, reported_version(snapshot, host), gate, hold, record, host in were_broken)
         found = _state_of(snapshot, one, rules, is_busy=other is not None, is_target=is_target)
+        is_in_post_upgrade = _is_in_post_upgrade(snapshot, one)
+        lost_after = ""
+        if found.state == UPGRADED and is_in_post_upgrade:
+            lost_after, wake_at = _lost_after(snapshot, one, rules)
+            found = found._replace(wake_at=wake_at)
         states[host] = HostState(
             host,
             role,
@@ -103,8 +108,9 @@ def read_states(
             # A host may be rebooting in its post-upgrade tasks while the rollout begins again, or goes on for hosts that have joined.
             is_down=found.is_down
             or _is_down_before_job(snapshot, host)
-            or (found.state == UPGRADED and (_is_in_post_upgrade(snapshot, one) or _has_failed_after(snapshot, one))),
-            is_in_post_upgrade=_is_in_post_upgrade(snapshot, one),
+            or (found.state == UPGRADED and (is_in_post_upgrade or _has_failed_after(snapshot, one))),
+            is_in_post_upgrade=is_in_post_upgrade,
+            lost_after=lost_after,
         )
     return states
 
@@ -307,6 +313,20 @@ def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
     if record.post == POST_STARTED and one.host in snapshot.leases:
         return True
     return record.version == snapshot.current_version and record.post in (POST_OPEN, POST_STARTED)
+
+
+def _lost_after(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) -> tuple[str, float | None]:
+    """Return why a host is lost in its post-upgrade tasks, empty if it is not, and when it will be (unix seconds), None for never.
+
+    Only the times of its record show that. The planner, which reads more, counts it as lost in the passes for these tasks.
+    """
+    record, deadline = one.record, rules.progress_deadline
+    if record is None or deadline is None or one.host in snapshot.leases:
+        return "", None
+    since = silent_since(snapshot.now, record.times.get(POST_OPEN), record.times)
+    if since is None or snapshot.now <= since + deadline:
+        return "", None if since is None else since + deadline
+    return f"silent in its post-upgrade tasks, and health.progress_deadline is {deadline} s", None
 
 
 def _has_failed_after(snapshot: Snapshot, one: _HostFacts) -> bool:

@@ -245,7 +245,7 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
             else f"Once all hosts are upgraded, run {again}"
         )
         return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
-    if view.unadmitted:
+    if view.unadmitted or _lost_after(host, plan):
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     hold = snapshot.hold_of(host, view.role)
     # A soak goes on behind a hold.
@@ -287,6 +287,10 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
     return ""
 
 
+def _lost_after(host: str, plan: Plan) -> str:
+    return plan.fleet.hosts[host].lost_after if plan.fleet is not None else ""
+
+
 def _held_by(host: str, hold: Hold, snapshot: Snapshot) -> str:
     if isinstance(hold, HoldOfFormerRole):
         return f" {option('host', host)}"
@@ -303,7 +307,8 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
     if view.cause == explanations.POST_UPGRADE_FAILED:
         return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.UPGRADED and plan.fleet is not None and plan.fleet.hosts[host].is_in_post_upgrade:
-        return "It is in its post-upgrade tasks, or was admitted to them, and keeps its slot until they are done."
+        is_there = "in its post-upgrade tasks, or was admitted to them"
+        return f"It is {_lost_after(host, plan) or is_there}, and keeps its slot until they are done."
     if view.state == state_names.UPGRADED and host in plan.post_upgrade:
         return "Its post-upgrade tasks follow once every host is upgraded."
     if view.state == state_names.UPGRADED:

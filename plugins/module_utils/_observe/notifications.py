@@ -287,8 +287,8 @@ def payload(
     text, following = _text(found), _next(found, again, can_go_back=back)
     if notification.outcome == COMPLETE and is_current and plan.post_upgrade:
         text += f" Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
-        needed = any(one.code == POST_UPGRADE for one in needs)
-        following = _next_after(notification.version) if needed else _GOES_ON.format(what="rollout")
+        need = next((one for one in needs if one.code in (POST_UPGRADE, BROKEN_HOSTS)), None)
+        following = _next_after(need) if need is not None else _GOES_ON.format(what="rollout")
     return {**found, "text": text, "next": following}
 
 
@@ -381,5 +381,6 @@ def _next(found: Mapping[str, Any], again: str, *, can_go_back: bool) -> str:
     return "" if event == END else _GOES_ON.format(what=what)
 
 
-def _next_after(version: str) -> str:
-    return f"Run them with ansible-playbook convoy.upgrade.post_upgrade {option('version', version)}."
+def _next_after(need: OperatorNeed) -> str:
+    command = " ".join((f"convoy.upgrade.{need.playbook}", *(option(*one) for one in need.variables.items())))
+    return f"{'Run them with' if need.playbook == 'post_upgrade' else f'{need.text} Run'} ansible-playbook {command}."

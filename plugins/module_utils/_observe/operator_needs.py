@@ -108,6 +108,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     elif broken:
         goes_on = plan.admissions or plan.waits or any(one.state == UPGRADING for one in fleet.hosts.values())
         found.append(_of_final(broken, ledger, budget=code == BUDGET, goes_on=bool(goes_on)))
+    if lost := [one.host for one in fleet.hosts.values() if one.lost_after]:
+        found.append(_of_lost_after(lost))
     # Lost ones are among the broken hosts.
     unadmitted = [one.host for one in fleet.hosts.values() if one.is_unadmitted and one.state not in BROKEN]
     if unadmitted:
@@ -128,8 +130,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     is_quiet = not plan.admissions and not plan.waits
     if held and is_quiet and len(held) == sum(one.state == UPGRADING for one in fleet.hosts.values()):
         found.append(_of_interrupted_held(held, snapshot, ledger))
-    if plan.post_upgrade and is_upgraded and not _runs_post_upgrade(snapshot, plan, fleet, ledger):
-        found.append(_of_post_upgrade(plan, fleet, ledger))
+    if plan.post_upgrade and is_upgraded and (need := _of_post_upgrade(snapshot, plan, fleet, ledger)):
+        found.append(need)
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
@@ -153,8 +155,27 @@ def next_need_at(snapshot: Snapshot, plan: Plan) -> float | None:
     return min((float(at) for at in times if at >= snapshot.now), default=None)
 
 
-def _of_post_upgrade(plan: Plan, fleet: FleetState, ledger: Ledger) -> OperatorNeed:
+def _of_lost_after(names: Sequence[str]) -> OperatorNeed:
+    what = "is lost in its" if len(names) == 1 else "are lost in their"
+    text = (
+        f"{plural(len(names), 'host')} {what} post-upgrade tasks: {listing(names, _MOST_IN_TEXT)}. Make sure that nothing runs there, then retry by "
+        "name."
+    )
+    # A retry frees the slot, whatever still runs there. The status names the command.
+    return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
+
+
+def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: Ledger) -> OperatorNeed | None:
+    """Return the need of post-upgrade tasks that are left, unless a run is at work on some, or planner services admit all hosts to them."""
     failed = [host for host in plan.post_upgrade if fleet.hosts[host].has_failed_after]
+    handover = snapshot.handover
+    is_whole = handover is not None and handover.is_of(ledger) and handover.limit is None
+    if is_whole and "" in snapshot.answers.values() and not failed:
+        states = [fleet.hosts[host] for host in plan.post_upgrade]
+        held = [one.host for one in states if one.hold is not None and not one.is_in_post_upgrade]
+        return _of_held_after(held, snapshot) if held else None
+    if any(host in snapshot.leases for host in plan.post_upgrade):
+        return None
     text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
     if not failed:
         return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version})
@@ -164,6 +185,17 @@ def _of_post_upgrade(plan: Plan, fleet: FleetState, ledger: Ledger) -> OperatorN
         text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}"
     text += f": {listing(failed, _MOST_IN_TEXT)}. Fix {'it' if len(failed) == 1 else 'them'}, then run them again."
     return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version, "retry_failed": "true"})
+
+
+def _of_held_after(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
+    text = (
+        f"Post-upgrade tasks do not run on {plural(len(held), 'host')} because of holds: {listing(held, _MOST_IN_TEXT)}. End the holds, then planner "
+        "services go on there."
+    )
+    if len(held) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in held):
+        return OperatorNeed(POST_UPGRADE, text, "unhold", {"host": ",".join(held)})
+    # The hold may be on a role or on the whole fleet, or be set on the host itself.
+    return OperatorNeed(POST_UPGRADE, text, "status", {"host": held[0]})
 
 
 def _broken_text(broken: Sequence[HostState]) -> str:
@@ -357,16 +389,6 @@ def _failed_at(record: HostRecord | None) -> float:
     if record is None or not record.readable:
         return 0.0
     return float(record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED) or 0)
-
-
-def _runs_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: Ledger) -> bool:
-    """Return whether a run is at work on hosts that still have to run their post-upgrade tasks, or a planner service admits all of them to these."""
-    if any(host in snapshot.leases for host in plan.post_upgrade):
-        return True
-    handover = snapshot.handover
-    is_carried = handover is not None and handover.is_of(ledger) and handover.limit is None
-    is_broken = any(fleet.hosts[host].has_failed_after for host in plan.post_upgrade)
-    return is_carried and "" in snapshot.answers.values() and not is_broken
 
 
 def _of_behind(hosts: Sequence[str]) -> OperatorNeed:

@@ -99,12 +99,18 @@ class RolloutProgress:
 
 def watched_hosts(snapshot: Snapshot, plan: Plan) -> dict[str, HostView]:
     """Return host -> view for progress: hosts that run their post-upgrade tasks count as upgrading again."""
-    return {host: _watched(view, snapshot.records.get(host), plan.version) for host, view in plan.hosts.items()}
+    lost = {host: one.lost_after for host, one in plan.fleet.hosts.items()} if plan.fleet is not None else {}
+    return {
+        host: _watched(view, snapshot.records.get(host), plan.version, lost.get(host, ""))
+        for host, view in plan.hosts.items()
+    }
 
 
-def _watched(view: HostView, record: HostRecord | None, version: str | None) -> HostView:
+def _watched(view: HostView, record: HostRecord | None, version: str | None, lost: str) -> HostView:
     if view.state != UPGRADED or record is None or not record.readable or record.version != version:
         return view
+    if lost:
+        return replace(view, state=LOST, reason=f"{LOST} after the upgrade{record.where()}: {lost}")
     if record.post in (POST_OPEN, POST_STARTED):
         return replace(view, state=UPGRADING, reason=f"runs its post-upgrade tasks{record.where()}")
     if record.post == POST_FAILED:
@@ -122,7 +128,7 @@ def rollout_progress(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostVie
     """
     ledger = snapshot.ledger
     moving = {host: admitted_at(snapshot, host, view.role) for host, view in hosts.items() if view.state == UPGRADING}
-    # The record has no times for the post-upgrade tasks.
+    # The time left is that of the upgrade.
     moving = {host: since if plan.hosts[host].state == UPGRADING else None for host, since in moving.items()}
     left, judged_by = seconds_left(snapshot, plan, soak, moving)
     order = sorted(moving, key=lambda host: (moving[host] is None, moving[host] or 0.0))

@@ -206,9 +206,9 @@ def _records(store: Store, hosts: Sequence[str], version: str, closed: Mapping[s
             kept = before if before is not None and before.readable else None
             former, of_host = (with_former_rollout(kept), kept.of_host()) if kept is not None else ((), {})
             before = HostRecord(version, UPGRADED, reported=version, former=former, **of_host)
-        text = encode_record(replace(before, post=POST_OPEN))
         # A pull host runs these tasks when it is woken.
         at = int(runtime.now())
+        text = encode_record(replace(before, post=POST_OPEN, times={**before.times, POST_OPEN: at}))
         operations = [compare_and_put(key, text, entry.modify_index if entry is not None else 0)]
         changes = [Change(key, text_of(entry.value) if entry is not None else None, text)]
         if host in closed:

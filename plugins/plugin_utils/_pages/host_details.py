@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
-from ...module_utils._fleet.fleet import RETRIED, STARTED, HostRecord, Snapshot
+from ...module_utils._fleet.fleet import POST_OPEN, RETRIED, STARTED, HostRecord, Snapshot
 from ...module_utils._host_states.state_names import BROKEN, FAILED, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner import blocker_codes, explanations, stage_progress
 from ...module_utils._planner.plan import HostView
@@ -209,7 +209,7 @@ class HostDetails:
         if self.record is None:
             return
         for state, at in self.record.times.items():
-            if state == FAILED and self.record.is_lost:
+            if state == POST_OPEN or (state == FAILED and self.record.is_lost):
                 continue
             by = "an operator" if state == RETRIED else "it"
             yield at, state_text(state, of_job=is_job(self.record.version)), by

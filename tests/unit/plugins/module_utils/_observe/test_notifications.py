@@ -140,6 +140,32 @@ def test_the_end_of_a_rollout_names_what_runs_the_post_upgrade_tasks_that_are_le
     assert found["next"] == (goes_on if is_carried else command)
 
 
+def test_a_host_that_is_lost_in_its_post_upgrade_tasks_is_a_failure_and_the_end_does_not_say_that_a_held_one_goes_on() -> (
+    None
+):
+    site = rollout("complete", compute=2).upgraded("compute1", "compute2")
+    assert site.ledger is not None
+    rules = {"health": {"progress_deadline": 60}}
+    site.ledger = replace(site.ledger, post_upgrade=("compute",), instructions=rules)
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="started", times={"open": 9_000})
+    own = Handover(NEW, site.ledger.since, None, "h1", "ann@desk", site.ledger.since)
+    snapshot, plan = replace(site.snapshot(), handover=own, answers={"one": ""}), site.plan(rules)
+    hosts = watched_hosts(snapshot, plan)
+    (lost,), sent = pending_notifications(snapshot, plan, hosts, [], SentNotifications())
+    found = payload(lost, snapshot, plan, hosts)
+    assert [(one["host"], one["state"]) for one in found["failures"]] == [("compute1", "lost")]
+    assert found["next"].endswith("Make sure that nothing runs there, then retry by name.")
+    assert pending_notifications(snapshot, plan, hosts, [], sent) == ([], sent)
+    del site.records["compute1"]
+    site.held("host/compute2")
+    snapshot, plan = replace(site.snapshot(), handover=own, answers={"one": ""}), site.plan(rules)
+    hosts = watched_hosts(snapshot, plan)
+    (end,), _sent = pending_notifications(snapshot, plan, hosts, [entry(9, "complete")], SentNotifications())
+    assert payload(end, snapshot, plan, hosts)["next"].endswith(
+        "Run ansible-playbook convoy.upgrade.unhold -e host=compute2."
+    )
+
+
 @pytest.mark.parametrize("what", ["open", "publish", "health", "rules", "close", "retry", "after", "hold", "migrate"])
 def test_other_entries_are_passed_over(what: str) -> None:
     assert pending(rollout(compute=2), [entry(4, what)]) == ([], SentNotifications(4))

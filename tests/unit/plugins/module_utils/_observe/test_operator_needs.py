@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
     OperatorNeed,
     next_need_at,
@@ -291,6 +292,37 @@ def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_
     site.records["compute1"] = HostRecord(NEW, UPGRADED, post="failed", error="no kernel")
     (found,) = _needs_of(site, own, {"one": ""})
     assert "failed on 1 host" in found.text
+
+
+def test_a_planner_service_hides_neither_a_host_that_is_lost_in_its_post_upgrade_tasks_nor_a_held_one() -> None:
+    rules = {**UNLIMITED, "health": {"progress_deadline": 60}}
+    site = rollout(rules, since=8_000, post_upgrade=("compute",), state="complete").upgraded(
+        "compute1", "compute2", "compute3"
+    )
+    own, answers = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000), {"one": ""}
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="started", times={UPGRADED: 8_500, "open": 9_950})
+    assert _needs_of(site, own, answers) == []
+    # No write comes then.
+    assert site.plan(rules).wake_at == 10_010
+    site.now = 10_011
+    site.leases.add("compute1")
+    assert _needs_of(site, own, answers) == []
+    site.leases.clear()
+    (lost,) = _needs_of(site, own, answers)
+    assert (lost.code, lost.playbook, lost.variables) == ("broken_hosts", "status", {"host": "compute1"})
+    assert lost.text == (
+        "1 host is lost in its post-upgrade tasks: compute1. Make sure that nothing runs there, then retry by name."
+    )
+    (details,) = (line for line in explain("compute1", site.plan(rules), site.snapshot()) if "retry" in line)
+    assert (
+        "make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host=compute1" in details
+    )
+    del site.records["compute1"]
+    (held,) = _needs_of(site.held("host/compute2"), own, answers)
+    assert (held.code, held.playbook, held.variables) == ("post_upgrade", "unhold", {"host": "compute2"})
+    assert "do not run on 1 host because of holds: compute2." in held.text
+    (held,) = _needs_of(site.held("role/compute"), own, answers)
+    assert (held.playbook, held.variables) == ("status", {"host": "compute1"})
 
 
 def test_a_host_that_no_run_brings_to_its_post_upgrade_tasks_is_named_if_nothing_else_goes_on() -> None:

@@ -407,3 +407,10 @@ def test_post_upgrade_tasks_silence_only_hosts_of_roles_that_have_some() -> None
         site.records[host] = HostRecord(NEW, UPGRADED, reported=NEW, post=POST_STARTED)
     assert silenced_by(site, state=COMPLETE, post_upgrade=("compute",)) == {"compute1"}
     assert silenced_by(site, state=COMPLETE, post_upgrade=()) == set()
+
+
+def test_a_host_that_is_lost_in_its_post_upgrade_tasks_is_not_silenced_any_more() -> None:
+    site = fleet(compute=2).upgraded("compute1", "compute2")
+    for host, at in (("compute1", 9_990), ("compute2", 1)):
+        site.records[host] = HostRecord(NEW, UPGRADED, reported=NEW, post=POST_STARTED, times={"open": at})
+    assert silenced_by(site, state=COMPLETE, post_upgrade=("compute",)) == {"compute1"}
