@@ -130,15 +130,18 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     is_quiet = not plan.admissions and not plan.waits
     if held and is_quiet and len(held) == sum(one.state == UPGRADING for one in fleet.hosts.values()):
         found.append(_of_interrupted_held(held, snapshot, ledger))
-    if plan.post_upgrade and is_upgraded and (need := _of_post_upgrade(snapshot, plan, fleet, ledger)):
-        found.append(need)
+    # Hosts that came later keep the others of a complete rollout from their tasks.
+    is_open = not plan.complete and (ledger.is_under_way or (ledger.state == COMPLETE and bool(ledger.post_upgrade)))
+    uncarried = _of_handover(snapshot, ledger) if is_open else None
+    if plan.post_upgrade and is_upgraded and uncarried is None:
+        found += _of_post_upgrade(snapshot, plan, fleet, ledger)
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and not plan.can_move and plan.unfinished:
         found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
-    if not plan.complete and ledger.is_under_way and (need := _of_handover(snapshot, ledger)):
-        found.append(need)
+    if uncarried is not None:
+        found.append(uncarried)
     if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
         found.append(need)
     return tuple(found)
@@ -165,7 +168,7 @@ def _of_lost_after(names: Sequence[str]) -> OperatorNeed:
     return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
 
 
-def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: Ledger) -> OperatorNeed | None:
+def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: Ledger) -> Sequence[OperatorNeed]:
     """Return the need of post-upgrade tasks that are left, unless a run is at work on some, or planner services admit all hosts to them."""
     failed = [host for host in plan.post_upgrade if fleet.hosts[host].has_failed_after]
     handover = snapshot.handover
@@ -173,18 +176,18 @@ def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: 
     if is_whole and "" in snapshot.answers.values() and not failed:
         states = [fleet.hosts[host] for host in plan.post_upgrade]
         held = [one.host for one in states if one.hold is not None and not one.is_in_post_upgrade]
-        return _of_held_after(held, snapshot) if held else None
+        return [_of_held_after(held, snapshot)] if held else []
     if any(host in snapshot.leases for host in plan.post_upgrade):
-        return None
+        return []
     text = f"Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
     if not failed:
-        return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version})
+        return [OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version})]
     if len(failed) < len(plan.post_upgrade):
         text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}, and have not run on others"
     else:
         text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}"
     text += f": {listing(failed, _MOST_IN_TEXT)}. Fix {'it' if len(failed) == 1 else 'them'}, then run them again."
-    return OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version, "retry_failed": "true"})
+    return [OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version, "retry_failed": "true"})]
 
 
 def _of_held_after(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:

@@ -181,7 +181,8 @@ def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: 
     wiped: tuple[Operation, ...] = ()
     changes: tuple[Change, ...] = ()
     after = replace(snapshot, ledger=done)
-    if converge and not is_plain and not ledger.is_job:
+    # With open gates too, no one may wait for post-upgrade tasks any more.
+    if converge and not ledger.is_job and (ledger.post_upgrade or not is_plain):
         wiped, changes = _one_gate(keys, snapshot, OPEN)
         done = replace(done, post_upgrade=())
         after = replace(after, gates=plain, ledger=done)

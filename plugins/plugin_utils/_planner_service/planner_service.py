@@ -16,7 +16,7 @@ from typing import Any
 
 from ...module_utils._cache.cached_store import FleetCache
 from ...module_utils._codecs.handover import decode_handover, id_of
-from ...module_utils._codecs.values import decode_ledger
+from ...module_utils._codecs.values import decode_ledger, decode_version
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import rollout_text
@@ -100,7 +100,7 @@ class PlannerService:
         keys = self._store.keys
         self._ledger = Watch(consul, (keys.ledger,), queries)
         self._handover = Watch(consul, (keys.handover,), queries)
-        self._either = Watch(consul, (keys.ledger, keys.handover, keys.schema), queries)
+        self._either = Watch(consul, (keys.ledger, keys.handover, keys.schema, keys.current_version), queries)
         self._work: _PlannerWork | None = None
         # The ledger of the last pass, of any rollout. If Consul has an older one, it was restored from a snapshot.
         self._newest: Ledger | None = None
@@ -110,8 +110,6 @@ class PlannerService:
         self._handover_id = ""
         # Whether its rollout is complete. A run that waits for an answer may find only that one: a job can take less time than the answer.
         self._is_carried = False
-        # The commit of the last ledger that had post-upgrade tasks, of which none were left.
-        self._finished = ""
         self._pause = _PAUSE
 
     def run(self) -> None:
@@ -135,7 +133,7 @@ class PlannerService:
                 self._end_handover(self._work, error.message)
             elif error.code == "overtaken":
                 self._drop_work()
-            self._rest_after_refusal(mark)
+            self._rest_after_refusal(error.code, mark)
         else:
             self._pause = _PAUSE
 
@@ -163,15 +161,23 @@ class PlannerService:
             self._log.say_once("handover", error.code, f"{key} can't be deleted: {error.message}", WARNING)
         self._newest = None
 
-    def _rest_after_refusal(self, mark: int) -> None:
+    def _rest_after_refusal(self, code: str, mark: int) -> None:
         """Wait until a key has changed that may end the refusal. The more refusals follow each other, the longer it waits for that.
 
+        :param code: that of the refusal.
         :param mark: the position of the watch before the keys were read.
         """
         self._sleep(_PAUSE)
         until = runtime.monotonic() + self._pause - _PAUSE
         while (left := until - runtime.monotonic()) > 0 and not self._either.wait(mark, min(left, self._systemd.every)):
             self._systemd.alive()
+        if code == "not_complete" and self._work is not None:
+            # Hosts have to be upgraded. Each of these passes reads the whole fleet.
+            until = runtime.monotonic() + _MOST_QUIET
+            while (left := until - runtime.monotonic()) > 0 and not self._work.passes.wait(
+                min(left, self._systemd.every)
+            ):
+                self._systemd.alive()
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     def _read_and_carry(self, mark: int, mark_of_handover: int) -> None:
@@ -194,15 +200,15 @@ class PlannerService:
     def _read(self) -> _HandedOver | str:
         """Return the rollout that was handed over, or why none is carried: one request, and one for each key that is missing.
 
-        :raises UpgradeError: ``unreadable_ledger``, ``newer_schema``, ``denied``, and what :meth:`ConsulClient.read` raises.
+        :raises UpgradeError: ``unreadable_ledger``, ``unreadable_version``, ``newer_schema``, ``denied``, and what :meth:`ConsulClient.read` raises.
         """
         keys = self._store.keys
-        entries = self._store.client.read((keys.ledger, keys.handover, keys.schema))
+        entries = self._store.client.read((keys.ledger, keys.handover, keys.schema, keys.current_version))
         found = {entry.key: entry for entry in entries}
         self._handover_id = id_of(found[keys.handover].value) if keys.handover in found else ""
         self._is_carried = False
         refuse_newer_among(keys, entries)
-        for key in (keys.ledger, keys.handover):
+        for key in (keys.ledger, keys.handover, keys.current_version):
             if key not in found:
                 # That read leaves out what the token may not read; this one is refused then.
                 self._store.client.get(key)
@@ -216,7 +222,7 @@ class PlannerService:
         what = rollout_text(ledger.version)
         entry = found.get(keys.handover)
         is_after = _is_done(ledger) and bool(ledger.post_upgrade)
-        has_tasks = is_after and _is_of(entry, ledger) and ledger.commit != self._finished
+        has_tasks = is_after and _is_of(entry, ledger)
         if ledger.state not in (RUNNING, PAUSED) and not has_tasks:
             is_own = ledger.state == COMPLETE and _is_of(entry, ledger)
             # A run waits for an answer only if hosts are left. If it could admit none, the ledger is complete since before the handover.
@@ -238,6 +244,14 @@ class PlannerService:
             return f"{what} was not handed over, only one before it. {how}"
         if handover.id in self._refused:
             return f"{self._refused[handover.id]} {how}"
+        entry = found.get(keys.current_version)
+        current = decode_version(entry.key, entry.value) if entry is not None else None
+        if not ledger.is_job and current != ledger.version:
+            # Otherwise each pass would be refused.
+            return (
+                f"{keys.current_version} is {current!r}, but {keys.ledger} has {what}: something other than a planner has set it. "
+                f"To go on with that rollout, run {command_again(ledger)} -e wait=false."
+            )
         return _HandedOver(ledger, handover, found[keys.handover].modify_index, is_after)
 
     def _carry(self, work: _PlannerWork, ledger: Ledger, mark: int) -> None:
@@ -278,7 +292,13 @@ class PlannerService:
         passes = work.passes
         if work.is_after:
             latest = passes.latest.ledger if passes.latest is not None else None
-            made = passes.post_upgrade(self._request(work, ledger), (latest or ledger).post_upgrade)
+            try:
+                made = passes.post_upgrade(self._request(work, ledger), (latest or ledger).post_upgrade)
+            except UpgradeError as error:
+                if error.code != "not_complete":
+                    raise
+                later = f"Hosts that came later are admitted by a run without -e wait=false: {command_again(ledger)}."
+                raise UpgradeError(error.code, f"{error.message} {later}") from None
             self._newest = made.ledger or self._newest
             if made.plan.complete:
                 # Opens the gates. Hosts that came later are admitted by a run.
@@ -312,14 +332,8 @@ class PlannerService:
         if not work.is_after:
             return made.plan.complete
         ledger = made.ledger
-        if ledger is None or not _is_done(ledger):
-            # Somebody has aborted it, or admits hosts that came later.
-            return True
-        if ledger.state == COMPLETE and made.plan.complete and not made.plan.post_upgrade:
-            # If the gates were open already, the ledger still has the roles.
-            self._finished = ledger.commit
-            return True
-        return False
+        # Somebody may have aborted it, or admit hosts that came later.
+        return ledger is None or not _is_done(ledger) or not ledger.post_upgrade
 
     def _is_restored(self, ledger: Ledger) -> bool:
         """Return whether a ledger is not the newest one that this planner knows of, nor a later one."""

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import remove
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.acl import TokenKind, grant
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
@@ -71,6 +73,10 @@ def finish(consul: RawKV, host: str) -> None:
     until(lambda: at(consul, "open") == [host])
     report(consul, host, "started")
     report(consul, host, "done")
+
+
+def _threads(one: Service) -> int:
+    return len([*Path(f"/proc/{one.process.pid}/task").iterdir()])
 
 
 def is_over(consul: RawKV) -> bool:
@@ -166,6 +172,16 @@ def test_a_host_that_came_later_is_admitted_by_a_run_only(service: Start, upgrad
     report(consul, "web1", "done")
     one.says("not_complete", "1 of 4 hosts are not upgraded to 2, such as web4")
     time.sleep(_QUIET)
+    refusal = one.says(
+        "not_complete", "by a run without -e wait=false: ansible-playbook convoy.upgrade.upgrade -e version=2."
+    )
+    view = read_fleet(upgraded)
+    (need,) = operator_needs(view.snapshot, view.plan)
+    assert (need.code, need.playbook, refusal.removeprefix("Admits no host: ") in need.text) == (
+        "no_planner",
+        "upgrade",
+        True,
+    )
     assert one.admitted() == ["web1"]
     assert "host/web4" not in gates(consul)
     make_pass(upgraded, PassRequest("2", since=1))
@@ -211,7 +227,7 @@ def test_a_host_whose_tasks_failed_keeps_its_slot_and_spends_the_budget(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("upgraded")
-def test_gates_that_were_open_already_do_not_keep_it_busy(service: Start, consul: RawKV) -> None:
+def test_gates_that_were_open_already_do_not_keep_it_busy(service: Start, store: Store, consul: RawKV) -> None:
     one = service()
     for host in HOSTS:
         until(lambda host=host: at(consul, "open") == [host])
@@ -221,9 +237,38 @@ def test_gates_that_were_open_already_do_not_keep_it_busy(service: Start, consul
             consul.put("config_state/enable_puppet/global", "True")
         report(consul, host, "done")
     one.says("standing_by", "the rollout to 2 is complete")
+    assert "post_upgrade" not in ledger(consul)
     count = len(one.events())
     time.sleep(_QUIET)
     assert len(one.events()) == count
+    # The tasks are no part of a host that joins now.
+    consul.put("running/versions/2/web4", "1700000000")
+    view = read_fleet(store)
+    assert (view.plan.post_upgrade, operator_needs(view.snapshot, view.plan)) == ((), ())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_it_stands_by_while_something_else_has_set_the_version(
+    service: Start, store: Store, consul: RawKV, is_complete: bool
+) -> None:
+    _upgrade_all(store, consul)
+    if not is_complete:
+        # web4 has joined.
+        consul.put("running/versions/1/web4", "1700000000")
+        make_pass(store, PassRequest("2", since=1))
+    one = service()
+    one.says("carrying")
+    consul.put("current_version", "3")
+    one.says("standing_by", "current_version is '3', but upgrade/ledger has the rollout to 2")
+    # The queries of a work that was dropped wait for up to a minute.
+    time.sleep(1)
+    threads, count = _threads(one), len(one.events())
+    time.sleep(4)
+    assert (_threads(one), len(one.events())) == (threads, count)
+    assert not carried(consul)
+    consul.put("current_version", "2")
+    until(lambda: carried(consul))
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.planner_service import PlannerService
@@ -54,3 +55,21 @@ def test_a_new_handover_is_found_soon_although_the_passes_saw_it_first(
     planner._carry(work, Ledger(1, "2"), 0)
     # It never waits for as long as the interval in which systemd wants to hear of it.
     assert sum(passes.waited) <= 3
+
+
+def test_a_refusal_because_of_hosts_that_are_not_upgraded_lasts_until_a_key_of_the_fleet_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "sleep", lambda _seconds: None)
+    silent: Any = mock.Mock(every=20.0)
+    connection: Any = SimpleNamespace(consul=Settings())
+    planner = PlannerService(connection, silent, silent, silent)
+    passes = Passes()
+    work: Any = SimpleNamespace(passes=passes)
+    monkeypatch.setattr(planner, "_either", Watch(99))
+    monkeypatch.setattr(planner, "_work", work)
+    planner._rest_after_refusal("denied", 0)
+    assert passes.waited == []
+    planner._rest_after_refusal("not_complete", 0)
+    (seconds,) = passes.waited
+    assert 9 < seconds <= 10
