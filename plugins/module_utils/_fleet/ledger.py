@@ -31,9 +31,11 @@ WITH_RULES = (*BEGINNINGS, "rules")
 SECONDS_TO_ANSWER = 20
 # How many patterns of a limit a sentence has, and of one so many characters.
 _MOST_PATTERNS, _MOST_OF_PATTERN = 3, 60
-# How many bytes the rules and the names of hosts take together. Consul takes 512 KiB for a transaction, with its values in base64, and that has
-# an entry of the history, gates and records besides the ledger.
+# How many bytes the rules, the names of hosts and the rollout before a job take together. Consul takes 512 KiB for a transaction, with its values
+# in base64, and that has an entry of the history, gates and records besides the ledger.
 _MOST_BYTES = 200_000
+# Of these, what a rollback leaves for a job that comes after it, which keeps the ledger of the rollback and may name hosts.
+_FOR_JOB = 64_000
 # The highest integer that every JSON parser reads exactly.
 MOST_EPOCH = 2**53 - 1
 
@@ -168,7 +170,13 @@ class Ledger:
     @property
     def room_for_names(self) -> int:
         """How many bytes it has for more names of hosts."""
-        return _MOST_BYTES - len(json.dumps([dict(self.instructions), dict(self.admitted), self.broken]))
+        taken = (self.instructions, self.admitted, self.targets, self.before)
+        return _MOST_BYTES - len(json.dumps([*map(dict, taken), self.broken]))
+
+    @property
+    def room_for_broken(self) -> int:
+        """How many bytes the ledger of a rollback has for the names of broken hosts. A job after it keeps few of the admitted ones."""
+        return min(self.room_for_names, _MOST_BYTES - _FOR_JOB - len(json.dumps(dict(self.instructions))))
 
     @property
     def was_complete(self) -> bool:

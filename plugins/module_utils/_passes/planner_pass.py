@@ -295,7 +295,7 @@ def _listed(broken: Sequence[HostState], ledger: Ledger) -> tuple[str, ...]:
             return 2
         return 0 if one.version == ledger.version else 1
 
-    chosen = {*names_that_fit([one.host for one in sorted(broken, key=rank)], ledger.room_for_names)}
+    chosen = {*names_that_fit([one.host for one in sorted(broken, key=rank)], ledger.room_for_broken)}
     return tuple(one.host for one in broken if one.host in chosen)
 
 

@@ -5,10 +5,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import COMPLETE, RUNNING, STATES, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import before_job
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
+    COMPLETE,
+    RUNNING,
+    STATES,
+    Ledger,
+    names_that_fit,
+)
 
 
 def test_a_ledger_needs_an_epoch_and_a_version_only() -> None:
@@ -21,6 +29,20 @@ def test_a_full_ledger() -> None:
     ledger = Ledger(9, "2.0", "1.0", COMPLETE, {"rolling_rules": {"global": 1}}, r"(\w+?)\d", {"compute": 3}, "ann", 7)
 
     assert (ledger.previous_version, ledger.members["compute"]) == ("1.0", 3)
+
+
+def test_a_job_that_names_many_hosts_has_room_after_a_rollback_with_as_many_broken_ones_as_fit() -> None:
+    rules = {"rolling_rules": {"global": 1}}
+    ledger, many = Ledger(1, "1.0", instructions=rules, rollback=True), [f"compute{number}" for number in range(20_000)]
+    broken = tuple(names_that_fit(many, ledger.room_for_broken))
+    assert len(broken) > 5_000
+    hosts = tuple(names_that_fit(many, 60_000))
+    job = Ledger(
+        1, "job/1", instructions=rules, before=before_job(replace(ledger, broken=broken)), targets={"hosts": hosts}
+    )
+    assert 0 <= job.room_for_names < 5_000
+    # More admitted hosts leave less.
+    assert replace(ledger, admitted=dict.fromkeys(many[:8_000], 1)).room_for_broken < 60_000
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -75,7 +75,7 @@ def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_brok
         whole = rollback.roll_back(store, control.Command(fleet=fleet), dry=True)
         assert whole.ledger is not None and whole.ledger.broken == ("web1", "web2", "web4")
         # Room for one name.
-        monkeypatch.setattr(Ledger, "room_for_names", 12)
+        monkeypatch.setattr(Ledger, "room_for_broken", 12)
         found = rollback.roll_back(store, control.Command(fleet=fleet))
         assert consul.data("upgrade/ledger")["broken"] == ["web4"]
         assert found.remarks[-1].startswith(
