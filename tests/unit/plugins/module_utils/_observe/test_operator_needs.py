@@ -294,6 +294,14 @@ def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_
     assert "failed on 1 host" in found.text
 
 
+def test_a_host_that_came_later_and_that_no_planner_service_admits_needs_a_run() -> None:
+    site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded("compute1", "compute2")
+    own = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000)
+    (found,) = _needs_of(site, own, {"one": "1 of 3 hosts are not upgraded, such as compute3."})
+    assert (found.code, found.playbook, found.variables) == ("no_planner", "upgrade", {"version": NEW})
+    assert "such as compute3." in found.text
+
+
 def test_a_planner_service_hides_neither_a_host_that_is_lost_in_its_post_upgrade_tasks_nor_a_held_one() -> None:
     rules = {**UNLIMITED, "health": {"progress_deadline": 60}}
     site = rollout(rules, since=8_000, post_upgrade=("compute",), state="complete").upgraded(
