@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from devkit.agent import Agent
 
+from .cluster import Cluster
 from .consul import acl
 from .consul.server import Answer, Blocked, Request, Server
 
@@ -40,7 +41,7 @@ _MANAGEMENT = "2f9c0d8e-6f1a-4f6b-9d4e-0a7f2a0f5b11"
 class Pair:
     """A model and a real agent that get the same requests. Indexes and session IDs are translated."""
 
-    def __init__(self, agent: Agent, chance: random.Random, secret: str = "") -> None:
+    def __init__(self, agent: Agent | Cluster, chance: random.Random, secret: str = "") -> None:
         """Begin with no keys in either.
 
         :param secret: the token of the requests; empty for none.
@@ -55,6 +56,8 @@ class Pair:
         self.model = Server(new_id=self._last_session, tokens=tokens)
         self.real_index = {0: 0}
         self._time = 0.0
+        # What the model has answered last.
+        self.last: Any = None
 
     def _last_session(self) -> str:
         return self.sessions[-1]
@@ -87,6 +90,7 @@ class Pair:
             answer = self.model.unblock(ours, float("inf"))
             assert answer is not None
             ours = answer
+        self.last = self._shown(ours)
         query = urllib.parse.urlencode(params)
         kv = self.agent.kv
         if self.secret:
@@ -94,7 +98,7 @@ class Pair:
         code, headers, found = kv.call(
             method.upper(), f"{urllib.parse.quote(path.removeprefix('/v1/'))}?{query}", self._translated(body)
         )
-        return self._shown(ours), self._real(code, headers, found)
+        return self.last, self._real(code, headers, found)
 
     def _translated(self, body: Any) -> Any:
         if not isinstance(body, list):
@@ -106,7 +110,10 @@ class Pair:
 
     def transact(self, operations: list[dict[str, Any]]) -> None:
         """Send a transaction to both, and compare the answers."""
-        ours, real = self.ask("put", "/v1/txn", {}, operations)
+        self.compare(operations, *self.ask("put", "/v1/txn", {}, operations))
+
+    def compare(self, operations: list[dict[str, Any]], ours: Any, real: Any) -> None:
+        """Compare the answers to a transaction."""
         self._learn(ours[2], real[2])
         assert self._without_indexes(ours) == self._without_indexes(real), operations
         self._compare_indexes(ours[2], real[2])
@@ -157,6 +164,34 @@ class Pair:
             assert [(found["ID"], found["Behavior"]) for found in ours[2]] == [
                 (found["ID"], found["Behavior"]) for found in real[2]
             ]
+
+    def is_as(self, real: list[dict[str, Any]]) -> bool:
+        """Return whether the model has these entries, whatever their indexes."""
+        entries = self.model.keys.entries
+        ours = [_plain(json.loads(self.model.keys.text(key))) for key in sorted(entries)]
+        return ours == [_plain(one) for one in sorted(real, key=lambda one: str(one["Key"]))]
+
+    def learn(self, real: list[dict[str, Any]]) -> None:
+        """Learn the indexes of these entries, which the model has, and compare those that are known."""
+        for one in real:
+            entry = self.model.keys.entries[one["Key"]]
+            for ours, theirs in ((entry.modified, one["ModifyIndex"]), (entry.created, one["CreateIndex"])):
+                assert self.real_index.setdefault(ours, theirs) == theirs, one
+
+    def step(self) -> None:
+        """Send a request to both, and compare the answers."""
+        luck = self.chance.random()
+        if luck < 0.6:
+            self.transact([self.operation() for _one in range(self.chance.choice((1, 1, 2, 5)))])
+        elif luck < 0.85:
+            self.read()
+        else:
+            self.session()
+
+    def end(self) -> None:
+        """End the sessions of the real servers."""
+        for session in self.sessions:
+            self.agent.kv.call("PUT", f"session/destroy/{session}")
 
     def _learn_all(self) -> None:
         """Compare all keys, and learn their indexes."""
@@ -235,15 +270,8 @@ def guarded_agent() -> Iterator[tuple[Agent, str]]:
 def compare(pair: Pair) -> None:
     """Send some requests to both."""
     for _number in range(pair.chance.randint(5, 30)):
-        luck = pair.chance.random()
-        if luck < 0.6:
-            pair.transact([pair.operation() for _one in range(pair.chance.choice((1, 1, 2, 5)))])
-        elif luck < 0.85:
-            pair.read()
-        else:
-            pair.session()
-    for session in pair.sessions:
-        pair.agent.kv.call("PUT", f"session/destroy/{session}")
+        pair.step()
+    pair.end()
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.thorough)])

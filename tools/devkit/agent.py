@@ -88,8 +88,19 @@ class Agent:
         """What Consul's tools and the collection read to reach it."""
         return {"CONSUL_HTTP_ADDR": self.address}
 
+    @property
+    def lan_address(self) -> str:
+        """Where other agents join it."""
+        return f"127.0.0.1:{self._lan}"
+
     def start(self) -> Agent:
-        """Start it, on the data of last time, and wait until it leads."""
+        """Start it, on the data of last time, and wait until there is a leader."""
+        self.launch()
+        self.wait()
+        return self
+
+    def launch(self) -> None:
+        """Start it, on the data of last time."""
         ports = {"http": self.http_port, "server": self._server, "serf_lan": self._lan}
         if self.config.get("key_file"):
             ports["https"] = self.https_port
@@ -115,13 +126,20 @@ class Agent:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+
+    def wait(self) -> None:
+        """Wait until there is a leader.
+
+        :raises RuntimeError: if it ends before, or takes too long.
+        """
+        process = self.process
+        assert process is not None
         until = time.monotonic() + _START_SECONDS
         while not self.kv.has_leader():
-            if self.process.poll() is not None or time.monotonic() > until:
-                stop(self.process)
+            if process.poll() is not None or time.monotonic() > until:
+                stop(process)
                 raise RuntimeError(f"Consul did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.05)
-        return self
 
     def stop(self, number: int = signal.SIGKILL) -> None:
         """Stop it and keep its data."""
