@@ -347,16 +347,16 @@ class Network:
         return int(self.ledger().get("epoch", 0))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put a snapshot back; all blocking queries end."""
+        """Put a snapshot back; all blocking queries end with what there was before."""
         before = self.now
-        self.server.restore(snapshot)
+        blocked, self._blocked, self._answered_at = self._blocked, {}, {}
+        for one, sent in (pair for queries in blocked.values() for pair in queries):
+            self._reply(sent, (self.server.end(one), None))
+        self.server.restore(snapshot, self.world.now)
         self.now = self._state()
         self._remember()
         self.restores.append(Restore(self.server.index, snapshot.index))
         self.steps.append(Step(self.server.index, before, self.now, None, self._clock(), is_restore=True))
-        blocked, self._blocked, self._answered_at = self._blocked, {}, {}
-        for one, sent in (pair for queries in blocked.values() for pair in queries):
-            self._reply(sent, (self.server.unblock(one._replace(index=-1), self.world.now), None))
 
 
 def _is_malformed(answer: Answer) -> bool:

@@ -159,7 +159,7 @@ class Pair:
         if what == "destroy":
             assert ours[2] == real[2]
             self.sessions.remove(one)
-            self._learn_all()
+            self.compare_all()
         elif ours[0] == 200:
             assert [(found["ID"], found["Behavior"]) for found in ours[2]] == [
                 (found["ID"], found["Behavior"]) for found in real[2]
@@ -193,7 +193,7 @@ class Pair:
         for session in self.sessions:
             self.agent.kv.call("PUT", f"session/destroy/{session}")
 
-    def _learn_all(self) -> None:
+    def compare_all(self) -> None:
         """Compare all keys, and learn their indexes."""
         ours, real = self.ask("put", "/v1/txn", {}, [{"KV": {"Verb": "get-tree", "Key": key}} for key in "abc"])
         self._learn(ours[2], real[2])
@@ -311,6 +311,46 @@ def test_the_model_refuses_what_no_agent_takes(agent: Agent, operations: list[di
     assert ours[0] == real[0]
     if ours[0] == 409:
         assert ours[2]["Errors"] == real[2]["Errors"]
+
+
+def test_the_model_finds_the_checks_that_a_real_agent_finds(agent: Agent) -> None:
+    model = Server(new_id=lambda: "")
+    checks = ("serfHealth", "puppet", "a\\b", "puppet agent")
+    for node in ("web2", "web1"):
+        model.catalog.add(node)
+        for check in checks if node == "web1" else checks[:2]:
+            status = "critical" if check == "puppet" else "passing"
+            model.catalog.set(node, check, status)
+            name = model.catalog.checks[node][check][0]
+            facts = {"Node": node, "CheckID": check, "Name": name, "Status": status}
+            body = {"Node": node, "Address": "127.0.0.1", "Check": facts}
+            assert agent.kv.call("PUT", "catalog/register", body)[0] == 200
+    filters = [
+        'CheckID == "puppet"',
+        'CheckID == "serfHealth" or Name == "puppet"',
+        'Name == "a\\\\b" or CheckID == "puppet agent"',
+        'Name == "a \\"quoted\\" one"',
+        'CheckID == "none"',
+    ]
+    for path, params in [
+        ("catalog/nodes", {}),
+        *(("health/state/any", {"filter": expression}) for expression in filters),
+    ]:
+        ours = model.answer(Request("get", f"/v1/{path}", params, "", "", 0))
+        assert not isinstance(ours, Blocked)
+        code, _headers, body = agent.kv.call("GET", f"{path}?{urllib.parse.urlencode({**params, 'consistent': ''})}")
+        assert ours.code == code, body
+        if code != 200:
+            continue
+        names = ("Node", "CheckID", "Name", "Status") if params else ("Node", "Address")
+        found = [
+            sorted([one[name] for name in names] for one in json.loads(answer) if one["Node"].startswith("web"))
+            for answer in (ours.body, body.decode())
+        ]
+        assert found[0] == found[1], params
+        assert found[0] or "none" in params["filter"]
+    for node in ("web1", "web2"):
+        agent.kv.call("PUT", "catalog/deregister", {"Node": node})
 
 
 def test_default_reads_are_old_after_a_change_of_leader_and_consistent_ones_are_not() -> None:

@@ -14,7 +14,7 @@ import requests
 from greenlet import getcurrent
 
 from .consul.keys import Entry
-from .consul.server import Server
+from .consul.server import Answer, Server
 from .network import Network, StateReading
 from .stand_ins import BEGIN
 from .world import Process, World
@@ -122,3 +122,42 @@ def test_the_end_of_a_session_has_a_time() -> None:
 
     one.run(act)
     assert [round(step.done_at - BEGIN) for step in one.network.steps if step.write is None][-1] == 20
+
+
+def test_a_restore_ends_blocking_queries_with_what_there_was_before() -> None:
+    one = Fixture()
+
+    def act() -> list[str]:
+        process = one.world.current
+        assert process is not None
+        answers: list[Answer] = []
+        snapshot = one.network.server.snapshot()
+        one.ask("/v1/txn", [{"KV": {**_SET["KV"], "Key": "upgrade/a"}}])
+        params = {"keys": "", "index": str(one.network.server.index), "wait": "50000ms"}
+        process.start_thread(
+            lambda: answers.append(one.network.send(one.port, "get", "/v1/kv/upgrade/", params, "", "", 60.0))
+        )
+        one.world.wait(1)
+        one.network.restore(snapshot)
+        one.world.wait(1)
+        return [name for answer in answers for name in json.loads(answer.body)]
+
+    assert one.run(act) == ["upgrade/a", _LEDGER]
+
+
+def test_all_ttls_begin_again_with_a_restore() -> None:
+    one = Fixture()
+
+    def act() -> list[bool]:
+        identity = json.loads(one.ask("/v1/session/create", {"Name": "run", "TTL": "10s"}).body)["ID"]
+        snapshot = one.network.server.snapshot()
+        one.world.wait(15)
+        one.network.restore(snapshot)
+        found = []
+        for seconds in (15, 10):
+            one.world.wait(seconds)
+            one.ask("/v1/txn", [_SET])
+            found.append(identity in one.network.server.sessions.found)
+        return found
+
+    assert one.run(act) == [True, False]

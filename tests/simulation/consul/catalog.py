@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SERF = "serfHealth"
-_TERM = re.compile(r'(CheckID|Name) == "((?:[^"\\]|\\.)*)"')
+# Consul knows no quote in a text, escaped or not.
+_TERM = re.compile(r'(CheckID|Name) == "([^"]*)"')
 
 
 @dataclass
@@ -35,8 +36,13 @@ class Catalog:
         return [{"Node": name, "Address": "127.0.0.1", "Meta": {}} for name in sorted(self.checks)]
 
     def matching(self, expression: str) -> list[dict[str, Any]]:
-        """Return the checks that fit a filter: terms with C(==), of which one has to fit."""
-        terms = [(name, text.replace('\\"', '"').replace("\\\\", "\\")) for name, text in _TERM.findall(expression)]
+        """Return the checks that fit a filter: terms with C(==), of which one has to fit.
+
+        :raises ValueError: for a filter that Consul can't parse.
+        """
+        if not all(_TERM.fullmatch(one) for one in expression.split(" or ") if expression):
+            raise ValueError("Failed to create boolean expression evaluator")
+        terms = [(name, text.replace("\\\\", "\\")) for name, text in _TERM.findall(expression)]
         found = [
             {"Node": node, "CheckID": check, "Name": name, "Status": status}
             for node, checks in sorted(self.checks.items())

@@ -127,10 +127,12 @@ class Server:
         """Return a copy of all that is kept."""
         return Snapshot(self.keys.copy(), copy.deepcopy(self.sessions), self.index)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Put a snapshot back. Indexes go on from where they were."""
+    def restore(self, snapshot: Snapshot, now: float) -> None:
+        """Put a snapshot back. Indexes go on from where they were, all TTLs begin again, and lock-delays are forgotten."""
         self.keys = snapshot.keys.copy()
         self.sessions = copy.deepcopy(snapshot.sessions)
+        self.sessions.delays.clear()
+        self.sessions.renew_all(now)
         self.index += 1
 
     def answer(self, request: Request) -> Answer | Blocked:
@@ -150,7 +152,10 @@ class Server:
         if path == "/v1/catalog/nodes":
             return _json([one for one in self.catalog.nodes() if policy.may("node", one["Node"])], self.index)
         if path == "/v1/health/state/any":
-            found = self.catalog.matching(request.params.get("filter", ""))
+            try:
+                found = self.catalog.matching(request.params.get("filter", ""))
+            except ValueError as error:
+                return Answer(500, str(error))
             return _json([one for one in found if policy.may("node", one["Node"])], self.index)
         raise AssertionError(f"The model does not know {request.method} {path}.")
 
@@ -163,12 +168,18 @@ class Server:
             return Answer(403, "ACL not found")
         return self._names(blocked.prefix, blocked.request.params, policy, self.keys)
 
+    def end(self, blocked: Blocked) -> Answer:
+        """Return the answer to a blocked query that a restore ends: what there was before the restore."""
+        answer = self.unblock(blocked._replace(index=-1), blocked.until)
+        assert answer is not None
+        return answer
+
     def expire(self, now: float) -> list[str]:
         """End the sessions whose time is over, and return their IDs."""
         ended = self.sessions.expired(now)
         for identity in ended:
             self.index += 1
-            self.sessions.end(identity, self.keys, self.index)
+            self.sessions.end(identity, self.keys, self.index, now)
         return ended
 
     def _policy(self, token: str) -> acl.Policy | None:
@@ -189,7 +200,7 @@ class Server:
         refused = [
             {"OpIndex": number, "What": why}
             for number, one in enumerate(operations)
-            if (why := _refusal(policy, one["KV"]["Verb"], one["KV"]["Key"]))
+            if (why := _refusal(policy, one["KV"]["Verb"], one["KV"]["Key"]) or self._delayed(one["KV"], request.at))
         ]
         if refused:
             return Answer(409, json.dumps({"Results": None, "Errors": refused}))
@@ -208,6 +219,12 @@ class Server:
             keys.answers[request.body] = answer
         return answer
 
+    def _delayed(self, operation: Mapping[str, Any], now: float) -> str:
+        """Return why a key can't be locked yet, nothing if it can."""
+        key = operation["Key"]
+        is_delayed = operation["Verb"] == "lock" and self.sessions.delays.get(key, now) > now
+        return f'failed to lock key "{key}" due to lock delay' if is_delayed else ""
+
     def keys_for(self, request: Request) -> Keys:
         """Return the keys that a read is answered with: the old ones only where Consul may, in a default read after a change of leader."""
         if "consistent" in request.params or self.old is None or request.at >= self.old_until:
@@ -217,6 +234,8 @@ class Server:
     def _read(self, request: Request, key: str, policy: acl.Policy) -> Answer | Blocked:
         keys = self.keys_for(request)
         if "keys" not in request.params:
+            if "index" in request.params:
+                raise AssertionError("The model does not know blocking queries on a single key.")
             if not policy.may("key", key):
                 return Answer(403, "Permission denied")
             headers = {"X-Consul-Index": str(keys.index_of(key) or 1)}
@@ -257,7 +276,7 @@ class Server:
         if verb == "destroy":
             if identity in self.sessions.found:
                 self.index += 1
-                self.sessions.end(identity, self.keys, self.index)
+                self.sessions.end(identity, self.keys, self.index, request.at)
             return _json(True, None)
         raise AssertionError(f"The model does not know session/{verb}.")
 

@@ -14,6 +14,8 @@ from .keys import Keys
 
 # A session that is not renewed ends after so many times its TTL.
 _TTLS = 2
+# What is not given, and the most (seconds).
+_LOCK_DELAY, _LONGEST_LOCK_DELAY = "15s", 60.0
 _SECONDS = re.compile(r"([0-9.]+)s")
 
 
@@ -23,6 +25,7 @@ class Session:
 
     :param ttl: in seconds, 0 for none.
     :param until: when it ends unless it is renewed; None for never.
+    :param lock_delay: after its end, no one can lock its keys for so long (seconds).
     """
 
     id: str
@@ -31,6 +34,7 @@ class Session:
     behavior: str
     created: int
     until: float | None
+    lock_delay: float
 
     def shown(self, node: str) -> dict[str, Any]:
         """Return the fields that the collection reads, as Consul's JSON has them."""
@@ -47,16 +51,21 @@ class Session:
 
 @dataclass
 class Sessions:
-    """All sessions, by ID."""
+    """All sessions, by ID.
+
+    :param delays: key -> until when no one can lock it, as a session that had locked it has ended.
+    """
 
     found: dict[str, Session] = field(default_factory=dict)
+    delays: dict[str, float] = field(default_factory=dict)
 
     def create(self, identity: str, facts: Mapping[str, Any], index: int, now: float) -> None:
         """Create a session."""
         ttl = seconds(facts.get("TTL", ""))
         until = now + _TTLS * ttl if ttl else None
+        lock_delay = min(seconds(facts.get("LockDelay", _LOCK_DELAY)), _LONGEST_LOCK_DELAY)
         self.found[identity] = Session(
-            identity, facts.get("Name", ""), ttl, facts.get("Behavior") or "release", index, until
+            identity, facts.get("Name", ""), ttl, facts.get("Behavior") or "release", index, until, lock_delay
         )
 
     def renew(self, identity: str, now: float) -> bool:
@@ -79,12 +88,14 @@ class Sessions:
         """Return when the next session ends unless it is renewed."""
         return min((one.until for one in self.found.values() if one.until is not None), default=None)
 
-    def end(self, identity: str, keys: Keys, index: int) -> bool:
+    def end(self, identity: str, keys: Keys, index: int, now: float) -> bool:
         """End a session: the keys that it has locked are deleted or unlocked. Return whether there was one."""
         found = self.found.pop(identity, None)
         if found is None:
             return False
         for key in [key for key, entry in keys.entries.items() if entry.session == identity]:
+            if found.lock_delay:
+                self.delays[key] = now + found.lock_delay
             if found.behavior == "delete":
                 keys.delete(key, index)
             else:
