@@ -4,6 +4,9 @@
 """The network between simulated processes and the model of Consul: delays, lost requests, lost replies, a leader that is gone.
 
 It stands in the place of the HTTP library of the transport, so all code of the collection above that runs.
+
+Real servers answer 500 with other texts too while their leader changes, such as "leadership lost while committing log" or "rpc error making call:
+EOF". Such a write may have been done. To the collection, that is the same as a lost reply, which there is here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The sessions of a Consul server, and what becomes of the keys that an ended session had locked."""
+"""The sessions of a Consul server, and what becomes of the keys that an ended session had locked.
+
+A real session also ends, before its TTL, when the node of the agent that created it fails. Nodes of the model never do.
+"""
 
 from __future__ import annotations
 
