@@ -48,6 +48,16 @@ class Cluster:
             [one for one in self.agents if one.process is not None and one is not self.left_out]
         ).kv
 
+    def restore(self) -> None:
+        """Let all servers run again."""
+        self.left_out = None
+        for one in self.agents:
+            if one.process is None:
+                one.launch()
+            else:
+                self.signal(one, signal.SIGCONT)
+        self.wait()
+
     def wait(self) -> None:
         """Wait until each server that runs knows a leader."""
         for one in self.agents:
