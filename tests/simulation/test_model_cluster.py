@@ -69,11 +69,11 @@ class Change:
 
     def run(self) -> float:
         """Let it happen, compare what was read, and return by how many seconds the oldest answer was old."""
-        readers = [threading.Thread(target=self._read_on, args=(one,)) for one in self._cluster.agents]
-        for one in readers:
-            one.start()
-        gone = threading.Thread(target=self._come_back)
+        readers = [threading.Thread(target=self._read_on, args=(one,), daemon=True) for one in self._cluster.agents]
+        gone = threading.Thread(target=self._come_back, daemon=True)
         try:
+            for one in readers:
+                one.start()
             for _number in range(3):
                 self._write()
             if self._how == signal.SIGSTOP:
@@ -97,7 +97,8 @@ class Change:
         finally:
             self._is_over.set()
             for one in readers:
-                one.join()
+                if one.ident is not None:
+                    one.join()
         return max((self._age(one) for one in self._reads), default=0.0)
 
     def _come_back(self) -> None:
@@ -106,7 +107,7 @@ class Change:
             # They arrive now, and the server answers them when it goes on.
             asked = []
             while time.monotonic() < until:
-                asked.append(threading.Thread(target=self._read, args=(self._leader,)))
+                asked.append(threading.Thread(target=self._read, args=(self._leader,), daemon=True))
                 asked[-1].start()
                 time.sleep(0.1)
             self._cluster.signal(self._leader, signal.SIGCONT)
@@ -263,7 +264,7 @@ class Query:
         self._until = time.monotonic() + seconds
         self._answered = float("inf")
         self.code, self.index, self.names = 0, 0, None
-        self._thread = threading.Thread(target=self._send)
+        self._thread = threading.Thread(target=self._send, daemon=True)
         self._thread.start()
 
     def _send(self) -> None:
