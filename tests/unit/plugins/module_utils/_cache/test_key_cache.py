@@ -136,7 +136,7 @@ def test_a_cache_has_what_consul_has(consul: Consul, first: set[int], rounds: li
         if changes == "snapshot":
             kept = consul.server.snapshot()
         elif changes == "restore":
-            consul.server.restore(kept)
+            consul.server.restore(kept, 0.0)
         else:
             for what, key in changes:
                 value += 1
@@ -153,7 +153,7 @@ def test_a_restore_brings_back_a_key_that_was_deleted_before_the_first_read(cons
     consul.delete(f"{HOSTS}b2")
     reader = Reader()
     reader.refresh()
-    consul.server.restore(kept)
+    consul.server.restore(kept, 0.0)
     # Each partition has the same highest index as before, but one more key.
     reader.refresh()
     assert reader.found == consul.below(*FOLDERS)
