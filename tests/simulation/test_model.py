@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import random
 import urllib.parse
@@ -267,6 +268,16 @@ def guarded_agent() -> Iterator[tuple[Agent, str]]:
         yield agent, json.loads(body)["SecretID"]
 
 
+@contextlib.contextmanager
+def seeded() -> Iterator[random.Random]:
+    """Yield chances, whose seed a failure names."""
+    seed = random.randrange(10**9)
+    try:
+        yield random.Random(seed)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
 def compare(pair: Pair) -> None:
     """Send some requests to both."""
     for _number in range(pair.chance.randint(5, 30)):
@@ -277,22 +288,16 @@ def compare(pair: Pair) -> None:
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_the_model_answers_as_a_real_agent_does(agent: Agent, count: int) -> None:
     for _number in range(count):
-        seed = random.randrange(10**9)
-        try:
-            compare(Pair(agent, random.Random(seed)))
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+        with seeded() as chance:
+            compare(Pair(agent, chance))
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.thorough)])
 def test_the_model_refuses_and_hides_as_a_real_agent_does(guarded_agent: tuple[Agent, str], count: int) -> None:
     agent, secret = guarded_agent
     for _number in range(count):
-        seed = random.randrange(10**9)
-        try:
-            compare(Pair(agent, random.Random(seed), secret))
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+        with seeded() as chance:
+            compare(Pair(agent, chance, secret))
 
 
 @pytest.mark.parametrize(

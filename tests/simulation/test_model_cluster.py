@@ -21,7 +21,7 @@ from devkit.agent import Agent
 from .cluster import Cluster
 from .consul.server import Blocked, Request, Server, Snapshot
 from .network import _OLD, _OLDEST
-from .test_model import NAMES, PREFIXES, Pair
+from .test_model import NAMES, PREFIXES, Pair, seeded
 
 _TREES = [{"KV": {"Verb": "get-tree", "Key": key}} for key in "abc"]
 _SECONDS = 30
@@ -228,9 +228,8 @@ _THOROUGH = [
 def test_the_model_answers_as_servers_do_whose_leader_changes(
     cluster: Cluster, how: signal.Signals, seconds: float
 ) -> None:
-    seed = random.randrange(10**9)
-    cluster.chance = chance = random.Random(seed)
-    try:
+    with seeded() as chance:
+        cluster.chance = chance
         pair = Pair(cluster, chance)
         for _number in range(5):
             pair.step()
@@ -239,8 +238,6 @@ def test_the_model_answers_as_servers_do_whose_leader_changes(
         for _number in range(10):
             pair.step()
         pair.end()
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
     assert age <= _OLDEST
     assert {code for code, _text in change.refusals} <= {500}
 
@@ -305,9 +302,8 @@ class Query:
 
 @pytest.mark.parametrize("count", [1, pytest.param(10, marks=pytest.mark.thorough)])
 def test_the_same_writes_end_the_same_blocking_queries(cluster: Cluster, count: int) -> None:
-    seed = random.randrange(10**9)
-    cluster.chance = chance = random.Random(seed)
-    try:
+    with seeded() as chance:
+        cluster.chance = chance
         pair = Pair(cluster, chance)
         for _number in range(10):
             pair.step()
@@ -325,16 +321,13 @@ def test_the_same_writes_end_the_same_blocking_queries(cluster: Cluster, count: 
                 assert answer is not None
                 one.compare_answer(answer.code, answer.body)
         pair.end()
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("_number", range(5))
 def test_a_restore_leaves_what_it_leaves_in_the_model(cluster: Cluster, _number: int) -> None:
-    seed = random.randrange(10**9)
-    cluster.chance = chance = random.Random(seed)
-    try:
+    with seeded() as chance:
+        cluster.chance = chance
         pair = Pair(cluster, chance)
         for _number in range(15):
             pair.step()
@@ -354,8 +347,6 @@ def test_a_restore_leaves_what_it_leaves_in_the_model(cluster: Cluster, _number:
         for _number in range(20):
             pair.step()
         pair.end()
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
 
 
 class Twins:

@@ -165,8 +165,8 @@ def _refuse_bad_rules(
     elif plain == same.instructions and not _have_moved(request, members, same):
         return
     order = resolve(rules, set(members.values()), members)
-    # The rules of a rollback were checked when the first rollout began. Since then, hosts may have been removed, which nobody waits for, and hosts of
-    # further roles may have come up: without a cap, none of these is admitted, and they keep no other host from going back.
+    # A rollback has the rules of the rollout before, which were checked when that began. They may name hosts that were removed since. A role that has
+    # joined since may have no cap: then none of its hosts is admitted, and all others go back.
     if request.rolls_back is not None and _are_of(request.rolls_back, plain) and has_cap(rules):
         return
     refuse_unknown(order.unknown, members, request.role_order)

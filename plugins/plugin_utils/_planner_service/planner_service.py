@@ -332,7 +332,7 @@ class PlannerService:
         if not work.is_after:
             return made.plan.complete
         ledger = made.ledger
-        # Somebody may have aborted it, or admit hosts that came later.
+        # An operator may have aborted it, or a run may admit hosts that joined after its end.
         return ledger is None or not _is_done(ledger) or not ledger.post_upgrade
 
     def _is_restored(self, ledger: Ledger) -> bool:
