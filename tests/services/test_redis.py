@@ -171,7 +171,7 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
     primary.wait(6379)
     shown = run(steps, "redis1", "verify", code=2, redis_link_timeout=2)
     assert f"redis1: Redis was a replica of {replica.address}:6379 in this upgrade, was restarted, and is" in shown
-    assert f"Run 'redis-cli -p 6379 REPLICAOF {replica.address} 6379'" in shown
+    assert f"Run 'redis-cli -h 127.0.0.1 -p 6379 REPLICAOF {replica.address} 6379'" in shown
     cli(primary, "REPLICAOF", replica.address, "6379")
     run(steps, "redis1", "verify")
     assert primary.run("test", "-e", NOTED, check=False).returncode == 1

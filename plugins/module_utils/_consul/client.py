@@ -71,8 +71,8 @@ _SETTINGS = ("ACL support disabled", "Endpoint is blocked by agent configuration
 # The other codes below 500 with which Consul refuses a request.
 _REFUSALS = (400, 405, 413)
 _TOO_LARGE = (
-    " This write changed nothing. Each write of a planner contains the rules and, while a job is under way, the names of its hosts: name roles or groups "
-    "in place of hosts, or raise limits.txn_max_req_len in the configuration of Consul's agents."
+    " This write changed nothing. Each write of a planner contains the rules and the names of the hosts of a job under way or, in a rollback, of broken "
+    "hosts: name roles or groups in place of hosts, or raise limits.txn_max_req_len in the configuration of Consul's agents. Then run the same command again."
 )
 
 

@@ -62,8 +62,8 @@ def test_a_write_that_is_too_large_for_consul_says_what_makes_it_smaller(store: 
         store.client.write([put("upgrade/ledger", "x" * 400_000)])
     assert re.fullmatch(
         r"Consul at \S+ answered 413: Request body\(\d+ bytes\) too large, max size: 524288 bytes. See [^ ]*txn_max_req_len. This write changed nothing. Each "
-        r"write of a planner contains the rules and, while a job is under way, the names of its hosts: name roles or groups in place of hosts, or raise "
-        r"limits.txn_max_req_len in the configuration of Consul's agents.",
+        r"write of a planner contains the rules and the names of the hosts of a job under way or, in a rollback, of broken hosts: name roles or groups in "
+        r"place of hosts, or raise limits.txn_max_req_len in the configuration of Consul's agents. Then run the same command again.",
         caught.value.message,
     )
     assert consul.tree() == {}
