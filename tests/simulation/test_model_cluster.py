@@ -252,7 +252,7 @@ class Query:
         params = {"keys": "", "consistent": "", "separator": "/"}
         path = f"kv/{prefix}?keys&consistent&separator=/"
         index = pair.agent.kv.call("GET", path)[1]["X-Consul-Index"]
-        params |= {"index": str(pair.model.keys.index_below(prefix)), "wait": f"{seconds * 1000}ms"}
+        params |= {"index": str(pair.model.keys.index_below(prefix) or 1), "wait": f"{seconds * 1000}ms"}
         blocked = pair.model.answer(Request("get", f"/v1/kv/{prefix}", params, "", "", 0))
         assert isinstance(blocked, Blocked)
         self.blocked = blocked
