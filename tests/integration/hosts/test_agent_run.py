@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the convoy.upgrade authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Agent runs by a real Ansible that fail before Puppet: what Consul and the node have then. The lab's tests have those that get further."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devkit.agent import Agent
+from devkit.kv import RawKV
+from integration.support.processes.agent_process import HOST, RECORD
+from integration.support.runs.playbook import Played, Runner
+from thorough import quick
+
+ROLE = {"ansible.builtin.include_role": {"name": "convoy.upgrade.puppet_gate", "rolespec_validate": False}}
+
+
+class AgentRun:
+    """A node at v1 of a fleet that is to run v2, and agent runs on it."""
+
+    def __init__(self, folder: Path, run: Runner, consul: RawKV, port: int) -> None:
+        consul.put("current_version", "v2")
+        self.folder, self._run, self._consul = folder, run, consul
+        self.version = folder / "version"
+        self.version.write_text("v1\n")
+        self.settings: dict[str, Any] = {
+            "puppet_gate_host": HOST,
+            "puppet_gate_role": "compute",
+            "puppet_gate_version_file": str(self.version),
+            "puppet_gate_lock_file": str(folder / "run/node.lock"),
+            "puppet_gate_hooks_dir": str(folder / "hooks"),
+            "puppet_gate_validation_dir": str(folder / "validation.d"),
+            "puppet_gate_upgrade_packages": False,
+            "puppet_gate_health_critical": True,
+            "puppet_gate_agent": {"port": port},
+        }
+
+    def file(self, name: str, text: str, mode: int = 0o755) -> Path:
+        """Write a hook or a validation."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(mode)
+        return path
+
+    def fail(self, **settings: Any) -> Played:
+        """Make an agent run, which has to fail."""
+        played = self._run([ROLE], extra_vars={**self.settings, **settings})
+        assert played.code == 2, played.stdout
+        return played
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads(self._consul.texts(RECORD)[RECORD])
+
+    @property
+    def checks(self) -> dict[str, str]:
+        found = json.loads(self._consul.call("GET", "agent/checks")[2])
+        return {name: found[name]["Status"] for name in ("puppet", "validation")}
+
+
+@pytest.fixture
+def agent_run(tmp_path: Path, run: Runner, consul: RawKV, agent: Agent) -> AgentRun:
+    """A node with passing checks."""
+    for name in ("puppet", "validation"):
+        check = {"Name": name, "TTL": "3600s", "Status": "passing"}
+        assert consul.call("PUT", "agent/check/register", json.dumps(check).encode())[0] == 200
+    return AgentRun(tmp_path, run, consul, agent.http_port)
+
+
+@pytest.mark.parametrize("name", quick(1, ["hooks/undrain.d/10-traffic", "validation.d/10-answers"]))
+def test_a_hook_that_could_not_run_fails_the_upgrade_and_makes_no_check_critical(
+    name: str, agent_run: AgentRun
+) -> None:
+    drained = agent_run.folder / "drained"
+    agent_run.file("hooks/drain.d/10-note", f"touch '{drained}'")
+    path = agent_run.file(name, "exit 0", 0o644)
+    agent_run.fail()
+    # Nothing was touched, so its services must go on to get traffic.
+    assert agent_run.checks == {"puppet": "passing", "validation": "passing"}
+    record = agent_run.record
+    assert (record["state"], record["step"], record["version"]) == ("failed", "hooks", "v2")
+    assert f"{path} begins with #! and is not executable" in record["error"]
+    assert (agent_run.version.read_text(), drained.exists()) == ("v1\n", False)
+    assert "started" not in record["times"]
+
+
+def test_a_hook_that_hangs_is_ended_after_the_limit_in_the_settings(agent_run: AgentRun) -> None:
+    agent_run.file("hooks/drain.d/10-hangs", "exec sleep 300")
+    agent_run.fail(puppet_gate_hooks_timeout=1)
+    record = agent_run.record
+    assert (record["state"], record["step"], agent_run.version.read_text()) == ("failed", "drain", "")
+    assert "10-hangs took longer than 1 s and was ended" in record["error"]
