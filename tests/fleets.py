@@ -19,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.gates import Gates, GateValue
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import Approval, HealthMark
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import PUPPET, Hold, Holds
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold, Holds, own_hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.host_state import HostState
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
@@ -140,7 +140,7 @@ class Fleet:
                 _below("role/", self.holds),
                 _below("host/", self.holds),
                 {
-                    host: Hold(KEYS.record(host), record.held, PUPPET)
+                    host: own_hold(KEYS.record(host), record.held)
                     for host, record in self.records.items()
                     if record.held is not None
                 },

@@ -21,6 +21,8 @@ UPGRADE, POST_UPGRADE, PUPPET, DOUBT, JOB = "upgrade", "post-upgrade", "puppet",
 REPORT = "report"
 # The report that a hold began, and the report that it ended. They are two actions, so that the pause after one does not delay the other.
 HOLD, UNHOLD = "hold", "unhold"
+# How the reason of a hold begins that an agent run reports because the settings can't be used.
+_SETTINGS_HOLD = "its settings can't be used: "
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,10 @@ def decide(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> NextActi
     reports_end = facts.reports_end and _seconds_to_job(facts) <= 0
     if facts.disabled is not None and not (facts.job and (reports_no_hold or reports_end)):
         what = f"held: Puppet is disabled on this host: {facts.disabled}"
-        is_reported = answer.held is not None or reports_no_hold
+        is_reported = reports_no_hold or (answer.held is not None and not answer.held.startswith(_SETTINGS_HOLD))
         return NextAction(None, what, settings.interval) if is_reported else _run(settings, facts, HOLD, what)
     if facts.disabled is None and answer.held is not None and not settings.noop:
-        return _run(settings, facts, UNHOLD, "the hold of this host has ended: Puppet is enabled again")
+        return _run(settings, facts, UNHOLD, "the reason for which this host is held is gone")
     if not facts.job:
         return _by_gate(settings, answer, facts)
     # A job does not depend on the gates, which are Puppet's.

@@ -96,7 +96,7 @@ class HostRecord:
     :param origin: the version that it came from, as reported or declared by an operator, until it reports ``upgraded``.
     :param trail: the steps of the upgrade to this version, if it reported any.
     :param former: its last upgrades to other versions, shortened.
-    :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``; None if it does not.
+    :param held: why the host holds itself, such as the reason given to ``puppet agent --disable``, or a mistake in its settings; None if it does not.
     :param failures: the last failures of the upgrade to this version, also those that it has recovered from.
     :param machine: the ID of the machine that reported; None if it gave none.
     :param other_machine: the ID of another machine that reported under the same name during the upgrade to this version.

@@ -17,6 +17,10 @@ MIGRATION, FIRST_ROLLOUT = MADE_OF_GATES = ("migrate_state.yml", "the first roll
 
 # The ``by`` of a hold that a host reports because its Puppet is disabled.
 PUPPET = "puppet agent --disable"
+# The ``by`` of a hold that a host without health checks reports because its settings or its token can't be used, and how its reason begins. The role
+# puppet_gate writes it.
+SETTINGS = "convoy-node"
+SETTINGS_REASON = "its settings can't be used: "
 # The ``by`` of an operator's pause in python-jiocloud that no migration has turned into a hold.
 PAUSED = "python-jiocloud"
 
@@ -46,9 +50,19 @@ class Hold:
             ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key} and the closed gate behind it"
         if self.by == PUPPET:
             ends = "ends with 'puppet agent --enable' on the host, at its next run"
+        if self.by == SETTINGS:
+            ends = "ends by itself once 'convoy-node check' on the host finds no mistake"
         if self.by == PAUSED:
             ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
+
+
+def own_hold(key: str, reason: str) -> Hold:
+    """Return the hold that a host reports of itself.
+
+    :param key: the key of its record.
+    """
+    return Hold(key, reason or "no reason given", SETTINGS if reason.startswith(SETTINGS_REASON) else PUPPET)
 
 
 @dataclass(frozen=True, slots=True)

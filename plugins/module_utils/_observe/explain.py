@@ -13,7 +13,7 @@ from typing import Any
 from .._common.names import is_job, job_id, plural, target_text
 from .._common.sanitize import limit_to, option
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
-from .._fleet.holds import Hold, HoldOfFormerRole
+from .._fleet.holds import SETTINGS, Hold, HoldOfFormerRole
 from .._fleet.ledger import WITH_RULES
 from .._host_states import state_names
 from .._planner import blocker_codes, explanations, stage_progress
@@ -250,6 +250,8 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
     hold = snapshot.hold_of(host, view.role)
     # A soak goes on behind a hold.
     if hold is not None and view.state != state_names.UPGRADED and not view.soaking:
+        if hold.by == SETTINGS:
+            return "To change this: run 'convoy-node check' on the host, and correct what it names. Its agent then ends the hold."
         if view.holds_itself:
             return "To change this: run 'puppet agent --enable' on the host. Its next run ends the hold."
         return f"To change this: run ansible-playbook convoy.upgrade.unhold{_held_by(host, hold, snapshot)}."

@@ -12,7 +12,7 @@ from .._common.lazy import LazyMapping
 from .._common.names import is_job, listing, plural, target_text
 from .._common.sanitize import option
 from .._fleet.checkpoints import is_checkpoint_group
-from .._fleet.holds import PUPPET
+from .._fleet.holds import PUPPET, SETTINGS
 from .._host_states import state_names
 from .._host_states.host_state import HostState
 from .admission import Position, Wave
@@ -355,7 +355,7 @@ def _view(one: HostState, version: str | None, group: str | None, reason: Reason
         soaking=one.is_soaking,
         started=one.has_started,
         held=one.hold is not None,
-        holds_itself=one.hold is not None and one.hold.by == PUPPET,
+        holds_itself=one.hold is not None and one.hold.by in (PUPPET, SETTINGS),
         cause=reason.cause,
         rule=reason.rule,
         origin=record.origin if record is not None else None,

@@ -32,7 +32,7 @@ from .._consul.client import KVEntry
 from .._fleet.fleet import STARTED, HostRecord, Snapshot, VersionReport
 from .._fleet.gates import Gates, GateValue
 from .._fleet.health_marks import Approval, HealthMark
-from .._fleet.holds import PAUSED, PUPPET, Hold, Holds
+from .._fleet.holds import PAUSED, Hold, Holds, own_hold
 from .._fleet.ledger import COMPLETE, Handover, Ledger, PlannerAnswer
 from .._fleet.providers import Provider
 from .keys import Keys
@@ -374,7 +374,7 @@ def _mark(entry: KVEntry) -> HealthMark | None:
 
 def _own_hold(key: str, record: HostRecord) -> Hold | None:
     """Return the hold that a host reports of itself."""
-    return Hold(key, record.held or "no reason given", PUPPET) if record.held is not None else None
+    return own_hold(key, record.held) if record.held is not None else None
 
 
 def _is_named(text: str) -> bool:

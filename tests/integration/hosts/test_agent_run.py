@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
-from integration.support.processes.agent_process import HOST, RECORD
+from integration.support.processes.agent_process import EVERYWHERE, HOST, RECORD
 from integration.support.runs.playbook import Played, Runner
 from thorough import quick
 
@@ -47,10 +49,10 @@ class AgentRun:
         path.chmod(mode)
         return path
 
-    def fail(self, **settings: Any) -> Played:
-        """Make an agent run, which has to fail."""
+    def __call__(self, code: int = 0, **settings: Any) -> Played:
+        """Make an agent run, which has to end with a code."""
         played = self._run([ROLE], extra_vars={**self.settings, **settings})
-        assert played.code == 2, played.stdout
+        assert played.code == code, played.stdout
         return played
 
     @property
@@ -79,7 +81,7 @@ def test_a_hook_that_could_not_run_fails_the_upgrade_and_makes_no_check_critical
     drained = agent_run.folder / "drained"
     agent_run.file("hooks/drain.d/10-note", f"touch '{drained}'")
     path = agent_run.file(name, "exit 0", 0o644)
-    agent_run.fail()
+    agent_run(2)
     # Nothing was touched, so its services must go on to get traffic.
     assert agent_run.checks == {"puppet": "passing", "validation": "passing"}
     record = agent_run.record
@@ -91,7 +93,31 @@ def test_a_hook_that_could_not_run_fails_the_upgrade_and_makes_no_check_critical
 
 def test_a_hook_that_hangs_is_ended_after_the_limit_in_the_settings(agent_run: AgentRun) -> None:
     agent_run.file("hooks/drain.d/10-hangs", "exec sleep 300")
-    agent_run.fail(puppet_gate_hooks_timeout=1)
+    agent_run(2, puppet_gate_hooks_timeout=1)
     record = agent_run.record
     assert (record["state"], record["step"], agent_run.version.read_text()) == ("failed", "drain", "")
     assert "10-hangs took longer than 1 s and was ended" in record["error"]
+
+
+def test_without_checks_and_behind_a_closed_gate_bad_settings_hold_the_host_until_they_are_right(
+    agent_run: AgentRun, consul: RawKV, store: Store
+) -> None:
+    consul.put(EVERYWHERE, "False")
+    bad = "node.json: puppet_gate_rle is not a setting; did you mean puppet_gate_role? Correct or remove it."
+    upgraded = {"version": "v1", "state": "upgraded", "attempt": 1, "times": {"upgraded": 1}, "reported": "v1"}
+    consul.put(RECORD, json.dumps(upgraded))
+    consul.put(f"running/versions/v1/{HOST}", "1")
+    agent_run(2, puppet_gate_unusable=bad, puppet_gate_health=False)
+    # Nothing has failed, so it takes no slot.
+    assert agent_run.record == {**upgraded, "held": f"its settings can't be used: {bad}"}
+    host = make_pass(store, PassRequest("v2", {"rolling_rules": {"global": 1}})).plan.hosts[HOST]
+    assert (host.state, host.holds_itself) == ("held", True)
+    assert agent_run.checks == {"puppet": "passing", "validation": "passing"}
+    agent_run()
+    assert agent_run.record == upgraded
+    # A hold for another reason stays. With checks, those say it.
+    for record, health in (({**upgraded, "held": "its disk"}, False), (upgraded, True)):
+        consul.put(RECORD, json.dumps(record))
+        agent_run(2, puppet_gate_unusable=bad, puppet_gate_health=health)
+        assert agent_run.record == record
+    assert agent_run.checks["puppet"] == "critical"

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent
 from devkit.kv import RawKV
-from integration.support.processes.agent_process import EVERYWHERE, GATE, HOST, Node, wait_for
+from integration.support.processes.agent_process import EVERYWHERE, GATE, HOST, RECORD, Node, wait_for
 from integration.support.processes.guarded import MASTER, guarded_agent
 from thorough import quick
 
@@ -150,6 +152,24 @@ def test_the_first_settings_of_a_node_report_their_mistake_with_what_they_give(c
     node.call("once")
     assert not usable.exists()
     assert not (node.folder / "run/reported").exists()
+
+
+def test_a_real_agent_run_reports_the_mistake_in_the_first_settings(consul: RawKV, node: Node, agent: Agent) -> None:
+    release = {"name": "r1", "python": sys.executable}
+    (node.home / "releases/r1/release.json").write_text(json.dumps(release))
+    mistake = "puppet_gate_manifst is not a setting; did you mean puppet_gate_manifest? Correct or remove it."
+    node.write(puppet_gate_manifst="site.pp", puppet_gate_health=True, puppet_gate_agent={"port": agent.http_port})
+    assert node.call("agent").returncode == 78
+    check = json.loads(consul.call("GET", "agent/checks")[2])["puppet"]
+    assert (check["Status"], mistake in check["Output"], consul.get(RECORD)) == ("warning", True, None)
+    consul.put(GATE, "True")
+    assert node.call("agent").returncode == 78
+    record = json.loads(consul.get(RECORD) or b"{}")
+    assert (record["state"], record["step"], record["version"], record["role"]) == ("failed", "ask", "v2", "compute")
+    assert mistake in record["error"]
+    assert (node.folder / "version").read_text() == "v1\n"
+    # It was Ansible, and not what stands for it in the other tests.
+    assert node.runs == []
 
 
 def test_a_certificate_that_is_being_renewed_does_not_end_the_agent(node: Node) -> None:

@@ -143,6 +143,8 @@ def test_a_disabled_puppet_is_reported_once_and_holds_the_node() -> None:
         assert run(known, replace(held, disabled=None)) == UNHOLD
         # At once, also if the hold itself was reported just now.
         assert run(known, replace(held, disabled=None, tried=HOLD, not_before=9000.0)) == UNHOLD
+        # The reason of a hold that bad settings left is replaced.
+        assert run(replace(answer, held="its settings can't be used: node.json is empty"), held) == HOLD
         # Without a version there is no record to have it.
         assert run(replace(answer, version=None), held) is None
 

@@ -199,6 +199,15 @@ def test_the_advice_for_a_host_that_holds_itself_does_not_end_the_holds_of_opera
         "Until then it waits, and takes no slot.",
     ]
     assert "unhold" in " ".join(explained(one.held("global"), "compute1"))
+    # Without health checks, a host whose settings can't be used reports that this way.
+    one = under(fleet(compute=1), {})
+    one.records["compute1"] = HostRecord(OLD, UPGRADED, held="its settings can't be used: node.json is empty")
+    assert explained(one, "compute1")[-3:-1] == [
+        "Why: held by convoy-node: its settings can't be used: node.json is empty (ends by itself once 'convoy-node check' on the host finds no mistake).",
+        "To change this: run 'convoy-node check' on the host, and correct what it names. Its agent then ends the hold.",
+    ]
+    view = one.plan().hosts["compute1"]
+    assert (view.state, view.holds_itself) == ("held", True)
 
 
 RETRY = (
