@@ -97,8 +97,8 @@ def test_the_release_before_stays_and_older_ones_go(home: Path, tmp_path: Path) 
     for name in ("r1", "r2", "r3"):
         releases.install(source(tmp_path, name), home)
     assert (current(home), names(home)) == ("r3", ["r2", "r3"])
-    # Going back is an installation too.
-    releases.install(home / "releases/r2", home)
+    # Going back, as the docs say, is an installation too.
+    releases.install(home / releases.PREVIOUS, home)
     assert (current(home), names(home)) == ("r2", ["r2", "r3"])
 
 
