@@ -7,7 +7,7 @@
     python tests/benchmarks --list
 
 All parts run one after the other, and print Markdown tables. No time decides whether a run fails: only numbers of requests do, because they are the same
-on every machine.
+on every machine, and what a waiting agent takes of the processor time of a timer.
 """
 
 from __future__ import annotations

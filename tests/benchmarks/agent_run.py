@@ -31,6 +31,9 @@ HEAD = ["what", "seconds", "of them on the processor"]
 UNITS = ("convoy-node.path", "convoy-node.service", "convoy-node-run.service")
 # How often an agent reads its gate if nothing wakes it (seconds).
 INTERVAL = 300
+# The most that a waiting agent may take of the processor time of a timer that starts an agent run at that interval (percent). Both are counted in
+# one run on one node, so the speed of the machine does not matter.
+MOST_OF_TIMER = 1.0
 CLOSED = "an agent run, gate closed"
 WAITING = "a waiting agent, in {seconds} s"
 EMPTY = "- hosts: all\n  gather_facts: false\n  tasks: []\n"
@@ -72,6 +75,22 @@ def idle(fleet: Fleet, node: Node, seconds: int) -> float:
     return after - before
 
 
+def compare_with_timer(report: Report, idle_seconds: float, waiting: int, run_seconds: float) -> None:
+    """Say what a waiting agent takes of a timer, and note it as a mistake if it is too much.
+
+    :param idle_seconds: the processor seconds of an agent that waited for ``waiting`` seconds.
+    :param run_seconds: the processor seconds of an agent run whose gate is closed.
+    """
+    share = 100 * (idle_seconds / waiting) / (run_seconds / INTERVAL)
+    report.say(
+        f"\nA waiting agent takes {share:.1f} % of the processor time of a timer that starts an agent run every {INTERVAL} s."
+    )
+    if share > MOST_OF_TIMER:
+        report.mistakes.append(
+            f"A waiting agent takes {share:.1f} % of a timer's processor time; at most {MOST_OF_TIMER:g} % is promised."
+        )
+
+
 def used(node: Node) -> float:
     """Return the processor seconds that the agent's unit has used since its start."""
     shown = node.run("systemctl", "show", "--value", "-p", "CPUUsageNSec", "convoy-node.service").stdout.strip()
@@ -109,7 +128,4 @@ def run(options: Options, report: Report) -> None:
         for what, seconds, busy in measure(fleet, options.repeated(9), waiting):
             table.add(what, f"{seconds:.2f}", f"{busy:.2f}")
             found[what] = busy
-        share = 100 * found[WAITING.format(seconds=waiting)] / found[CLOSED]
-        report.say(
-            f"\nAn agent that waits for {waiting} s takes {share:.1f} % of the processor time of one agent run whose gate is closed."
-        )
+        compare_with_timer(report, found[WAITING.format(seconds=waiting)], waiting, found[CLOSED])

@@ -16,7 +16,7 @@ NOTHING = ""
 class Report:
     """The tables and sentences of a run, as they are printed.
 
-    :param mistakes: promises about numbers of requests that were not kept. Times are never among them.
+    :param mistakes: promises about numbers, such as that of requests, that were not kept. Times are never among them.
     """
 
     def __init__(self, file: Path | None = None) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.agent_run import compare_with_timer
 from benchmarks.original import OriginalLoop
 from benchmarks.processes import Measured
 from benchmarks.simulated_nodes import ideal_seconds, latencies
@@ -105,6 +106,17 @@ def test_a_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
     report.least({"seconds": {"ours": 2, "theirs": 1}})
     expected = "\nWhat it takes.\n\n| way | hosts | seconds |\n| :--- | ---: | ---: |\n| a pass | 1,000 |  |\n\nLeast seconds: theirs.\n"
     assert capsys.readouterr().out == expected == (tmp_path / "tables.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "idle", "is_kept"), [(300, 0.0128, True), (300, 0.0131, False), (30, 0.0131, False)]
+)
+def test_a_waiting_agent_that_takes_more_than_one_percent_of_a_timer_is_a_mistake(
+    waiting: int, idle: float, is_kept: bool
+) -> None:
+    report = Report()
+    compare_with_timer(report, idle, waiting, run_seconds=1.29)
+    assert (report.mistakes == []) is is_kept
 
 
 def test_an_unknown_part_is_refused() -> None:
