@@ -142,7 +142,8 @@ class Resident:
             keys = self._keys_to_watch()
             if self._watch is None or keys != self._watched:
                 self._close_watch()
-                self._watch, self._watched = WakeWatch(self._settings.connection, keys, self._signals), keys
+                self._watch = WakeWatch(self._settings.connection, keys, self._signals, self._notifier.alive)
+                self._watched = keys
             self._watch.note(self._reading.entries)
             # The next read finds out what has changed.
             self._watch.wait(seconds, self._every, lambda: self._has_reason(disabled))

@@ -300,13 +300,21 @@ class WakeWatch:
     They allow stale answers, which any server gives without asking the others. What they return is only a reason to read again.
     """
 
-    def __init__(self, connection: Connection, keys: Iterable[str], signals: Signals) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Iterable[str],
+        signals: Signals,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send nothing yet.
 
         :param signals: a signal ends the wait for a moment.
+        :param alive: is called before each step of a connection that may be slow, as for :class:`Consul`.
         """
         self._to = connection
         self._signals = signals
+        self._alive = alive
         self._consul = Consul(connection)
         self._queries = {key: _Query(key) for key in keys}
         # The keys whose change ended the last wait.
@@ -372,10 +380,12 @@ class WakeWatch:
         query.asked = max(1, query.seen)
 
     def _connect(self, query: _Query) -> None:
+        self._alive()
         query.connection = self._to.open(keep=True)
         if self._to.scheme == "https":
             # The session tickets of TLS 1.3 come after the handshake, and make the socket readable like an answer. They come before the first
             # answer, and so this request takes them.
+            self._alive()
             query.connection.request(
                 "GET", self._to.path(f"kv/{quote(query.key)}", {"stale": ""}), headers=self._to.headers()
             )
@@ -384,6 +394,7 @@ class WakeWatch:
     def _take(self, query: _Query) -> bool:
         """Take an answer; return whether the key has changed."""
         assert query.connection is not None
+        self._alive()
         index = self._consul.answer(query.connection, missing_is_well=True).index
         query.is_sent = False
         if not index:

@@ -323,6 +323,16 @@ def test_the_collection_and_the_agent_name_the_same_lock_of_puppet() -> None:
     assert puppet.RUN_LOCK == collection._OWN_LOCK
 
 
+def test_systemd_learns_that_an_agent_works_whose_queries_take_long_to_begin(
+    agent: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent._reading.is_answered = True
+    monkeypatch.setattr(WakeWatch, "wait", lambda *_arguments: True)
+    agent._wait(300.0)
+    assert agent._watch is not None
+    assert agent._watch._alive == agent._notifier.alive
+
+
 @pytest.mark.parametrize("fails", ["query", "key"])
 def test_a_wake_key_that_can_t_be_queried_is_tried_less_and_less_often(
     fails: str, agent: Resident, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -228,6 +229,29 @@ def test_a_query_whose_answer_has_no_index_is_an_error_and_not_a_change(index: s
         watch = WakeWatch(server.connection, ["a"], signals)
         with pytest.raises(ConsulError, match="it has no index"):
             watch.wait(5, 5, lambda: False)
+
+
+def test_each_step_of_a_watch_that_may_be_slow_comes_after_a_sign_of_life(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    connect = Connection.open
+
+    def connect_plainly(_to: Connection, keep: bool = False) -> http.client.HTTPConnection:
+        done.append("connect")
+        return connect(server.connection, keep)
+
+    monkeypatch.setattr(Connection, "open", connect_plainly)
+    server.gives([PAIR])
+    signals = NoSignals()
+    with signals.pipe, signals.other_end:
+        to = replace(server.connection, scheme="https")
+        watch = WakeWatch(to, ["a", "b"], signals, lambda: done.append("alive"))
+        watch.wait(5, 5, lambda: False)
+        watch.close()
+    # With HTTPS, each connection takes a first answer. Then come the answers of the queries.
+    assert done[:6] == ["alive", "connect", "alive"] * 2
+    assert set(done[6:]) == {"alive"}
 
 
 def test_a_host_name_that_can_t_be_one_is_a_consul_that_can_t_be_reached() -> None:
