@@ -17,6 +17,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import with_inventory_groups
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import REVERSED
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import (
@@ -121,6 +122,8 @@ class ActionModule(ControllerAction):
             return {"pushes": False, "rollout": _rollout(options, {})}
         if self._task.check_mode:
             self._say(composition_lines(composition))
+        elif plan["rollback_order"] == REVERSED:
+            self._say(composition.get("kept_order", ()))
         request = self._request(options, plan, composition)
         check_services(request)
         if options["once"] or not options["wait"]:

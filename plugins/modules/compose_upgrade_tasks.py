@@ -148,6 +148,11 @@ lockstep:
   returned: success
   type: list
   elements: list
+kept_order:
+  description: A sentence for each service that a rollback too replaces after one that it requires, and that may run until then.
+  returned: success
+  type: list
+  elements: str
 remarks:
   description: Remarks for the operator, such as a role whose services have no task.
   returned: success

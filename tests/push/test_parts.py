@@ -114,15 +114,23 @@ def test_a_canary_goes_through_both_planes_and_a_rollback_in_the_opposite_order(
 def test_a_role_goes_back_before_the_role_that_it_requires(site: Site) -> None:
     allow = "allow_downgrade: true\n"
     site.service("store", ["upgrade"], meta=allow)
-    site.service("app", ["upgrade"], meta=f"requires: [store]\n{allow}")
+    site.service("library", ["upgrade"], meta=allow)
+    site.service("app", ["upgrade"], meta=f"requires: [store, library]\n{allow}")
     site.inventory(
-        {"web": {"services": ["app"]}, "cache": {"services": ["store"]}}, {"web": ["web1"], "cache": ["cache1"]}
+        {"web": {"services": ["app", "library"]}, "cache": {"services": ["store"]}},
+        {"web": ["web1"], "cache": ["cache1"]},
     )
     rules = {"rolling_rules": {"global": 2}}
+    # Within a host, the order stays.
+    kept = "web: app requires library, so it is replaced later, in a rollback too. If app can't run with an older version of what it requires, "
     for version in ("v1", "v2"):
-        site.play("upgrade", version=version, instructions=rules)
+        assert kept not in site.play("upgrade", version=version, instructions=rules)
+    assert kept in site.play("compose")
+    assert site.play("rollback", "--check", reason="logins fail").count(kept) == 1
     shown = site.play("rollback", reason="logins fail")
     assert "Order of the rollback: reversed; cache after web" in shown
+    assert shown.count(kept) == 1
+    assert [one for one in site.done("web1") if one != "app/validate"][-2:] == ["library/upgrade", "app/upgrade"]
     order = [one.host for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
     assert order == ["cache1", "web1", "cache1", "web1", "web1", "cache1"]
 

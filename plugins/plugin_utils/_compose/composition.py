@@ -77,11 +77,13 @@ class Composition:
     """All roles that have services, and the order between all roles.
 
     :param among: the order between roles.
+    :param kept_order: sentences on services that a rollback replaces in the order of an upgrade, see :func:`_kept_order`.
     """
 
     roles: Mapping[str, ComposedRole]
     among: RoleOrdering
     warnings: tuple[str, ...] = field(default=())
+    kept_order: tuple[str, ...] = field(default=())
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, without the tasks themselves."""
@@ -95,6 +97,7 @@ class Composition:
                 if found
             },
             "lockstep": [list(group) for group in self.among.lockstep],
+            "kept_order": list(self.kept_order),
             # Ansible removes the key ``warnings`` from results.
             "remarks": list(self.warnings),
         }
@@ -155,7 +158,8 @@ def compose(
             _refuse_shared_handlers([one])
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
-    return Composition(composed, order_among_roles(needs), tuple(warnings))
+    among = order_among_roles(needs)
+    return Composition(composed, among, tuple(warnings), tuple(_kept_order(composed, among, requires.by_use)))
 
 
 def _listed(
@@ -311,6 +315,47 @@ def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[Ta
         *(group for service in services for group in replacing if group.service == service),
         *groups[first + len(replacing) :],
     ]
+
+
+def _kept_order(
+    roles: Mapping[str, ComposedRole], among: RoleOrdering, requires: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return a sentence for each service that is replaced after one that it requires while it may still run, on its host or in its wave.
+
+    In a rollback it runs with an older version of that service, because the order of services is that of an upgrade. A service that stops
+    together with the others of its role does not.
+    """
+    together = {role: group for group in among.lockstep for role in group}
+    found = []
+    for role in roles.values():
+        mates = [roles[name] for name in together.get(role.name, ()) if name in roles]
+        replaced = {
+            group.service: one.name for one in (*mates, role) for group in one.task_groups if group.step in REPLACEMENT
+        }
+        for entry, service in () if role.stops_together else role.services:
+            firsts = [
+                name if replaced[name] == role.name else f"{name} of the role {replaced[name]}"
+                for name in _all_required(entry.name, requires)
+                if name in replaced
+            ]
+            if firsts and entry.name in replaced:
+                found.append(
+                    f"{role.name}: {entry.name} requires {listing(firsts)}, so it is replaced later, in a rollback too. If {entry.name} can't run "
+                    f"with an older version of what it requires, set stop_together: true in {service.path / 'meta/upgrade.yml'}, so that it is "
+                    "stopped before."
+                )
+    return found
+
+
+def _all_required(service: str, requires: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the services that a service requires, also through others."""
+    found = dict.fromkeys(requires[service])
+    left = list(found)
+    while left:
+        more = [name for name in requires[left.pop()] if name not in found]
+        found |= dict.fromkeys(more)
+        left += more
+    return list(found)
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:

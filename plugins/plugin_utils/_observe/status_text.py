@@ -300,7 +300,8 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
     lines += [
         f"{' and '.join(group)} require each other, so they are upgraded together." for group in result["lockstep"]
     ]
-    return [*lines, *result["remarks"]]
+    # A folder that an older release composed has none.
+    return [*lines, *result.get("kept_order", ()), *result["remarks"]]
 
 
 def mistake_lines(checked: Mapping[str, Any]) -> list[str]:

@@ -262,6 +262,41 @@ def test_control_roles_that_need_each_other_go_together(roles: Roles) -> None:
     assert (found["lockstep"], found["role_order"], found["reasons"]) == ([["x", "y"]], {}, {"x": {}, "y": {}})
 
 
+def kept_order(roles: Roles, upgrade_roles: dict[str, Any]) -> list[str]:
+    """Return the sentences on services that a rollback replaces in the order of an upgrade, with ``R`` for the folder of the roles."""
+    return [one.replace(str(roles.folder), "R") for one in roles.compose(upgrade_roles).plain()["kept_order"]]
+
+
+@pytest.mark.parametrize("pull", [False, True])
+def test_services_of_a_host_that_go_back_in_the_order_of_an_upgrade_are_named(roles: Roles, pull: bool) -> None:
+    roles.simple("app", "start", requires="cache")
+    # These two replace nothing.
+    roles.simple("cache", "prepare", requires="store")
+    roles.simple("backend", "drain", requires="store")
+    roles.simple("store", "stop")
+    fleet = {"web": {"services": ["app", "cache", "backend", "store"], "pull": pull}}
+    assert kept_order(roles, fleet) == [
+        "web: app requires store, so it is replaced later, in a rollback too. If app can't run with an older version of what it requires, "
+        "set stop_together: true in R/app/meta/upgrade.yml, so that it is stopped before."
+    ]
+    roles.add("app", {META: "requires: [cache]\nstop_together: true\n"})
+    assert kept_order(roles, fleet) == []
+    roles.add("app", {META: "requires: [cache]\n"})
+    assert kept_order(roles, {"web": ["app", "cache"], "stores": ["store"]}) == []
+
+
+def test_services_of_a_wave_that_go_back_in_the_order_of_an_upgrade_are_named(roles: Roles) -> None:
+    for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
+        roles.simple(name, "stop", requires=requires)
+    stage = {"plane": "controlplane"}
+    fleet: dict[str, Any] = {"x": {**stage, "services": ["a", "d"]}, "y": {**stage, "services": ["b", "c"]}}
+    first, second = kept_order(roles, fleet)
+    assert first.startswith("x: a requires b of the role y, so it is replaced later, in a rollback too. If a ")
+    assert second.startswith("y: c requires d of the role x, so it is replaced later, in a rollback too. If c ")
+    roles.add("d", {META: "stop_together: true\n"})
+    assert kept_order(roles, fleet) == [second]
+
+
 def test_roles_of_pull_hosts_are_apart_and_never_go_together_with_others(roles: Roles) -> None:
     roles.simple("web", "stop", requires="db")
     roles.simple("db", "stop")

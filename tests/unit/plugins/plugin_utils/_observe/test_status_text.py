@@ -196,6 +196,7 @@ def test_a_composition_is_shown_step_by_step() -> None:
         },
         "reasons": {"node": {"core": "web requires db, which core has"}},
         "lockstep": [["a", "b"]],
+        "kept_order": ["node: web requires db."],
         "remarks": ["Mind this."],
     }
     assert status_text.composition_lines(found) == [
@@ -208,8 +209,11 @@ def test_a_composition_is_shown_step_by_step() -> None:
         "empty:",
         "  no tasks",
         "a and b require each other, so they are upgraded together.",
+        "node: web requires db.",
         "Mind this.",
     ]
+    del found["kept_order"]
+    assert "Mind this." in status_text.composition_lines(found)
 
 
 # The lines above all hosts
