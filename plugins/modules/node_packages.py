@@ -48,7 +48,7 @@ options:
     default: 3600
   lock_timeout:
     description:
-      - Seconds to wait for the locks of apt and dpkg. dnf waits for its own lock until O(timeout).
+      - Seconds to wait for the locks of the package manager.
     type: float
     default: 600
 seealso:

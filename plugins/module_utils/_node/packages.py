@@ -32,10 +32,14 @@ _APT = ("-q", "-y", "-o", "Dpkg::Use-Pty=0", *(f"-oDpkg::Options::={option}" for
 _SUBCOMMANDS = ("update", "dist-upgrade", "install", "distro-sync")
 _SECONDS_BETWEEN_TRIES = 5.0
 _TRIES_OF_UPDATE = 3
+# Without the option, dnf waits for its locks without a limit.
+_EXIT_ON_LOCK = "--setopt=exit_on_lock=1"
+# The exit code of dnf if another process has one of its locks.
+_DNF_LOCKED = 200
 # What apt-get and dpkg say if another process has one of their locks.
 _LOCKED = re.compile(
     r"[Cc]ould not get lock|(?:is|was) locked by another process|Unable to acquire the dpkg frontend lock"
-    # dnf5. dnf waits by itself.
+    # dnf5. dnf has an exit code for it.
     r"|Failed to obtain rpm transaction lock|can't create transaction lock on .*Resource temporarily unavailable"
 )
 # apt-get update treats a source that can't be reached as a warning.
@@ -62,7 +66,7 @@ class PackageOptions:
     :param manager: apt, dnf or dnf5.
     :param packages: names that have to be installed.
     :param seconds: how long all of it may take.
-    :param lock_seconds: how long to wait for the locks of apt, dpkg and dnf5; dnf waits for its own until the end of ``seconds``.
+    :param lock_seconds: how long to wait for the locks of the package manager.
     :param dry: check mode: change nothing.
     """
 
@@ -141,7 +145,7 @@ class _Work:
     def dnf(self) -> None:
         dry = self._options.dry
         # By default, dnf goes on without a source that can't be reached.
-        answer = ["--assumeno" if dry else "-y", "--setopt=*.skip_if_unavailable=False"]
+        answer = ["--assumeno" if dry else "-y", "--setopt=*.skip_if_unavailable=False", _EXIT_ON_LOCK]
         # It goes down too, so that a rollback does. The versionlock plugin is respected.
         self._dnf([*answer, "--refresh", "distro-sync"])
         if self._options.packages:
@@ -160,7 +164,7 @@ class _Work:
         until = runtime.monotonic() + self._options.lock_seconds
         while True:
             ended = self._start(command)
-            if ended.code == 0 or not is_locked(ended.output):
+            if ended.code == 0 or not (ended.code == _DNF_LOCKED or is_locked(ended.output)):
                 break
             if runtime.monotonic() >= until:
                 raise self._failure(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.plugins.filter.core import regex_findall
+from ansible.plugins.test.core import search
 from devkit.agent import ROOT
 from jinja2.nativetypes import NativeEnvironment
 
@@ -50,6 +51,31 @@ def outcome(policy: str) -> dict[str, Any]:
         variables[name] = jinja.from_string(texts[name].replace("\\", r"\\")).render(**variables)
     assert {*texts} <= {*variables}
     return variables
+
+
+@pytest.mark.parametrize(
+    ("says", "ends"),
+    [
+        ("", True),
+        ("E: Unable to locate package nginx", True),
+        ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.", True),
+        ("E: Could not get lock /var/cache/apt/archives/lock. It is held by process 7 (apt-get)", False),
+        ("E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt-get)", False),
+    ],
+)
+def test_a_download_waits_for_each_lock_of_apt_with_a_limit(says: str, ends: bool) -> None:
+    task = yaml.safe_load((TASKS / "downloads/apt.yml").read_text())[0]
+    jinja = NativeEnvironment()
+    jinja.tests["search"] = search
+    variables = {
+        "package_service_downloaded": {"stderr": says},
+        "package_service_lock_timeout": "60",
+        "package_service_packages": [],
+    }
+    assert jinja.from_string("{{ " + task["until"] + " }}").render(**variables) is ends
+    assert (jinja.from_string(task["retries"]).render(**variables), task["delay"]) == (13, 5)
+    # apt-get's own wait is short, as the task repeats it.
+    assert "DPkg::Lock::Timeout=1" in jinja.from_string(task["ansible.builtin.command"]["argv"]).render(**variables)
 
 
 @pytest.mark.parametrize("priority", ["", " 500", " -10", " 500 (phased 20%)", " (phased 0%)"])

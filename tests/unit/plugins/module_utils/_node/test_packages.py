@@ -125,6 +125,17 @@ def test_dnf5_is_started_again_as_it_does_not_wait(
     assert not slept
 
 
+def test_the_wait_for_a_lock_of_dnf_has_a_limit(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
+    locked = (200, "Error: Failed to obtain the metadata lock\n")
+    commands = Commands(distro_sync=[locked, (0, "Upgraded:\n shop-2\nComplete!\n")])
+    assert upgrade(monkeypatch, commands, "dnf").changed
+    assert slept == [5.0]
+    with pytest.raises(
+        UpgradeError, match="because another process had a lock for more than 12 s: Error: Failed to obtain"
+    ):
+        upgrade(monkeypatch, Commands(distro_sync=[locked]), "dnf")
+
+
 def test_a_source_that_can_t_be_read_is_tried_again_and_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, slept: list[float]
 ) -> None:
@@ -165,7 +176,7 @@ def test_what_takes_too_long_fails_with_its_last_lines(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("manager", ["dnf", "dnf5"])
 def test_dnf_synchronizes_and_installs(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    all_of = "--setopt=*.skip_if_unavailable=False"
+    all_of = "--setopt=*.skip_if_unavailable=False --setopt=exit_on_lock=1"
     nothing = "Dependencies resolved.\nNothing to do.\nComplete!\n"
     commands = Commands(distro_sync=[(0, nothing)], install=[(0, nothing)])
     assert not upgrade(monkeypatch, commands, manager, ["nginx"]).changed
@@ -208,4 +219,6 @@ def test_in_check_mode_dnf_ends_with_an_error_if_there_is_something_to_do(monkey
     aborted = (1, "Transaction Summary\nUpgrade  1 Package\nOperation aborted.\n")
     commands = Commands(distro_sync=[aborted])
     assert upgrade(monkeypatch, commands, "dnf", dry=True).changed
-    assert commands.ran == ["dnf --assumeno --setopt=*.skip_if_unavailable=False --refresh distro-sync"]
+    assert commands.ran == [
+        "dnf --assumeno --setopt=*.skip_if_unavailable=False --setopt=exit_on_lock=1 --refresh distro-sync"
+    ]
