@@ -9,7 +9,7 @@ import json
 
 from .._common.clock import is_time
 from .._common.errors import UpgradeError
-from .._common.names import check_version
+from .._common.names import check_new_version, check_version
 from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.checkpoints import MOST_DONE
 from .._fleet.providers import Provider
@@ -26,10 +26,12 @@ def decode_provider(key: str, value: bytes) -> Provider:
         done, at = data.get("done", []), data.get("at", 0)
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"{truncated_repr(texts)} are not all texts")
-        for name in ("version", "target"):
-            # The version may be unknown during an upgrade, but not without a target.
-            if texts[name] or (name == "version" and not texts["target"]):
-                check_version(texts[name], name)
+        # The version may be unknown during an upgrade, but not without a target.
+        if texts["version"] or not texts["target"]:
+            check_version(texts["version"], "version")
+        # Every target is that of a rollout. If it is older than the version, tasks get it as the version that they come from.
+        if texts["target"]:
+            check_new_version(texts["target"], "target")
         if not (isinstance(done, list) and all(isinstance(task_group, str) for task_group in done)):
             raise ValueError(f"done {truncated_repr(done)}")
         if sum(map(len, done)) > MOST_DONE:

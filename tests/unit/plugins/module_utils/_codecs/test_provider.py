@@ -42,7 +42,8 @@ def test_texts_that_were_written_by_hand_are_sanitized() -> None:
     "value",
     [
         b"", b"2.2", b"[]", b"\xff", b"{}", b'{"version": 2}', b'{"version": "a/b"}', b'{"version": "true"}',
-        b'{"version": "1", "target": 2}', b'{"version": "1", "done": [1]}', b'{"version": "1", "at": "now"}',
+        b'{"version": "1", "target": 2}', b'{"version": "2.4", "target": "-1.0"}',
+        b'{"version": "2.4", "target": "$(reboot)"}', b'{"version": "1", "done": [1]}', b'{"version": "1", "at": "now"}',
         b'{"version": "1", "at": 1e99}', b'{"version": "1", "done": ["' + b"x" * 30_000 + b'"]}', b"[" * 100_000,
     ],
 )  # fmt: skip
