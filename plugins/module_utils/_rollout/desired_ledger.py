@@ -156,12 +156,17 @@ def _refuse_bad_rules(
 ) -> None:
     """Refuse names that do not fit the fleet, and rules without a cap, if the rollout begins, or its rules or roles have changed.
 
+    A rollback that begins under the rules of the rollout before is not refused, except for rules without any cap. Warnings name holds for unknown
+    hosts and roles.
+
     :raises UpgradeError: ``unknown_limit``, ``unknown_names``, ``no_cap``.
     """
     if same is None:
         if request.job is not None:
             refuse_unknown_targets(request.job, members)
-        refuse_unknown_holds(snapshot, members, rules.optional_names)
+        # A host that was removed must not keep the others from going back.
+        if request.rolls_back is None:
+            refuse_unknown_holds(snapshot, members, rules.optional_names)
     elif plain == same.instructions and not _have_moved(request, members, same):
         return
     order = resolve(rules, set(members.values()), members)
