@@ -52,8 +52,9 @@ _FOLLOW = NextStep("status", {"follow": "true"})
 # How a run ends while its rollout goes on: by an interrupt, or by these failures; and while it goes on after what an operator does next.
 _LEFT_EARLY = ("", "timeout", *TEMPORARY_CODES)
 _WAITS_FOR_OPERATOR = ("stuck", "failure_budget", "role_budget", "approval", "paused", "hours")
+_NODE = "node"
 # A timer or another run starts these playbooks, so they print no next step.
-_UNATTENDED = ("node", "notification")
+_UNATTENDED = (_NODE, "notification")
 
 
 class PlaybookRun:
@@ -97,6 +98,9 @@ class PlaybookRun:
         if self._name in _UNATTENDED:
             # These continue if their output is closed.
             call_when_closed(lambda: None)
+            if self._name == _NODE and context.CLIARGS.get("subset"):
+                # An operator makes an agent run over SSH. On a node, there is no limit.
+                atexit.register(self._say_next, os.getpid())
             return
         if self._may_push:
             keep_connections_alive()

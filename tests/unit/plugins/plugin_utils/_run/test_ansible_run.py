@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from ansible import context
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.ansible_run import PlaybookRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, RunScope
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import Routes
@@ -136,6 +138,27 @@ def test_a_run_with_a_variable_that_it_would_ignore_ends_with_a_command_that_doe
     with pytest.raises(SystemExit):
         run.check_options(dict(one.split("=") for one in variables))
     assert lines[-1] == f"Next: ansible-playbook convoy.upgrade.{next_step}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "has_failed", "prints"), [("web1", True, True), ("web1", False, False), (None, True, False)]
+)
+def test_an_agent_run_over_ssh_that_failed_ends_with_its_command_and_one_of_a_timer_does_not(
+    monkeypatch: pytest.MonkeyPatch, limit: str | None, has_failed: bool, prints: bool
+) -> None:
+    command = ["ansible-playbook", "convoy.upgrade.node", *(["--limit", limit] if limit else [])]
+    at_exit: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(context, "CLIARGS", {"subset": limit})
+    monkeypatch.setattr(atexit, "register", lambda *given: at_exit.append(given))
+    monkeypatch.setattr(ansible_run, "call_when_closed", lambda _call: None)
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/node.yml", lines.append)
+    run.begin()
+    run.end(has_succeeded=not has_failed)
+    for call, *given in at_exit:
+        call(*given)
+    assert lines == [f"Next: {' '.join(command)}"] * prints
 
 
 def test_check_mode_of_a_job_names_no_job_because_none_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
