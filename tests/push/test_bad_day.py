@@ -200,6 +200,7 @@ def test_a_run_that_finds_consul_put_back_to_an_earlier_time_stops_and_says_so(f
     ended = fleet.end(process)
     assert ended.code == 2, ended.stdout
     assert "earlier time, such as from a snapshot" in " ".join(ended.stdout.split())
+    assert "/status.yml" in ended.stdout.rpartition("Next: ")[2], ended.stdout
     assert begun(fleet) == {"web1", "web2"}
     fleet.play("upgrade", version="v1", retry_failed=True)
     assert fleet.reported("v1") == set(WEB)

@@ -247,6 +247,9 @@ def test_an_upgrade_takes_the_place_of_another_one_where_it_names_that(play: Shi
     given: dict[str, Any] = {"inventory": inventory(hosts), "upgrade_roles": {"compute": {"plane": "dataplane"}}}
     begun = play("upgrade", version="2", instructions=RULES, upgrade_wait_timeout=1, **given)
     assert begun.returncode == 2, begun.stdout
+    assert "[timeout] " in begun.stdout
+    again = begun.stdout.rpartition("Next: ")[2]
+    assert "/upgrade.yml" in again and '"version": "2"' in again and "Then: " not in again, "only time is missing"
     before = consul.tree()
 
     refused = play("upgrade", version="3", **given)
