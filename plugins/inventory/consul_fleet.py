@@ -99,8 +99,8 @@ notes:
   - Variables set these options only with C(-e), and only if the file does not have the option.
   - Connection options that are text may be templates, so that O(token) can be in another file. If the YAML of the inventory file is invalid, Ansible
     itself shows lines of it.
-  - States from a cache are as old as the cache. It is read again with C(--flush-cache), and when the file changes what it requests from
-    Consul. The cache does not contain the token.
+  - Commands such as C(ansible-inventory) use a cache, and their states are as old as that. A playbook acts on what it reads, so it always reads
+    Consul, and writes the cache. The cache is also written when the file changes what it requests from Consul. It does not contain the token.
   - Values from Consul are never evaluated as templates.
 seealso:
   - module: convoy.upgrade.consul_upgrade_info
@@ -131,7 +131,7 @@ upgrade_roles:
   compute: {plane: dataplane}
 unplaced: fail
 ---
-# Read Consul at most every ten minutes, and add groups from variables of the hosts.
+# Read Consul at most every ten minutes, except in playbooks, and add groups from variables of the hosts.
 plugin: convoy.upgrade.consul_fleet
 address: wan
 cache: true
@@ -156,6 +156,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.inventory.group import to_safe_group_name
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
@@ -261,7 +262,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         key = self.get_cache_key(path)
         asked = _plain({"url": settings.url, "datacenter": settings.datacenter, "kv_prefix": settings.kv_prefix})
         asked |= _plain(asdict(requested))
-        known = self._cache.get(key) if cache else None
+        # Of all commands, only ansible-playbook has this option. An upgrade with an old fleet would leave out new hosts and wait for forgotten ones.
+        is_playbook = "start_at_task" in context.CLIARGS
+        known = self._cache.get(key) if cache and not is_playbook else None
         if isinstance(known, Mapping) and known.get("asked") == asked:
             return FleetSurvey(**known["found"])
         found = survey_fleet(Store(settings), requested)
