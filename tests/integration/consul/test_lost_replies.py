@@ -92,6 +92,35 @@ def test_a_start_whose_reply_was_lost_is_undone_if_a_gate_was_created_meanwhile(
     assert consul.get("upgrade/hosts/compute1") is None
 
 
+def test_a_start_whose_undo_is_lost_keeps_its_slot_and_begins_only_when_the_host_may(
+    agent: Agent, consul: RawKV
+) -> None:
+    seed(consul, names(compute=2))
+    direct = Store(Settings(port=agent.http_port))
+    rules = {"rolling_rules": {"global": 1}}
+    make_pass(direct, PassRequest("2", rules))
+    report = HostReport("compute1", "2", "started", role="compute")
+    hold = "upgrade/hold/host/compute1"
+    with lossy(agent, [LOSE_REPLY, LOSE_REQUEST]) as (proxy, store):
+
+        def close() -> None:
+            if proxy.writes == 1:
+                consul.put(hold, json.dumps({"reason": "disk", "by": "ann", "at": 1}))
+
+        proxy.after_write = close
+        # The agent run fails here, before anything is done on the host.
+        with pytest.raises(Unreachable):
+            write_report(store, report)
+        assert not proxy.fates
+    assert record(consul, "compute1")["state"] == "started"
+    assert not make_pass(direct, PassRequest()).admissions
+    with pytest.raises(UpgradeError, match="held by ann"):
+        write_report(direct, report)
+    consul.delete(hold)
+    found, _changes = write_report(direct, report)
+    assert (found.state, found.attempt) == ("started", 1)
+
+
 def test_the_module_reports_each_admission_once(run: Runner, agent: Agent, consul: RawKV) -> None:
     seed(consul, names(compute=3))
     with LossyProxy(agent.http_port, [PASS, LOSE_REPLY]) as proxy:

@@ -11,8 +11,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store import CachedStore
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
@@ -31,6 +33,12 @@ LEDGER = {"epoch": 1, "version": "1", "state": "running", "instructions": {}, "w
 HOSTS = dict(FLEET)
 _RESTARTS = 8
 
+
+@cache
+def _cached(port: int) -> CachedStore:
+    return CachedStore(Settings(port=port, timeout=0.2))
+
+
 # What each reader says of the fleet as it is when the server is stopped.
 READERS: dict[str, tuple[Callable[[Store], object], object]] = {
     "node": (lambda store: [(one.value, one.version) for one in ask_gate(store, HOSTS).values()], [(False, "2")] * 3),
@@ -46,6 +54,8 @@ READERS: dict[str, tuple[Callable[[Store], object], object]] = {
     ),
     "info": (lambda store: read_fleet(store, fleet=FLEET).snapshot.current_version, "2"),
     "epochs": (lambda store: store.epochs(), [2, 1]),
+    # Runs that wait, the push service and planner services plan with what they have in memory.
+    "cached": (lambda store: _cached(store.settings.port).snapshot().current_version, "2"),
     "history": (lambda store: [one["what"] for one in store.events([2])], ["complete"]),
     "wait": (
         lambda store: [
