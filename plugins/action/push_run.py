@@ -101,6 +101,10 @@ class ActionModule(ControllerAction):
                 "hosts, or leave them out with upgrade_limit; then run the same command again.",
                 hosts=errors,
             )
+        last = [host for host in hosts if reported[host].goes_last]
+        run.pending.refuse_in_earlier_stage(last)
+        for line in run.pending.lines(last):
+            self._display.display(line)
         disabled = {host: reported[host].puppet_disabled for host in hosts}
         held = {host: why.strip() for host, why in disabled.items() if why and why.strip()}
         released = [host for host in run.scope.held if disabled.get(host) == ""]

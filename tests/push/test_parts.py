@@ -347,6 +347,35 @@ def test_a_primary_goes_after_the_other_hosts_of_its_role(site: Site, plane: str
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("plane", ["controlplane", "dataplane"])
+def test_a_primary_is_no_canary_before_its_replicas(site: Site, plane: str) -> None:
+    site.service("app", ["upgrade"])
+    roles = {"db": {"plane": plane, "services": ["app"]}, "web": ROLES["web"]}
+    site.inventory(roles, {"db": ["db1", "db2", "db3"], "web": ["web1", "web2"]}, db1={"upgrade_goes_last": True})
+    canary = {"name": "canary", "hosts": 1}
+    rules = {"rolling_rules": {"global": 2}, "stages": [canary]}
+    for more in (["--check"], []):
+        shown = site.play("upgrade", *more, version="v1", instructions=rules, code=2)
+        assert (
+            "[bad_instructions] instructions: stages[0].hosts: db1 would go before db2, db3, which a later stage than 'canary' has."
+            in shown
+        )
+        assert (
+            "Nothing was touched: name the hosts of this stage in the rules, hosts: [web1, db2]; then run the same command again."
+            in shown
+        )
+    assert (site.entries(), site.consul.tree()) == ([], {})
+    rules["stages"] = [{**canary, "hosts": ["web1", "db2"]}]
+    site.play("upgrade", version="v1", instructions=rules)
+    begun = [one.host for one in site.entries() if one.what == "begin"]
+    assert ({*begun[:2]}, begun.index("db1") > begun.index("db3")) == ({"web1", "db2"}, True), begun
+    # An operator may want it all the same.
+    shown = site.play("upgrade", version="v2", instructions={**rules, "stages": [canary]}, upgrade_limit="db1")
+    assert "upgrade_limit leaves out db2, db3, which should go before db1 (upgrade_goes_last)" in shown
+    assert site.reported("v2") == {"db1"}
+
+
+@pytest.mark.thorough
 def test_a_host_that_is_only_prepared_is_validated_before_and_still_goes_last(site: Site) -> None:
     site.service("app", ["validate", "prepare", "stop", "upgrade", "start"])
     site.inventory({"db": {"services": ["app"]}}, {"db": ["db1", "db2"]}, db1={"upgrade_goes_last": True})

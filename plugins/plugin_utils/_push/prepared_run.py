@@ -17,6 +17,7 @@ from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
+from .._run.last_hosts import PendingHosts, pending_hosts
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
@@ -69,6 +70,7 @@ class PreparedRun:
     :param outside_limit: the hosts that still have to run their post-upgrade tasks and that the limit leaves out, or that wait for such hosts.
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     :param job: the job of which it is a run; None for an upgrade.
+    :param pending: the hosts of the fleet that are still to begin, when the run is prepared; none in a job.
     """
 
     version: str
@@ -87,6 +89,7 @@ class PreparedRun:
     composition: Mapping[str, Any] = field(default_factory=dict)
     upgrade_roles: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = None
+    pending: PendingHosts = field(default_factory=PendingHosts)
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -299,6 +302,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         limit=request.limit,
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
+        pending=pending_hosts(request.plan, request.limit),
     )
 
 

@@ -477,15 +477,14 @@ class RunAdmission:
         run, latest = self._run, self._latest
         if host not in run.last or latest is None:
             return []
-        place, play = latest.hosts[host].stage, self._play_of.get(host, 0)
+        place, is_rollback = latest.hosts[host].stage, bool(latest.outcome.plan.rollback_order)
         return [
             mate
             for mate, role in run.fleet.items()
             if role == run.fleet[host]
             and mate not in run.last
-            # Those of later stages and plays wait for this one.
-            and latest.hosts[mate].stage <= place
-            and self._play_of.get(mate, play) <= play
+            # A rollback reverses stages, and those of later ones wait for this host. In other rollouts, new rules may have moved them there.
+            and (latest.hosts[mate].stage <= place or not is_rollback)
             and self._goes_first(latest, mate)
         ]
 

@@ -561,6 +561,19 @@ def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
         assert waiting.result(60).admitted
 
 
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_goes_last_does_not_go_before_a_mate_that_new_rules_put_into_a_later_stage(
+    services: PushServices, store: Store, consul: RawKV, *, as_wave: bool
+) -> None:
+    services.begin(GROUPS, "2").close()
+    rules = {"rolling_rules": {"global": 9}, "stages": [{"name": "canary", "hosts": 1}]}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[]))
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}))
+    found = service.admit_wave(AdmitWave(("web1",)))["web1"] if as_wave else service.admit(Admit("web1"))
+    assert (found.admitted, found.reason) == (False, "it goes after the other hosts of its role: web2 (pending)")
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+
+
 def test_a_check_before_a_stop_that_an_interrupted_run_made_impossible_can_be_skipped(services: PushServices) -> None:
     groups = {"web": tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("may_stop", "stop"))}
     first = services.begin(groups, "2")
