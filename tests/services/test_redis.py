@@ -179,6 +179,43 @@ def test_a_primary_is_switched_over_before_it_is_taken_down(steps: Steps) -> Non
 
 
 @pytest.mark.thorough
+def test_a_primary_whose_replicas_are_gone_is_not_restarted_without_a_switch_over(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    replica.run("systemctl", "stop", "redis-server")
+    try:
+        wait_until(lambda: "connected_slaves:0" in cli(primary, "INFO", "replication"))
+        # The command must not run.
+        shown = run(steps, "redis1", "drain", code=2, redis_switchover_command=["true"], redis_link_timeout=2)
+    finally:
+        replica.run("systemctl", "start", "redis-server")
+        replica.wait(6379)
+    assert (
+        "redis1: no replica is connected to this primary, which has replicated before, so it can't be switched over, and was not stopped."
+        in shown
+    )
+    assert "set redis_switchover_command to [] for this host." in shown
+    wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
+    # A script may print what looks like an error of Redis, and does what it has to.
+    primary.write("/root/switch", f"#!/bin/sh\n{' '.join(SWITCH)} >/dev/null && echo DONE with it\n")
+    run(steps, "redis1", "drain", redis_switchover_command=["sh", "/root/switch"])
+    assert "role:master" in cli(replica, "INFO", "replication")
+    fail_over(replica, primary)
+
+
+@pytest.mark.thorough
+def test_a_primary_that_never_had_a_replica_needs_no_switch_over(steps: Steps) -> None:
+    primary = steps.lab.nodes["redis1"]
+    primary.write("/root/alone.conf", f'port 6390\ndir /root\nsave ""\nrequirepass {PASSWORD}\n')
+    primary.run("systemd-run", "--quiet", "--unit=alone", "redis-server", "/root/alone.conf")
+    try:
+        primary.wait(6390)
+        more = {"redis_port": 6390, "redis_unit": "alone.service", "redis_switchover_command": ["false"]}
+        run(steps, "redis1", "drain", **more)
+    finally:
+        primary.run("systemctl", "stop", "alone")
+
+
+@pytest.mark.thorough
 def test_a_primary_that_does_not_answer_is_waited_for_with_a_limit(steps: Steps) -> None:
     primary = steps.lab.nodes["redis1"]
     primary.run("systemctl", "kill", "--signal=STOP", "redis-server")
