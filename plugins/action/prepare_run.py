@@ -100,7 +100,11 @@ class ActionModule(ControllerAction):
                 return self._check(options, has_services=has_services)
             return self._prepare(options, has_services=has_services)
         except ActionFailed as failed:
+            _refuse_limit(failed.result.get("failure") or {})
             return failed.result
+        except UpgradeError as error:
+            _refuse_limit({"code": error.code, "message": error.message, "details": error.details})
+            raise
 
     def _prepare(self, options: Mapping[str, Any], *, has_services: bool) -> dict[str, Any]:
         if not options["version"]:
@@ -217,6 +221,19 @@ class ActionModule(ControllerAction):
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._display.display(line)
+
+
+def _refuse_limit(failure: Mapping[str, Any]) -> None:
+    """Refuse a limit under the name that operators give it, if it is why an action failed.
+
+    :raises UpgradeError: ``unknown_limit``.
+    """
+    if failure.get("code") == "unknown_limit":
+        raise UpgradeError(
+            "unknown_limit",
+            f"upgrade_{failure['message']} Nothing was done: correct upgrade_limit, and run the same command again.",
+            **failure.get("details", {}),
+        ) from None
 
 
 def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict[str, Any]:

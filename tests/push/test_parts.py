@@ -72,9 +72,13 @@ def test_a_limit_is_a_host_pattern(fleet: Site) -> None:
     assert fleet.reported("v1") == {"controller1", "cache1", "web1", "web2"}
     before = fleet.consul.tree()
     shown = fleet.play("upgrade", version="v1", upgrade_limit="web,!wbe2", code=2)
-    assert "limit: 'wbe2' fits no host, role or group of this fleet; did you mean 'web2'?" in shown
+    assert (
+        "[unknown_limit] upgrade_limit: 'wbe2' fits no host, role or group of this fleet; did you mean 'web2'?" in shown
+    )
+    assert "Nothing was done: correct upgrade_limit, and run the same command again." in shown
+    assert shown.rstrip().endswith("playbooks/status.yml")
     shown = fleet.play("upgrade", version="v1", upgrade_limit="", code=2)
-    assert "has an empty pattern. That usually means an unset variable." in shown
+    assert "upgrade_limit: '' has an empty pattern. That usually means an unset variable." in shown
     assert fleet.consul.tree() == before
 
 
@@ -306,6 +310,7 @@ def test_a_service_is_stopped_once_it_may_be(site: Site) -> None:
     refusing = site.fail("web1", "app/may_stop")
     shown = site.play("upgrade", version="v1", upgrade_may_stop_timeout=3, code=2)
     assert "web1: app could not be stopped within 3 s, and was not: " in shown
+    assert shown[shown.index("Next: ") :].rstrip().endswith("-e retry_failed=true")
     assert site.done("web1") == ["store/prepare"]
     process = site.start("upgrade", version="v1", retry_failed=True)
     wait_for(lambda: len([one for one in site.entries("web1") if one.task == "app/may_stop"]) > 4, "it is tried again")
