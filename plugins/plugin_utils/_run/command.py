@@ -21,7 +21,7 @@ _SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re
 # Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.
 _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
 _SHORT = {"--limit": "-l", "--tags": "-t"}
-_FLAGS = ("--check", "--diff", "--step", "-C", "-D", "-CD", "-DC")
+_FLAGS = ("--check", "--diff", "--step", "--force-handlers", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
 # Variables that describe the fleet. Commands of other playbooks keep them.
 _FLEET_VARIABLES = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify)", re.DOTALL)

@@ -1,12 +1,14 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse options that select tasks, where Ansible would ignore them, or skip the plan and all checks, or all that a command does."""
+"""Refuse options that a run can't follow: Ansible would ignore them, or skip the plan and all checks, or all that a command does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from ansible import constants
 
 from ...module_utils._common.errors import UpgradeError
 from .next_step import COMMAND, UPGRADES
@@ -19,6 +21,7 @@ _REFUSED = {
 }
 # The same for commands such as pause, which are run as a whole, and for jobs, of which hosts would also run a part.
 _OF_COMMANDS = {"--start-at-task": "start_at_task", "--tags": "tags", "--skip-tags": "skip_tags"}
+_FORCE = "--force-handlers"
 _OF_JOBS = {"--step": "step", **_OF_COMMANDS}
 # Each of these shows what the tags of a service select.
 _WITH_TAGS = (*UPGRADES, "compose")
@@ -46,6 +49,14 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any], *, is_importe
             "refused_option",
             f"--skip-tags {everything[0]}: it would skip the plan, the checks and the admission of hosts. Nothing was done. Leave it out, and name steps.",
             option="--skip-tags",
+        )
+    # With force_handlers in ansible.cfg, the command has nothing to leave out, and there it may be for other playbooks.
+    is_forced = options.get("force_handlers") and not constants.DEFAULT_FORCE_HANDLERS
+    if playbook in (*UPGRADES, COMMAND) and is_forced and not is_imported:
+        raise UpgradeError(
+            "refused_option",
+            f"{_FORCE}: handlers do not run on a host that failed, as what they start may be half upgraded. Nothing was done: leave {_FORCE} out.",
+            option=_FORCE,
         )
     if playbook == COMMAND:
         _refuse_any(_OF_JOBS, options, "a host that has run a part of a job would count as done")

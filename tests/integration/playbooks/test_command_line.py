@@ -65,7 +65,9 @@ def test_a_variable_that_would_be_ignored_is_refused_with_the_one_that_is_meant(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("given", [("--step",), ("--start-at-task", "Stop"), ("--start-at-task=Stop",)])
+@pytest.mark.parametrize(
+    "given", [("--step",), ("--start-at-task", "Stop"), ("--start-at-task=Stop",), ("--force-handlers",)]
+)
 def test_an_option_that_a_rollout_can_not_follow_is_refused(
     play: Shipped, consul: RawKV, given: tuple[str, ...]
 ) -> None:

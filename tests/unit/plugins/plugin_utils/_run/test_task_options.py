@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible import constants
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.task_options import refuse_task_options
 
@@ -16,6 +17,19 @@ def test_tags_without_which_nothing_is_planned_are_not_skipped(tag: str) -> None
     with pytest.raises(UpgradeError, match=f"--skip-tags {tag}: it would skip the plan") as refused:
         refuse_task_options("upgrade", {"skip_tags": ["may_stop", tag]})
     assert (refused.value.code, refused.value.details["option"]) == ("refused_option", "--skip-tags")
+
+
+@pytest.mark.parametrize("playbook", ["upgrade", "post_upgrade", "command"])
+def test_handlers_are_not_forced_on_hosts_that_failed(playbook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"force_handlers": True}
+    with pytest.raises(UpgradeError, match="--force-handlers: handlers do not run on a host that failed") as refused:
+        refuse_task_options(playbook, given)
+    assert (refused.value.code, refused.value.details["option"]) == ("refused_option", "--force-handlers")
+    # It may be for the plays of the playbook that imports it, and in ansible.cfg for other playbooks.
+    refuse_task_options(playbook, given, is_imported=True)
+    refuse_task_options("pause", given)
+    monkeypatch.setattr(constants, "DEFAULT_FORCE_HANDLERS", True, raising=False)
+    refuse_task_options(playbook, given)
 
 
 @pytest.mark.parametrize("option", ["step", "start_at_task", "tags", "skip_tags"])
