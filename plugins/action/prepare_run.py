@@ -213,6 +213,7 @@ class ActionModule(ControllerAction):
             part=options["part"],
             role=options["role"],
             limit=tuple(with_inventory_groups(options["limit"], groups, fleet)),
+            handed_over=tuple(with_inventory_groups(limit, groups, fleet)) if (limit := _limit(options)) else None,
             retry_failed=options["retry_failed"],
             declared=lambda host: hostvars[host].get(HOST_VARIABLE) if host in hostvars else None,
             providers=options["provider_versions"],
@@ -241,17 +242,12 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
 
     :param composition: empty for a fleet without services.
     """
-    roles = options["upgrade_roles"]
-    parts = {"role": [options["role"]], **{plane: roles_of_plane(roles, plane) for plane in PLANES}}
-    limit = list(options["limit"])
-    if options["part"] in parts:
-        limit.append(f"&~({'|'.join(map(re.escape, parts[options['part']]))})$")
     found = {
         **{name: options[name] for name in ("version", "restart", "by", "rollback", "wait_for_other")},
         "replace": options["replace"] or None,
         "instructions": options["instructions"] or None,
         "instructions_file": options["instructions_file"],
-        "limit": limit or None,
+        "limit": _limit(options) or None,
         "role_order": composition.get("role_order"),
         "services": services_of(composition) if composition else None,
         "roles_with_post_upgrade": sorted(roles_with_post_upgrade(composition)) if composition else None,
@@ -261,6 +257,16 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
     }
     # An empty instructions_file keeps the module from reading the default one.
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _limit(options: Mapping[str, Any]) -> list[str]:
+    """Return the host patterns of the run, with those of its plane or role."""
+    roles = options["upgrade_roles"]
+    parts = {"role": [options["role"]], **{plane: roles_of_plane(roles, plane) for plane in PLANES}}
+    limit = list(options["limit"])
+    if options["part"] in parts:
+        limit.append(f"&~({'|'.join(map(re.escape, parts[options['part']]))})$")
+    return limit
 
 
 def _refuse_variables(task_vars: Mapping[str, Any], options: Mapping[str, Any], *, pushes: bool) -> None:

@@ -23,6 +23,11 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.continuation import (
+    Continuation,
+    note_continuation,
+    noted_continuation,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messages import FollowProgress
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.wording import with_time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
@@ -49,6 +54,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import (
     FIRST,
     roles_with_post_upgrade,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.handover_notes import HandoverNotes
 
 _STATES = ("validated", "started", "settled", "finished", "stopped")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -61,6 +67,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 # How long one message to the daemon waits for a change (seconds).
 _LONGEST_WAIT = 10
+# While a planner service may still answer, and nothing else can change, the run looks this often (seconds).
+_TO_ANSWER = 0.5
 
 
 class ActionModule(ControllerAction):
@@ -200,6 +208,7 @@ class ActionModule(ControllerAction):
             if run.job is None
             else frozenset(),
             services=services_of(run.composition) if run.job is None else {},
+            limit=run.handed_over,
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))
@@ -207,24 +216,49 @@ class ActionModule(ControllerAction):
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
         hosts = ask(GetRun()).hosts_of(_needed(options, "play"))
         deadline = runtime.monotonic() + options["wait_timeout"]
+        warnings: dict[str, None] = {}
+
+        def say(line: str) -> None:
+            self._display.display(with_time(line, runtime.now()))
+
+        def warn(warning: str) -> None:
+            if warning:
+                say(f"Warning: {warning}")
+                warnings[warning] = None
+
+        # What was said in an earlier play is not said again.
+        notes = HandoverNotes(say, warn, noted_continuation())
+        result: dict[str, Any] = {"done": True, "partial": {}, "blockers": []}
         while hosts:
             left = deadline - runtime.monotonic()
             settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
-            for line in settlement.lines:
-                self._display.display(with_time(line, runtime.now()))
             if settlement.done:
+                _each(say, settlement.lines)
                 break
-            if not settlement.can_move or left <= 0:
-                return _unsettled(settlement)
-        return {"done": True, "partial": {}, "blockers": []}
+            warn(settlement.warning)
+            notes.note("rollout", settlement.handover, settlement.planners)
+            _each(say, settlement.lines)
+            to_answer = notes.seconds_to_answer()
+            if left <= 0 or (not settlement.can_move and to_answer <= 0):
+                result = _unsettled(settlement)
+                break
+            if not settlement.can_move:
+                runtime.sleep(min(_TO_ANSWER, to_answer, left))
+        return {**result, **({"warnings": [*warnings]} if warnings else {})}
 
     def _result(self, run: PreparedRun) -> dict[str, Any]:
         return run.as_result(str(self._vars.get("inventory_hostname")))
 
     def _stop(self, _options: dict[str, Any]) -> dict[str, Any]:
+        note_continuation(Continuation.NONE)
         if is_started():
             ask(StopPush())
         return {}
+
+
+def _each(say: Callable[[str], None], lines: Sequence[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 def _unsettled(settlement: Settlement) -> dict[str, Any]:

@@ -168,6 +168,11 @@ class Ledger:
         return self.state in (RUNNING, PAUSED)
 
     @property
+    def has_post_upgrade_tasks(self) -> bool:
+        """Whether it is complete, perhaps paused after that, and post-upgrade tasks may be left."""
+        return self.was_complete and self.state in (COMPLETE, PAUSED) and bool(self.post_upgrade)
+
+    @property
     def room_for_names(self) -> int:
         """How many bytes it has for more names of hosts."""
         taken = (self.instructions, self.admitted, self.targets, self.before)

@@ -110,7 +110,8 @@ def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] |
     :param limit: as for :func:`hand_over`.
     """
     keys = store.keys
-    if ledger.by_ansible or not ledger.is_under_way or (limit is not None and not limit):
+    goes_on = ledger.is_under_way or ledger.has_post_upgrade_tasks
+    if ledger.by_ansible or not goes_on or (limit is not None and not limit):
         return HandedOver()
     new, kind = _new_handover(ledger, limit), "job" if ledger.is_job else "rollout"
 

@@ -62,6 +62,9 @@ class Settlement:
     :param partial: host -> its steps that the tags on the command line left out.
     :param only_tags_wait: whether the other unfinished hosts wait for nothing but hosts in ``partial``.
     :param unfinished: the awaited hosts that are not upgraded.
+    :param handover: the ID of the rollout's handover to planner services; empty for none.
+    :param planners: the planner services that carry it.
+    :param warning: what an operator has to know of the handover; empty for nothing new.
     """
 
     done: bool
@@ -72,6 +75,9 @@ class Settlement:
     partial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_tags_wait: bool = False
     unfinished: tuple[str, ...] = ()
+    handover: str = ""
+    planners: tuple[str, ...] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,7 @@ class RunRequest:
     :param upgrade_roles: role -> its plane and services.
     :param part: all, a plane, role for one role alone, or after for no host.
     :param limit: hosts, roles and groups; empty for all.
+    :param handed_over: host patterns of what planner services may admit; None for all hosts.
     :param declared: returns the version that an operator declares for a host; None if nothing is declared.
     :param providers: provider -> the version that an operator declares.
     """
@@ -50,6 +52,7 @@ class RunRequest:
     role: str = ""
     limit: tuple[str, ...] = ()
     retry_failed: bool = False
+    handed_over: tuple[str, ...] | None = None
     declared: Callable[[str], object] = lambda _host: None
     providers: Mapping[str, object] | None = None
 
@@ -71,6 +74,7 @@ class PreparedRun:
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     :param job: the job of which it is a run; None for an upgrade.
     :param pending: the hosts of the fleet that are still to begin, when the run is prepared; none in a job.
+    :param handed_over: host patterns of what planner services may admit; None for all hosts. The hosts that are left out are not among them.
     """
 
     version: str
@@ -90,6 +94,7 @@ class PreparedRun:
     upgrade_roles: Mapping[str, Any] = field(default_factory=dict)
     job: Job | None = None
     pending: PendingHosts = field(default_factory=PendingHosts)
+    handed_over: tuple[str, ...] | None = None
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -300,6 +305,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         request.retry_failed,
         task_timeout=_task_timeout(request.plan),
         limit=request.limit,
+        handed_over=_without(request.handed_over, scope.left_out),
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
         pending=pending_hosts(request.plan, request.limit),
@@ -365,6 +371,13 @@ def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:
         retry_failed=request.retry_failed,
         left_out=left_out,
     )
+
+
+def _without(limit: tuple[str, ...] | None, hosts: Iterable[str]) -> tuple[str, ...] | None:
+    """Return host patterns that exclude hosts too."""
+    # In brackets, a colon separates no patterns.
+    excluded = tuple("!~" + re.escape(host).replace(":", "[:]") + "$" for host in hosts)
+    return (*(limit or ()), *excluded) if excluded else limit
 
 
 def _task_timeout(plan: Mapping[str, Any]) -> int:

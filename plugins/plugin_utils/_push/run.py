@@ -54,6 +54,7 @@ class PushRun:
     :param pull_roles: the roles of pull hosts that have post-upgrade tasks.
     :param services: role -> the ID of the tasks of services that its hosts must have, for roles whose hosts run them themselves.
     :param on_host: whether this is a run on a pull host, which is admitted already and runs its own task groups.
+    :param limit: host patterns of what planner services may admit if the rollout is handed over to them; None for all hosts.
     """
 
     settings: Settings
@@ -74,6 +75,12 @@ class PushRun:
     pull_roles: frozenset[str] = frozenset()
     services: Mapping[str, str] = field(default_factory=dict)
     on_host: bool = False
+    limit: tuple[str, ...] | None = None
+
+    @property
+    def needs_ansible(self) -> bool:
+        """Return whether Ansible upgrades hosts of the fleet or runs the tasks of a job, which planner services can't do."""
+        return bool(self.task_groups) or self.is_job
 
     @property
     def is_job(self) -> bool:

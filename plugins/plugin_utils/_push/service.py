@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
-from ...module_utils._rollout.handover import take_back
 from ...module_utils._state.store_pool import StorePool
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
 from .decision import LEASED_ELSEWHERE, Decision
@@ -38,6 +37,7 @@ from .messages import (
     TaskGroupStart,
 )
 from .run import PushRun
+from .run_handover import RunHandover
 from .session import RunSession
 from .waiting_hosts import RunAdmission
 
@@ -123,15 +123,17 @@ class PushService(HostService):
     """Answers the messages of one push run."""
 
     def __init__(self, run: PushRun, queries: BlockingQueries | None = None) -> None:
-        """Open the Consul session, and end a handover to planner services, which would admit hosts that only Ansible can upgrade.
+        """Open the Consul session.
 
         :param queries: the blocking queries of this process; None for queries of its own.
-        :raises UpgradeError: what :func:`take_back` and :meth:`RunSession` raise.
+        :raises UpgradeError: what :class:`RunHandover` and :meth:`RunSession` raise.
         """
-        with StorePool(run.settings, is_job=run.is_job).store() as store:
-            take_back(store)
+        # Before the session, which would stay open.
+        self._handover = RunHandover(run)
         super().__init__(run)
-        self._admission = RunAdmission(run, self._pool, self.session.acquire, self.session.release_all, queries)
+        self._admission = RunAdmission(
+            run, self._pool, self.session.acquire, self.session.release_all, self._handover, queries
+        )
         self._progress = PassProgress()
         self._partial: dict[str, tuple[str, ...]] = {}
 
@@ -205,6 +207,7 @@ class PushService(HostService):
         lines = () if is_shown else changes
         if done:
             return Settlement(done, can_move, lines)
+        handover = self._handover.current
         unfinished = tuple(host for host in message.hosts if latest.hosts[host].state != UPGRADED)
         return Settlement(
             done,
@@ -216,6 +219,9 @@ class PushService(HostService):
             latest.outcome.plan.blocker is None
             and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),
             unfinished,
+            handover.id,
+            handover.planners,
+            self._handover.take_warning(),
         )
 
     def _fail_unreported(self, hosts: Collection[str]) -> None:

@@ -30,6 +30,7 @@ from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
 from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
 from .run import POST_UPGRADE_PHASE, PushRun
+from .run_handover import RunHandover
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
 _LONGEST_WAIT = 30
@@ -46,6 +47,7 @@ class RunAdmission:
 
     :param acquire: acquires the lease of a host; returns the other run that has it, or None.
     :param release: releases the leases of hosts.
+    :param handover: is told of the passes of a run that waits for hosts which upgrade themselves.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class RunAdmission:
         pool: StorePool,
         acquire: Callable[[str], str | None],
         release: Callable[[Collection[str]], None],
+        handover: RunHandover,
         queries: BlockingQueries | None = None,
     ) -> None:
         """Keep the arguments."""
@@ -61,6 +64,7 @@ class RunAdmission:
         self._pool = pool
         self._acquire = acquire
         self._release = release
+        self._handover = handover
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.job_records,) if run.is_job else (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
@@ -198,6 +202,8 @@ class RunAdmission:
         with self._lock:
             latest = self._make_pass(self._pulled)
             unfinished = [host for host in hosts if latest.hosts[host].state != state_names.UPGRADED]
+            if unfinished:
+                self._handover.note_pass(latest.outcome)
             if not unfinished or not (self._can_move(latest, ()) or self._has_another_run(latest, unfinished)):
                 return not unfinished, False, latest
         self._wait(latest, seconds)

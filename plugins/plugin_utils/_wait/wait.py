@@ -10,10 +10,10 @@ from typing import Any
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import TEMPORARY_CODES, Code, UpgradeError
-from ...module_utils._common.names import is_job, listing
-from ...module_utils._fleet.ledger import SECONDS_TO_ANSWER
+from ...module_utils._common.names import is_job
 from .._daemon_client.continuation import Continuation, note_continuation
 from .._observe.progress_lines import FleetStates, PassProgress, running_count
+from .handover_notes import HandoverNotes
 from .passes import Passes, PassFailed, WaitedPass
 
 # If nothing changes, the running count is shown this often (seconds).
@@ -43,11 +43,7 @@ class RolloutWait:
         self._follow = follow
         self._progress = PassProgress()
         self._said_at = 0.0
-        # The ID of the handover that this run has left to planner services; empty for none.
-        self._handover = ""
-        self._continuation = Continuation.NONE
-        # Until when a planner service should have answered it (seconds of the monotonic clock).
-        self._answer_by = 0.0
+        self._notes = HandoverNotes(lambda line: say([line]), self._warn)
 
     def until(self, deadline: float) -> dict[str, Any]:
         """Return the result of the task once all hosts in scope are upgraded, nothing can go on, or the time is over.
@@ -62,8 +58,6 @@ class RolloutWait:
         lines = self._progress.lines(latest.states)
         if not latest.done:
             # Before the live view, which takes its place.
-            self._handover = latest.handover.id
-            self._answer_by = runtime.monotonic() + SECONDS_TO_ANSWER
             self._warn(latest.handover.warning)
             self._note(latest)
             self._follow(lines[:-1], latest.states)
@@ -81,7 +75,7 @@ class RolloutWait:
                 return self._ended(latest)
             # A run that stops tells its operator to run the same command again, unless a planner service has answered that it carries the
             # rollout.
-            to_answer = self._answer_by - runtime.monotonic() if self._continuation is Continuation.HANDED_OVER else 0.0
+            to_answer = self._notes.seconds_to_answer()
             if not latest.can_move and to_answer <= 0:
                 blocker = latest.blocker
                 reason = blocker["reason"] if blocker else "no host can continue without an operator"
@@ -96,9 +90,7 @@ class RolloutWait:
             try:
                 made = self._passes.next(max(0.0, longest))
             except PassFailed as failed:
-                if self._continuation is Continuation.CARRIED:
-                    # Whether they still do is not known.
-                    note_continuation(Continuation.HANDED_OVER)
+                self._notes.note_unknown()
                 if failed.code not in TEMPORARY_CODES or deadline - runtime.monotonic() <= pause:
                     raise
                 self._say([f"{failed} No host is admitted meanwhile; the next try is in {pause:.0f} s."])
@@ -112,32 +104,8 @@ class RolloutWait:
             self._show(self._progress.lines(latest.states), latest)
 
     def _note(self, latest: WaitedPass) -> None:
-        """Note whether planner services carry the rollout on, and say so when that changes."""
-        if not self._handover or latest.done:
-            return
-        before, kind, found = self._continuation, _kind(latest), latest.handover
-        if found.id != self._handover:
-            self._continuation = Continuation.NONE
-        else:
-            self._continuation = Continuation.CARRIED if found.planners else Continuation.HANDED_OVER
-        note_continuation(self._continuation)
-        if self._continuation is Continuation.CARRIED and before is not Continuation.CARRIED:
-            self._say(
-                [
-                    f"If this run ends, planner services ({listing(found.planners, 5)}) carry the {kind} on. To stop admissions, run "
-                    "ansible-playbook convoy.upgrade.pause."
-                ]
-            )
-        elif self._continuation is Continuation.HANDED_OVER and before is Continuation.CARRIED:
-            self._warn(
-                f"No planner service carries the {kind} at present. If this run ends before the {kind} does, run the same command again."
-            )
-        elif self._continuation is Continuation.NONE and before is not Continuation.NONE:
-            what = "was replaced by another one" if found.id else "has ended"
-            self._warn(
-                f"The handover of the {kind} to planner services {what}, so they may not carry on all that this run waits for. If this run ends "
-                f"before the {kind} does, run the same command again."
-            )
+        if not latest.done:
+            self._notes.note(_kind(latest), latest.handover.id, latest.handover.planners)
 
     def _warn(self, warning: str) -> None:
         if warning:
