@@ -16,7 +16,7 @@ from integration.support.fleets.fleet import ledger, names, seed
 from integration.support.processes.planner_service import Nodes, Service, carried, running, until
 from integration.support.runs.commands import control
 from integration.support.runs.playbook import Runner, plan
-from integration.support.runs.shipped import Shipped
+from integration.support.runs.shipped import Shipped, inventory
 
 pytestmark = pytest.mark.one_release
 
@@ -91,6 +91,35 @@ def test_an_operator_hands_over_with_wait_false(play: Shipped, service: Start, s
         assert "follow=true" in last
         until(lambda: ledger(consul)["state"] == "complete")
     assert one.admitted()
+
+
+@pytest.mark.parametrize(
+    ("playbook", "more", "how"),
+    [
+        ("upgrade", {"upgrade_limit": "web1"}, "without upgrade_limit"),
+        ("role", {"role": "web"}, "with the playbook convoy.upgrade.upgrade"),
+        pytest.param(
+            "dataplane",
+            {"upgrade_limit": "web1"},
+            "without upgrade_limit and with the playbook convoy.upgrade.upgrade",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_a_handover_of_some_hosts_is_not_said_to_carry_the_rollout_to_its_end(
+    play: Shipped, service: Start, consul: RawKV, playbook: str, more: dict[str, Any], how: str
+) -> None:
+    seed(consul, HOSTS)
+    service()
+    until(lambda: running(consul))
+    roles = {"web": {"plane": "dataplane"}}
+    given = {"version": "2", "instructions": ONE, "wait": False, "inventory": inventory(HOSTS), "upgrade_roles": roles}
+    begun = play(playbook, **given, **more)
+    assert begun.returncode == 0, begun.stdout
+    assert (
+        "Handed over: 1 planner service carries the rollout for the hosts of this run (one). They admit no other host. To hand over those too, "
+        f"run the same command {how}."
+    ) in " ".join(begun.stdout.split())
 
 
 def test_a_complete_rollout_names_no_service_that_would_carry_it(run: Runner, consul: RawKV) -> None:
