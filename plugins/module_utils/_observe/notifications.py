@@ -18,7 +18,7 @@ from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.blocker_codes import BUDGET
 from .._planner.explanations import POST_UPGRADE_FAILED
 from .._planner.plan import HostView, Plan
-from .operator_needs import BROKEN_HOSTS, POST_UPGRADE, OperatorNeed, operator_needs
+from .operator_needs import BROKEN_HOSTS, NO_PLANNER, POST_UPGRADE, OperatorNeed, operator_needs
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
 FAILURE, APPROVAL_NEEDED, APPROVED, END = "failure", "approval_needed", "approved", "end"
@@ -287,7 +287,7 @@ def payload(
     text, following = _text(found), _next(found, again, can_go_back=back)
     if notification.outcome == COMPLETE and is_current and plan.post_upgrade:
         text += f" Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
-        need = next((one for one in needs if one.code in (POST_UPGRADE, BROKEN_HOSTS)), None)
+        need = next((one for one in needs if one.code in (POST_UPGRADE, BROKEN_HOSTS, NO_PLANNER)), None)
         following = _next_after(need) if need is not None else _GOES_ON.format(what="rollout")
     return {**found, "text": text, "next": following}
 

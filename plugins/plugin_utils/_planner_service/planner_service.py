@@ -297,6 +297,7 @@ class PlannerService:
             except UpgradeError as error:
                 if error.code != "not_complete":
                     raise
+                # An ordinary pass would reopen a complete rollout, with its stages and the end that operators were told of.
                 later = f"Hosts that came later are admitted by a run without -e wait=false: {command_again(ledger)}."
                 raise UpgradeError(error.code, f"{error.message} {later}") from None
             self._newest = made.ledger or self._newest

@@ -140,6 +140,23 @@ def test_the_end_of_a_rollout_names_what_runs_the_post_upgrade_tasks_that_are_le
     assert found["next"] == (goes_on if is_carried else command)
 
 
+def test_the_end_says_what_to_do_if_planner_services_wait_for_a_host_that_joined() -> None:
+    site = rollout("complete", compute=3).upgraded("compute1", "compute2")
+    assert site.ledger is not None
+    site.ledger = replace(site.ledger, post_upgrade=("compute",))
+    refusal = "1 of 3 hosts are not upgraded."
+    own = Handover(NEW, site.ledger.since, None, "h1", "ann@desk", site.ledger.since)
+    snapshot, plan = replace(site.snapshot(), handover=own, answers={"one": refusal}), site.plan()
+    hosts = watched_hosts(snapshot, plan)
+    (end,), _sent = pending_notifications(snapshot, plan, hosts, [entry(9, "complete")], SentNotifications())
+    following = payload(end, snapshot, plan, hosts)["next"]
+    assert (
+        f"no planner service carries it, so no host is admitted unless a run is under way. one refuses it: {refusal} "
+        in following
+    )
+    assert following.endswith(f" Run ansible-playbook convoy.upgrade.upgrade -e version={NEW}.")
+
+
 def test_a_host_that_is_lost_in_its_post_upgrade_tasks_is_a_failure_and_the_end_does_not_say_that_a_held_one_goes_on() -> (
     None
 ):
