@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._common.names import is_job, job_id, plural, target_text
+from .._common.names import is_job, job_id, listing, plural, target_text
 from .._common.sanitize import limit_to, option
 from .._fleet.fleet import FAILED, RETRIED, STARTED, UPGRADED, Snapshot
 from .._fleet.holds import SETTINGS, Hold, HoldOfFormerRole
@@ -21,6 +21,11 @@ from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
 from .operator_needs import is_interrupted, same_again
+
+# Steps between which services are out of use, and those in which they may be stopped.
+_DRAIN, _UNDRAIN, _STOPPING = "drain", "undrain", ("stop", "upgrade", "start")
+# The role that uses Consul's maintenance, by whose end an operator can put a service back.
+_CONSUL_SERVICE = "consul_service"
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
@@ -69,6 +74,7 @@ def explain(
             _why(view),
             _rule(view, snapshot, events),
             _who(host, view, snapshot, plan),
+            _still_drained(host, snapshot),
             _machines(host, snapshot),
             _next(host, view, plan, _job_command(snapshot), refusals),
         )
@@ -287,6 +293,29 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
             return f"No rule keeps it waiting, but no Ansible run works on it now: run {again}."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
+
+
+def _still_drained(host: str, snapshot: Snapshot) -> str:
+    """Return which services of a host are still out of use because no run works on it now, and how to put them back; empty for none."""
+    record = snapshot.records.get(host)
+    if record is None or not record.readable or record.state == UPGRADED or host in snapshot.leases:
+        return ""
+    was_stopped = any(start.step in _STOPPING for start in record.trail)
+    if record.state == FAILED and not record.is_lost and not was_stopped:
+        # Its run has put them back, or the error says that it could not.
+        return ""
+    out: dict[str, None] = {}
+    for position, start in enumerate(record.trail, 1):
+        if start.step == _DRAIN:
+            out[start.service] = None
+        elif start.step == _UNDRAIN and position < len(record.trail):
+            out.pop(start.service, None)
+    if not out:
+        return ""
+    by_hand = "as their README says"
+    if any(name.rpartition(".")[2] == _CONSUL_SERVICE for name in out):
+        by_hand += ", for Consul's maintenance with consul maint -disable -service=ID there"
+    return f"It is still drained ({listing(list(out), 5)}) until an upgrade of it succeeds. To end that without one, undo the step drain {by_hand}."
 
 
 def _lost_after(host: str, plan: Plan) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     FAILED,
+    REPORTED_LOST,
     RETRIED,
     STARTED,
     UPGRADED,
@@ -21,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain, time_ago
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import NEW, OLD, Fleet, fleet
@@ -234,6 +236,41 @@ def test_a_failed_host_keeps_its_slot_until_it_is_fixed() -> None:
         RETRY,
         "Until then it keeps its slot, so that failures do not spread.",
     ]
+
+
+_DRAIN, _STOP, _UNDRAIN = (
+    StepStart(9_000, "convoy.upgrade.consul_service", step) for step in ("drain", "stop", "undrain")
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "trail", "error", "is_drained"),
+    [
+        (FAILED, (_DRAIN, _STOP), "no disk", True),
+        # Its run was killed.
+        (STARTED, (_DRAIN,), None, True),
+        (REPORTED_LOST, (_DRAIN,), "no answer", True),
+        # The step that puts it back failed.
+        (FAILED, (_DRAIN, _STOP, _UNDRAIN), "no answer", True),
+        # Nothing was stopped, so its run has put it back.
+        (FAILED, (_DRAIN,), "no disk", False),
+        (FAILED, (_DRAIN, _STOP, _UNDRAIN, StepStart(9_001, "app", "undrain")), "no disk", False),
+        (FAILED, (_STOP,), "no disk", False),
+        (UPGRADED, (_DRAIN, _STOP), None, False),
+    ],
+)
+def test_a_host_that_was_left_in_consuls_maintenance_says_so_and_how_to_end_it(
+    state: str, trail: tuple[StepStart, ...], error: str | None, is_drained: bool
+) -> None:
+    one = fleet(compute=1)
+    one.records["compute1"] = HostRecord(NEW, state, error=error, origin=OLD, trail=trail)
+    sentence = (
+        "It is still drained (convoy.upgrade.consul_service) until an upgrade of it succeeds. To end that without one, undo the step drain as "
+        "their README says, for Consul's maintenance with consul maint -disable -service=ID there."
+    )
+    assert (sentence in explained(one, "compute1")) == is_drained
+    one.leases.add("compute1")
+    assert "drained" not in " ".join(explained(one, "compute1"))
 
 
 def test_a_lost_host_is_to_be_fixed_too() -> None:
