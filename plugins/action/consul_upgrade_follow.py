@@ -17,7 +17,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings im
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS, FLEET_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import RolloutProgress
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, follow
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import (
+    ProgressUpdate,
+    follow,
+    read_progress,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import is_started
@@ -58,7 +62,7 @@ class ActionModule(ControllerAction):
                 companions.append(page)
                 self._display.display(f"The page is {page.path}")
             for place in () if self._task.check_mode else places:
-                maintenance = Maintenance(place)
+                maintenance = Maintenance(place, lambda: read_progress(settings, options["fleet"]))
                 stack.callback(maintenance.close)
                 companions.append(maintenance)
             found = self._follow(settings, options["fleet"], companions)

@@ -156,6 +156,16 @@ def _followed(
         runtime.sleep(max(0.0, began + pause - runtime.monotonic()))
 
 
+def read_progress(settings: Settings, fleet: Mapping[str, str] | None = None) -> ProgressUpdate:
+    """Return the progress of the rollout now.
+
+    :param fleet: host -> role, for hosts that never reported.
+    :raises UpgradeError: what :func:`read_fleet` raises.
+    """
+    read_at = runtime.now(), runtime.monotonic()
+    return progress_update(read_fleet(Store(settings), fleet=fleet), read_at)
+
+
 def _is_at_work_after_abort(updates: ProgressUpdate) -> bool:
     """Return whether the rollout was aborted and hosts that had begun finish. No run finishes those that a push run has left between steps."""
     snapshot = updates.view.snapshot

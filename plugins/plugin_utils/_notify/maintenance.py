@@ -10,7 +10,7 @@ that another one does not find. Each silence lasts some minutes and is renewed, 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...module_utils._common import runtime
@@ -29,19 +29,20 @@ from .silences import MaintenanceError, Monitoring, Silence, mapping_of
 _AGAIN = 5.0
 _LONGEST_WAIT = 60.0
 # Silences begin and end only by a read that is not older (seconds). With a connection that loses everything, or after a suspension, another process
-# may know of hosts that have begun or ended since.
+# may know of hosts that have begun or ended since. If the monitoring system takes longer to answer, the fleet is read again.
 _FRESH = 10.0
 
 
 class Maintenance:
     """Keeps the hosts that are being upgraded silenced, in a thread of its own, which can delay nothing else.
 
+    :param read_again: reads the fleet now; None to wait for the next update instead.
     :ivar warning: what does not work now; empty for nothing.
     """
 
-    def __init__(self, place: Monitoring) -> None:
-        """Keep the place, and start the thread."""
-        self._place = place
+    def __init__(self, place: Monitoring, read_again: Callable[[], ProgressUpdate] | None = None) -> None:
+        """Keep the arguments, and start the thread."""
+        self._place, self._read_again = place, read_again
         self._changed = runtime.condition()
         self._requested: Mapping[str, str] = {}
         # Hosts of the fleet. Silences of other hosts are left alone.
@@ -54,6 +55,8 @@ class Maintenance:
         self._is_cut_off = False
         # Whether silences were only renewed the last time, so that more may have to be done.
         self._has_only_renewed = False
+        # Why the fleet could not be read again.
+        self._unread = ""
         self.warning = ""
         self._thread = runtime.start_thread(self._run)
 
@@ -70,15 +73,21 @@ class Maintenance:
         self._read_at, self._read_time = runtime.monotonic(), runtime.now()
         if read is None:
             return
-        target = read.progress.version
-        requested = {host: target for host, view in read.hosts.items() if _may_be_silenced(read, host, view)}
+        requested = _requested_by(read)
         with self._changed:
             self._is_cut_off = False
-            is_new = requested != self._requested or not self._reads or self._has_only_renewed
-            self._latest, self._requested, self._known = read, requested, frozenset(read.hosts)
-            if is_new:
-                self._reads += 1
-                self._changed.notify_all()
+            self._keep(read, requested, again=not self._reads or self._has_only_renewed)
+
+    def _keep(self, read: ProgressUpdate, requested: Mapping[str, str], *, again: bool = False) -> None:
+        """Keep a read, and let the thread make the changes that it asks for.
+
+        :param again: also if it asks for the same as before.
+        """
+        is_new = requested != self._requested or again
+        self._latest, self._requested, self._known = read, requested, frozenset(read.hosts)
+        if is_new:
+            self._reads += 1
+            self._changed.notify_all()
 
     def close(self, seconds: float = 15.0) -> None:
         """Make the last changes. Silences of hosts that are still being upgraded end by themselves, unless another process renews them.
@@ -91,15 +100,15 @@ class Maintenance:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        done = 0
+        done, has_failed = 0, False
         while True:
             with self._changed:
                 # Silences are renewed at half of their time, and looked at a little earlier.
-                wait = min(_LONGEST_WAIT, self._place.lasts / 4) if not self.warning else _AGAIN
+                wait = min(_LONGEST_WAIT, self._place.lasts / 4) if not has_failed else _AGAIN
                 if not self._is_over and self._reads == done:
                     self._changed.wait(wait)
                 over, reads, requested, known = self._is_over, self._reads, self._requested, self._known
-                latest = None if self._is_cut_off else self._latest
+            has_failed = bool(reads)
             silence = runtime.monotonic() - self._read_at
             if reads and silence > max(self._place.lasts, _LONGEST_WAIT):
                 # Hosts that an outage has broken must not stay silenced.
@@ -108,8 +117,8 @@ class Maintenance:
                 self.warning = f"Silences are not renewed, because the rollout could not be read from Consul since {at} UTC. They end by themselves."
             elif reads:
                 try:
-                    self._sync(requested, known, latest)
-                    self.warning = ""
+                    self.warning = self._sync(requested, known)
+                    has_failed = bool(self._unread)
                 except MaintenanceError as error:
                     self.warning = f"Alerts of {listing(list(requested), 3) or 'hosts'} may not be silenced as they should: {error}. It is tried again."
                 except Exception as error:
@@ -118,37 +127,36 @@ class Maintenance:
             if over:
                 return
 
-    def _sync(self, requested: Mapping[str, str], known: frozenset[str], read: ProgressUpdate | None) -> None:
-        """Let the silences be as they should. As soon as the read is too old, they are only renewed.
+    def _sync(self, requested: Mapping[str, str], known: frozenset[str]) -> str:
+        """Let the silences be as they should; return what an operator has to know, empty for nothing. Without a read that is new enough, they are
+        only renewed.
 
-        :param read: the last one that says so; None if the fleet can't be read.
         :raises MaintenanceError: after all other hosts, that of the first host which has one.
         """
         first: MaintenanceError | None = None
-
-        def only_renews() -> bool:
-            self._has_only_renewed = self._has_only_renewed or read is None or read.age > _FRESH
-            return self._has_only_renewed
-
-        self._has_only_renewed = False
-        only_renews()
-        place, now = self._place, runtime.now()
+        place, began = self._place, runtime.monotonic()
+        self._unread = ""
+        with self._changed:
+            is_old = self._latest is None or self._latest.age > _FRESH
+            self._has_only_renewed = self._is_cut_off or (is_old and self._read_again is None)
         found: dict[str, list[Silence]] = {}
         for silence in place.silences():
             found.setdefault(silence.host, []).append(silence)
-        for host, target in requested.items():
+        now = runtime.now()
+        # Those that are renewed come first, as another read takes time.
+        for host, target in sorted(requested.items(), key=lambda one: one[0] not in found):
             latest = max(found.get(host, ()), key=lambda one: one.until, default=None)
-            if latest is None and only_renews():
+            if latest is None and not self._may_change(host, is_wanted=True):
                 continue
             if latest is None or latest.until < now + place.lasts / 2:
                 try:
-                    place.begin(host, target, now + place.lasts, latest)
+                    place.begin(host, target, runtime.now() + place.lasts, latest)
                 except MaintenanceError as error:
                     first = first or error
         for host, silences in found.items():
             if host in known and host not in requested:
                 for silence in silences:
-                    if only_renews():
+                    if not self._may_change(host, is_wanted=False):
                         break
                     try:
                         place.end(silence)
@@ -156,6 +164,44 @@ class Maintenance:
                         first = first or error
         if first is not None:
             raise first
+        if self._unread:
+            return f"Silences are only renewed, because the fleet could not be read from Consul again: {self._unread} It is tried again."
+        # The same sentence each time.
+        is_slow = runtime.monotonic() - began >= _FRESH
+        slow = f"{place.name} takes {_FRESH:.0f} s or longer to change the silences, so alerts may come before they begin. Look at its load."
+        return slow if is_slow else ""
+
+    def _may_change(self, host: str, *, is_wanted: bool) -> bool:
+        """Return whether a read that is new enough says that a silence of a host begins, or that it ends.
+
+        :param is_wanted: whether it begins.
+        """
+        with self._changed:
+            read, is_cut_off = self._latest, self._is_cut_off
+        if is_cut_off or read is None or (read.age > _FRESH and not self._reads_again()):
+            self._has_only_renewed = True
+            return False
+        with self._changed:
+            return (host in self._requested) == is_wanted and host in self._known
+
+    def _reads_again(self) -> bool:
+        """Read the fleet again; return whether that could be done. After an error, it is not tried again for the other hosts."""
+        if self._read_again is None or self._unread:
+            return False
+        try:
+            read = self._read_again()
+        except UpgradeError as error:
+            self._unread = error.message
+            return False
+        with self._changed:
+            self._keep(read, _requested_by(read))
+        return True
+
+
+def _requested_by(read: ProgressUpdate) -> Mapping[str, str]:
+    """Return host -> target for the hosts that a read lets be silenced."""
+    target = read.progress.version
+    return {host: target for host, view in read.hosts.items() if _may_be_silenced(read, host, view)}
 
 
 def _may_be_silenced(read: ProgressUpdate, host: str, view: HostView) -> bool:

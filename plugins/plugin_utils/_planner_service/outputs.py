@@ -13,7 +13,7 @@ from ...module_utils._common.sanitize import truncated_repr
 from ...module_utils._common.text_file import read_text, write_atomically
 from ...module_utils._consul.errors import Unreachable
 from ...module_utils._consul.watch import BlockingQueries
-from ...module_utils._queries.follow import ProgressUpdate, follow
+from ...module_utils._queries.follow import ProgressUpdate, follow, read_progress
 from ...module_utils._queries.metrics import metrics_text
 from ...module_utils._state.store import Store
 from .._notify.maintenance import Maintenance
@@ -46,7 +46,10 @@ class Outputs:
         self._metrics_at = float("-inf")
         self._written: ProgressUpdate | None = None
         self._writing = runtime.lock()
-        self._maintenance = [Maintenance(one) for one in settings.monitoring]
+        self._maintenance = [
+            Maintenance(one, lambda: read_progress(settings.consul, settings.fleet or None))
+            for one in settings.monitoring
+        ]
         if settings.page or settings.metrics_file or settings.monitoring:
             runtime.start_thread(self._write_all)
         if settings.messenger is not None:

@@ -363,6 +363,65 @@ def test_a_read_from_before_a_suspension_neither_begins_nor_ends_a_silence() -> 
     kept.close()
 
 
+class _SlowPlace(_Place):
+    """One that takes longer to list silences, and to begin one, than a read is fresh."""
+
+    def silences(self) -> list[Silence]:
+        time.sleep(1.1)
+        return super().silences()
+
+    def begin(self, host: str, target: str, until: float, before: Silence | None = None) -> None:
+        time.sleep(1.1)
+        super().begin(host, target, until, before)
+
+
+def test_a_slow_monitoring_system_is_warned_of_and_gets_all_silences_by_reads_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tested, "_FRESH", 1.0)
+    site, place = fleet(compute=4).opened("compute1", "compute2"), _SlowPlace()
+    place.found = {host: Silence(host, host, "", 2e9) for host in ("compute3", "compute4")}
+    reads: list[ProgressUpdate] = []
+
+    def read_again() -> ProgressUpdate:
+        reads.append(read(site))
+        return reads[-1]
+
+    kept = Maintenance(place, read_again)
+    first = read(site)
+    # It has ended since, and another one has begun.
+    site.upgraded("compute2").opened("compute4")
+    kept.update(first)
+    wait_until(lambda: "takes 1 s or longer to change the silences" in kept.warning)
+    wait_until(lambda: {*place.found} == {"compute1", "compute4"})
+    assert "begin compute2" not in place.calls and "end compute4" not in place.calls
+    assert reads and kept.warning.endswith("so alerts may come before they begin. Look at its load.")
+    kept.close()
+
+
+def test_a_fleet_that_cannot_be_read_again_is_said_and_silences_are_only_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tested, "_FRESH", 1.0)
+    place = _SlowPlace()
+    place.found = {
+        "compute1": Silence("compute1", "compute1", "", time.time() + 5),
+        "compute3": Silence("compute3", "compute3", "", 2e9),
+    }
+
+    def read_again() -> ProgressUpdate:
+        raise UpgradeError("denied", "ACL not found.")
+
+    kept = Maintenance(place, read_again)
+    kept.update(read(fleet(compute=3).opened("compute1", "compute2")))
+    wait_until(lambda: kept.warning)
+    assert kept.warning == (
+        "Silences are only renewed, because the fleet could not be read from Consul again: ACL not found. It is tried again."
+    )
+    assert {*place.calls} == {"silences", "renew compute1"}
+    kept.close()
+
+
 def test_a_host_that_only_may_start_other_work_is_not_silenced() -> None:
     place = _Place()
     kept = Maintenance(place)
