@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import threading
 import time
@@ -40,6 +41,7 @@ from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.playbook import wait_until
 from integration.support.runs.shipped import Shipped
 from missing import missing
+from slowdown import slowdown
 from thorough import quick
 
 # A page is the same on every release of Ansible.
@@ -632,14 +634,6 @@ def details_of(browser: BrowserSession, host: str, part: str = "") -> str:
     return str(browser.run(f"document.querySelector('#h-{host} {part}').innerText"))
 
 
-def slowdown() -> float:
-    """Return how much longer computing takes than it would if nothing else ran on this machine."""
-    begun, of_processor = time.monotonic(), time.thread_time()
-    while time.thread_time() - of_processor < 0.2:
-        pass
-    return (time.monotonic() - begun) / 0.2
-
-
 @pytest.mark.thorough
 def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
     store: Store, consul: RawKV, tmp_path: Path, browser: BrowserSession, service: Callable[..., Service]
@@ -674,7 +668,7 @@ def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
         browser.open(f"{site.url}/live/index.html")
         seconds: list[float] = []
         slower: list[float] = []
-        while len(seconds) < 10 and min(seconds, default=1.0) >= 1:
+        while len(seconds) < 5:
             # Nothing changes before it, and Chromium last looked at another moment each time.
             time.sleep(4 + len(seconds) / 10)
             slower.append(slowdown())
@@ -685,7 +679,8 @@ def test_five_thousand_hosts_are_painted_and_updated_within_a_second(
             seconds.append(time.monotonic() - begun)
         print(f"\nfrom a report to its text in Chromium: {', '.join(f'{one:.2f} s' for one in seconds)}")
         # Other tests delay some of them, or all on a machine that has more to do than processors.
-        assert min(seconds) < max(1.0, min(slower)), (seconds, slower)
+        own = [one / max(1.0, factor) for one, factor in zip(seconds, slower, strict=True)]
+        assert statistics.median(own) < 1, (seconds, slower)
     finally:
         site.close()
 

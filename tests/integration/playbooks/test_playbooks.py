@@ -162,11 +162,15 @@ def test_a_rollout_that_stops_shows_the_table_and_says_why(play: Shipped, consul
 @pytest.mark.thorough
 def test_a_file_of_rules_is_named_from_where_the_command_is_given(play: Shipped, consul: RawKV) -> None:
     seed(consul, names(compute=2))
-    (play.folder / "rules.yml").write_text("rolling_rules: {global: 1}\n")
+    (play.folder / "rules.yml").write_text(
+        "rolling_rules: {global: 1}\nstages: [{name: canary, hosts: 1, soak: 600, approve: true}]\n"
+    )
     before = consul.tree()
     done = play("upgrade", "--check", environ={"PWD": str(play.folder)}, version="2", instructions_file="rules.yml")
     assert done.returncode == 0, done.stdout
     assert f"  rolling_rules.global: 1 (from {play.folder}/rules.yml)\n" in done.stdout
+    soaks = "  stages[0]: canary, 1 of each role, soaks 10m, needs an approval "
+    assert f"{soaks}(from {play.folder}/rules.yml)\n" in done.stdout
     assert consul.tree() == before
 
 
