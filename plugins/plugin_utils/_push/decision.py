@@ -65,7 +65,9 @@ class PassView:
         outcome, snapshot = self.outcome, self.outcome.snapshot
         if retried and outcome.ledger is not None:
             snapshot = snapshot_after_retry(snapshot, retried, outcome.ledger.version)
-        return make_plan(snapshot, outcome.members, outcome.rules, None if limit is None else [*limit])
+        return make_plan(
+            snapshot, outcome.members, outcome.rules, None if limit is None else [*limit], before=outcome.plan
+        )
 
 
 def decide(run: PushRun, latest: PassView, host: str) -> Decision | None:

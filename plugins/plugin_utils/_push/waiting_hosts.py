@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from ...module_utils._cache.cached_store import CachedStore
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
@@ -65,6 +66,8 @@ class RunAdmission:
         self._acquire = acquire
         self._release = release
         self._handover = handover
+        # All passes read from it, one after the other. Everything else reads from the pool.
+        self._store = CachedStore(pool.settings)
         keys = Keys(pool.settings.kv_prefix)
         reports = (keys.job_records,) if run.is_job else (keys.reports, LegacyKeys(keys.prefix).reports)
         self._watcher = Watch(pool.settings, (keys.ledger, keys.holds, keys.leases, *reports), queries)
@@ -549,10 +552,12 @@ class RunAdmission:
             # Another run may deliver other tasks later, and then its services count.
             request = replace(request, services=run.services)
 
-        def act(store: Store) -> PassResult:
+        before = self._latest.outcome if self._latest is not None else None
+
+        def act(_store: Store) -> PassResult:
             if run.phase == POST_UPGRADE_PHASE:
-                return make_post_upgrade_pass(store, request, run.roles_with_post_upgrade)
-            return make_pass(store, request)
+                return make_post_upgrade_pass(self._store, request, run.roles_with_post_upgrade)
+            return make_pass(self._store, request, before=before)
 
         position = self._watcher.mark()
         outcome = self._pool.with_retries(act)
