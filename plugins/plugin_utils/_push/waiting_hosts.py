@@ -101,8 +101,10 @@ class RunAdmission:
         # The hosts whose leases this run has, and why others wait for another run.
         self._leased: set[str] = set()
         self._leased_elsewhere: dict[str, str] = {}
-        # Whether the last pass failed in a way that ends by itself.
-        self._has_failed = False
+        # Why the last pass failed, if that ends by itself; empty if it did not.
+        self._failure = ""
+        # Whether a host was admitted, so that a pass was fast enough.
+        self._has_admitted = False
         # Why hosts wait, as far as it has not been shown.
         self._new_lines: list[str] = []
         # When a host was last admitted or ended.
@@ -296,6 +298,8 @@ class RunAdmission:
         )
         if host in self._leased_elsewhere:
             state, why = LEASED_ELSEWHERE, f"{self._leased_elsewhere[host]}; {why}"
+        if self._failure:
+            why = f"{why}, and the last pass failed: {self._failure}"
         return Decision(admitted=False, state=state, reason=why)
 
     def _decide_on(self, host: str, decision: Decision | None) -> None:
@@ -306,6 +310,7 @@ class RunAdmission:
             self._with_fork.add(host)
         if decision.admitted:
             self._admitted.add(host)
+            self._has_admitted = True
             self._moved_at = runtime.monotonic()
 
     def _note_request(self, hosts: Collection[str]) -> None:
@@ -637,18 +642,20 @@ class RunAdmission:
     def _try_pass(self) -> None:
         """Make a pass. If it fails, no waiting host is admitted; without a decision, they would wait until the timeout.
 
-        After a failure that ends by itself, hosts without a fork wait for the next pass, which the watch makes.
+        After a failure that ends by itself, hosts without a fork wait for the next pass, which the watch makes. A pass that is too slow is one once
+        a host was admitted: then the tasks of hosts keep this machine busy. Before that, it ends the run, as it does for pull hosts.
         """
         try:
             self._pass()
-            self._has_failed = False
+            self._failure = ""
         except Exception as error:
-            is_busy = isinstance(error, UpgradeError) and error.code == "busy"
+            code = error.code if isinstance(error, UpgradeError) else ""
+            is_busy = code == "busy" or (code == "too_slow" and self._has_admitted)
             ends_by_itself = is_busy or isinstance(error, (Conflict, Unreachable))
-            if ends_by_itself and not self._has_failed and self._queued:
+            if ends_by_itself and not self._failure and self._queued:
                 what = "Consul can be reached again" if isinstance(error, Unreachable) else "a later pass succeeds"
                 self._new_lines.append(f"No further host is admitted until {what}. {error}")
-            self._has_failed = ends_by_itself
+            self._failure = str(error) if ends_by_itself else ""
             for host in [host for host, decision in self._waiting.items() if decision is None]:
                 if not (ends_by_itself and host in self._queued):
                     self._decide_on(host, Decision(admitted=False, state=state_names.PENDING, reason=str(error)))

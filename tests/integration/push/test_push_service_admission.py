@@ -20,6 +20,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress i
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import reasons, rollout_summary
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import opened_gates
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
@@ -492,6 +493,38 @@ def test_hosts_that_wait_outlast_writes_of_others(
     )
     assert service.next_hosts(GetNextHosts(tuple(FLEET))) == NextHosts(tuple(FLEET))
     admit_apart(service, *FLEET)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_hosts_that_wait_outlast_passes_that_are_too_slow_once_a_host_was_admitted(
+    services: PushServices, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1, forks=2)
+    if not is_first:
+        assert service.next_hosts(GetNextHosts(tuple(FLEET))) == NextHosts(("web1",))
+        admit_apart(service, "web1")
+        step(service, "web1", "upgrade/app")
+    may_still_admit, slow = opened_gates.may_still_admit, [3.0] * 3
+
+    def be_slow(store: Store, rules: Any, now: float, read_at: float) -> bool:
+        return may_still_admit(store, rules, now, read_at - store.settings.pass_limit - slow.pop() if slow else read_at)
+
+    monkeypatch.setattr(opened_gates, "may_still_admit", be_slow)
+    if is_first:
+        # The planner host is too slow whatever the hosts do, and an operator has to know that soon.
+        assert service.next_hosts(GetNextHosts(tuple(FLEET))).hosts == tuple(FLEET)
+        refused = service.admit(Admit("web1"))
+        assert not refused.admitted and "Reading the fleet and planning took" in refused.reason
+        return
+    assert end(service, "web1") == "upgraded"
+    (line,) = service.next_hosts(GetNextHosts(("web2",))).lines
+    assert line.startswith(
+        "No further host is admitted until a later pass succeeds. Reading the fleet and planning took"
+    )
+    assert "-e upgrade_consul_pass_limit=" in line
+    assert not slow
+    assert service.next_hosts(GetNextHosts(("web2",))) == NextHosts(("web2",))
+    admit_apart(service, "web2")
 
 
 @pytest.mark.parametrize("failures", [0, 1])
