@@ -703,6 +703,10 @@ post_upgrade:
   returned: success
   type: list
   elements: str
+more_post_upgrade:
+  description: Number of the hosts that RV(post_upgrade) leaves out.
+  returned: success
+  type: int
 rollback_order:
   description: V(reversed) or V(forward) in a rollback, else empty.
   returned: success

@@ -72,14 +72,21 @@ def listed(hosts: Sequence[Any], requested: Collection[str]) -> list[Any]:
     return [*(hosts if ALL in requested else hosts[:MOST_LISTED])]
 
 
+def more(hosts: Sequence[Any], requested: Collection[str]) -> int:
+    """Return how many hosts :func:`listed` leaves out."""
+    return 0 if ALL in requested else max(0, len(hosts) - MOST_LISTED)
+
+
 def rollout_summary(snapshot: Snapshot, plan: Plan, requested: Collection[str] = ()) -> dict[str, Any]:
-    """Return what a result has on the whole rollout: what :func:`rollout_blockers` returns, ``post_upgrade``, ``stages`` and ``needs_operator``.
+    """Return what a result has on the whole rollout: what :func:`rollout_blockers` returns, ``post_upgrade`` and ``more_post_upgrade``, ``stages``,
+    and ``needs_operator``.
 
     :param requested: as for :func:`hosts_as_result`.
     """
     return {
         **rollout_blockers(plan),
         "post_upgrade": listed(plan.post_upgrade, requested),
+        "more_post_upgrade": more(plan.post_upgrade, requested),
         "stages": as_plain(stage_summaries(snapshot, plan)),
         "needs_operator": [one.plain() for one in operator_needs(snapshot, plan)],
     }

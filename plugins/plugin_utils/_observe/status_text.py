@@ -14,7 +14,6 @@ from ...module_utils._common.names import in_order, is_job, job_id, listing, plu
 from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
-from ...module_utils._observe.summary import MOST_LISTED
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 from ...module_utils._rules.instructions import FORWARD
 
@@ -100,11 +99,10 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
         )
     left = info.get("post_upgrade") or ()
     if left:
-        # The result has the first ones alone.
-        is_cut = len(left) == MOST_LISTED
-        count = plural(len(left), "host") + (" or more" if is_cut else "")
-        names = f"{', '.join(left[:_MOST_HOSTS])} and others" if is_cut else listing(left, _MOST_HOSTS)
-        lines.append(f"Post-upgrade tasks have not run on {count}: {names}")
+        # The result may have the first ones alone.
+        count = len(left) + info.get("more_post_upgrade", 0)
+        names = some_hosts({"hosts": left, "count": count})
+        lines.append(f"Post-upgrade tasks have not run on {plural(count, 'host')}: {names}")
     if left and info.get("complete"):
         again = any(one.get("cause") == POST_UPGRADE_FAILED for one in info.get("reasons") or ())
         retries = " -e retry_failed=true" if again else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...module_utils._observe.summary import ALL
+from ...module_utils._observe.summary import ALL, listed, more
 from ...module_utils._rollout.handover import HandedOver
 from .._observe.progress_lines import states_of_result
 from .passes import OF_FIRST, Passes, PassFailed, PatientPasses, WaitedPass
@@ -114,7 +114,13 @@ class PassesByModule(Passes):
         if ALL in self._requested:
             return result
         hosts = {host: result["hosts"][host] for host in self._requested if host in result["hosts"]}
-        return {**{name: value for name, value in result.items() if name not in _OF_HOSTS}, "hosts": hosts}
+        left = result["post_upgrade"]
+        return {
+            **{name: value for name, value in result.items() if name not in _OF_HOSTS},
+            "hosts": hosts,
+            "post_upgrade": listed(left, self._requested),
+            "more_post_upgrade": more(left, self._requested),
+        }
 
 
 def _handover(found: Mapping[str, Any]) -> HandedOver:

@@ -363,10 +363,11 @@ def test_a_command_has_its_operator_and_reason(event: dict[str, Any], line: str)
 
 
 def test_the_number_of_hosts_is_not_made_of_a_list_that_was_cut() -> None:
-    def line(count: int) -> str:
-        return status_text.rollout_lines({"post_upgrade": [f"web{number}" for number in range(1, count + 1)]})[0]
+    def line(listed: int, count: int) -> str:
+        hosts = [f"web{number}" for number in range(1, listed + 1)]
+        return status_text.rollout_lines({"post_upgrade": hosts, "more_post_upgrade": count - listed})[0]
 
-    assert line(99).startswith("Post-upgrade tasks have not run on 99 hosts: web1, ")
-    assert line(99).endswith(", web8 and 91 more")
-    assert line(100).startswith("Post-upgrade tasks have not run on 100 hosts or more: web1, ")
-    assert line(100).endswith(", web8 and others")
+    for listed, count in ((99, 99), (100, 100), (100, 2000), (2000, 2000)):
+        assert line(listed, count).startswith(f"Post-upgrade tasks have not run on {count} hosts: web1, ")
+        assert line(listed, count).endswith(f", web8 and {count - 8} more")
+    assert line(1, 1) == "Post-upgrade tasks have not run on 1 host: web1"

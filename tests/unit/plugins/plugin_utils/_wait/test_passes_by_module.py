@@ -25,7 +25,8 @@ def result(index: int, *opened: str, **more: Any) -> dict[str, Any]:
         "version": "2", "changed": bool(opened), "transitions": [{"host": host} for host in opened], "diff": [{"after": str(index)}],
         "done": False, "can_move": True, "blocker": {}, "blockers": [], "wake_at": 0, "hosts": hosts, "status": {}, "epoch": index,
         "commit": f"c{index}", "began": 1700000000, "index": index, "forecast": {"of": index}, "waves": [["web1"]], "wave_seconds": [1.0], "replaces": "",
-        "sources": {}, "warnings": [], "handover": {"id": "h1", "planners": ["one"], "warning": ""}, **more,
+        "sources": {}, "warnings": [], "post_upgrade": [f"web{number}" for number in range(1, 151)], "more_post_upgrade": 0,
+        "handover": {"id": "h1", "planners": ["one"], "warning": ""}, **more,
     }  # fmt: skip
 
 
@@ -95,6 +96,7 @@ def test_the_result_has_the_hosts_that_the_task_asks_for(asked: Any, hosts: list
     found = passes(Module(result(5)), **({} if asked is None else {"hosts": asked})).first().result()
     assert sorted(found["hosts"]) == hosts
     assert ("status" in found, "waves" in found) == (has_all, has_all)
+    assert (len(found["post_upgrade"]), found["more_post_upgrade"]) == ((150, 0) if has_all else (100, 50))
 
 
 def test_the_forecast_is_that_of_the_first_pass() -> None:
