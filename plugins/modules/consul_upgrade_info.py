@@ -129,7 +129,9 @@ roles:
       type: dict
   sample: {"controller": {"hosts": 1, "states": {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 0, "held": 0, "pending": 0}, "versions": {"2.10": 1}}}
 reasons:
-  description: Why hosts are not upgraded, each reason once. States that need an operator come first.
+  description:
+    - Why hosts are not upgraded, each reason once. States that need an operator come first.
+    - Of each state and cause, the reasons after the first 100 become one, which counts them.
   returned: success
   type: list
   elements: dict
@@ -393,7 +395,9 @@ releases:
   type: dict
   sample: {"0.1.0-3f6c1a90b2": 198, "0.1.0-77ab03cd11": 2}
 holds:
-  description: All holds, including those for unknown hosts and roles.
+  description:
+    - Holds, including those for unknown hosts and roles, the global one first, then those of roles.
+    - The first 100; all if O(hosts) has V(all).
   returned: success
   type: list
   elements: dict
@@ -422,8 +426,12 @@ holds:
     upgraded:
       description: Number of these hosts that are upgraded.
       type: int
+more_holds:
+  description: Number of the holds that RV(holds) leaves out.
+  returned: success
+  type: int
 blockers:
-  description: Reasons why hosts are not upgraded, one sentence for each, with the hosts.
+  description: Reasons why hosts are not upgraded, one sentence for each, with the hosts. Of each state, those after the first 100 share one.
   returned: success
   type: list
   elements: str

@@ -416,7 +416,9 @@ roles:
       type: dict
   sample: {"controller": {"hosts": 1, "states": {"upgraded": 1, "failed": 0, "lost": 0, "upgrading": 0, "held": 0, "pending": 0}, "versions": {"2.10": 1}}}
 reasons:
-  description: Why hosts are not upgraded, each reason once. States that need an operator come first.
+  description:
+    - Why hosts are not upgraded, each reason once. States that need an operator come first.
+    - Of each state and cause, the reasons after the first 100 become one, which counts them.
   returned: success
   type: list
   elements: dict
@@ -719,7 +721,7 @@ providers:
   sample: {"cloud": {"version": "2.8", "target": "2.10", "state": "upgrading", "host": "controller1", "task_group": "upgrade/cloud@2.10",
     "done": [], "error": ""}}
 blockers:
-  description: Reasons why hosts in scope are not upgraded, one sentence for each, with the hosts.
+  description: Reasons why hosts in scope are not upgraded, one sentence for each, with the hosts. Of each state, those after the first 100 share one.
   returned: success
   type: list
   elements: str

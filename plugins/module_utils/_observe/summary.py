@@ -14,7 +14,7 @@ from .._fleet.fleet import HostRecord, Snapshot
 from .._fleet.holds import Hold
 from .._host_states.state_names import FAILED, HELD, LOST, PENDING, STATES, UPGRADED, UPGRADING
 from .._planner.explanations import LIMIT, POST_UPGRADE_FAILED
-from .._planner.plan import HostView, Plan, rollout_blockers
+from .._planner.plan import HostView, Plan, grouped_reasons, rollout_blockers
 from .operator_needs import operator_needs
 from .stages import as_plain, stage_summaries
 
@@ -51,6 +51,8 @@ def fleet_summary(hosts: Mapping[str, HostView]) -> dict[str, Any]:
 def reasons(hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
     """Return why hosts are not upgraded, each reason once: ``state``, ``reason`` and its code ``cause``, ``hosts``, and their ``count``.
 
+    Of each state and cause, the reasons after the first 100 become one.
+
     States that need an operator come first, and hosts whose post-upgrade tasks failed last.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
@@ -60,7 +62,7 @@ def reasons(hosts: Mapping[str, HostView]) -> list[dict[str, Any]]:
     order = {state: at for at, state in enumerate((FAILED, LOST, UPGRADING, HELD, PENDING, UPGRADED))}
     return [
         {"state": state, "reason": reason, "cause": cause, **_some(names)}
-        for (state, reason, cause), names in sorted(found.items(), key=lambda one: order[one[0][0]])
+        for (state, reason, cause), names in sorted(grouped_reasons(found).items(), key=lambda one: order[one[0][0]])
     ]
 
 

@@ -17,6 +17,8 @@ from .blockers import RolloutBlocker
 from .fleet_state import FleetState
 from .stage_progress import StageProgress
 
+# How many reasons of one kind a result has. Hosts that fail may each have an error of their own.
+MOST_REASONS = 100
 # The hosts of each wave, in order.
 Waves = Sequence[tuple[str, ...]]
 
@@ -156,21 +158,42 @@ class Plan:
         return found
 
 
+def grouped_reasons(by_reason: Mapping[tuple[str, str, str], list[str]]) -> dict[tuple[str, str, str], list[str]]:
+    """Return reasons with their hosts. Of each state and cause, those after the first 100 become one, at the end.
+
+    :param by_reason: state, reason and cause -> hosts.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    left: dict[tuple[str, str], list[str]] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for (state, reason, cause), hosts in by_reason.items():
+        counts[state, cause] = counts.get((state, cause), 0) + 1
+        if counts[state, cause] <= MOST_REASONS:
+            found[state, reason, cause] = hosts
+        else:
+            left.setdefault((state, cause), []).extend(hosts)
+    for (state, cause), hosts in left.items():
+        others = f"{counts[state, cause] - MOST_REASONS} other reasons"
+        text = f"{others}; ansible-playbook convoy.upgrade.status -e host=HOST shows that of a host"
+        found[state, text, cause] = hosts
+    return found
+
+
 def blocked_hosts(plan: Plan, hosts: Mapping[str, HostView]) -> list[str]:
-    """Return a sentence for each reason why hosts in scope are not upgraded, with those hosts.
+    """Return a sentence for each reason why hosts in scope are not upgraded, with those hosts. Of each state, those after the first 100 share one.
 
     :param hosts: host -> view, before or after the plan's admissions.
     """
     if not plan.unfinished and plan.blocker is not None:
         return [plan.blocker.reason]
-    by_reason: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[str, str, str], list[str]] = {}
     for host in plan.unfinished:
         view = hosts[host]
-        by_reason.setdefault((view.state, view.reason), []).append(host)
+        by_reason.setdefault((view.state, view.reason, ""), []).append(host)
     of_job = is_job(plan.version)
     return [
         f"{listing(found)} ({state_names.state_text(state, of_job=of_job)}): {reason}"
-        for (state, reason), found in by_reason.items()
+        for (state, reason, _cause), found in grouped_reasons(by_reason).items()
     ]
 
 

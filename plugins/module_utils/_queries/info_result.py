@@ -15,6 +15,8 @@ from .._observe.summary import (
     forecast_summary,
     holds_summary,
     hosts_as_result,
+    listed,
+    more,
     releases_summary,
     rollout_summary,
 )
@@ -28,7 +30,7 @@ def info_result(view: FleetView, name: str | None = None, requested: Sequence[st
     :param name: the host to explain.
     :param requested: the hosts to return.
     """
-    plan, ledger = view.plan, view.snapshot.ledger
+    plan, ledger, holds = view.plan, view.snapshot.ledger, [*view.snapshot.holds.every()]
     result: dict[str, Any] = {
         "changed": False,
         "version": plan.version or "",
@@ -43,7 +45,8 @@ def info_result(view: FleetView, name: str | None = None, requested: Sequence[st
         **rollout_summary(view.snapshot, plan, requested),
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "releases": releases_summary(view.snapshot.records, plan.hosts),
-        "holds": holds_summary(view.snapshot.holds.every(), plan.hosts, view.snapshot.former_role),
+        "holds": holds_summary(listed(holds, requested), plan.hosts, view.snapshot.former_role),
+        "more_holds": more(holds, requested),
         "blockers": blocked_hosts(plan, plan.hosts),
         "ledger": sanitize_all(asdict(ledger)) if ledger else {},
         "history": view.history,

@@ -77,7 +77,7 @@ def status_lines(info: Mapping[str, Any]) -> list[str]:
         "",
         *_by_role(info["roles"], of_job=is_job(info["version"])),
         *reason_lines(info["reasons"], of_job=is_job(info["version"])),
-        *_of_holds(info.get("holds") or [], of_job=is_job(info["version"])),
+        *_of_holds(info.get("holds") or [], info.get("more_holds", 0), of_job=is_job(info["version"])),
         *_of_providers(info.get("providers") or {}),
         *_of_releases(info.get("releases") or {}),
     ]
@@ -116,7 +116,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _of_holds(holds: Sequence[Mapping[str, Any]], *, of_job: bool) -> list[str]:
+def _of_holds(holds: Sequence[Mapping[str, Any]], more: int, *, of_job: bool) -> list[str]:
     """Return each hold and how many hosts it applies to, including upgraded hosts."""
     lines = ["", "holds:"] if holds else []
     for one in holds:
@@ -129,7 +129,7 @@ def _of_holds(holds: Sequence[Mapping[str, Any]], *, of_job: bool) -> list[str]:
         )
         since = f" since {one['at']}" if one["at"] else ""
         lines.append(f"  {what} ({how_many}): held by {one['by']}{since}: {one['reason']}")
-    return lines
+    return [*lines, *([f"  and {plural(more, 'hold')} more"] if more else [])]
 
 
 def _of_providers(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:

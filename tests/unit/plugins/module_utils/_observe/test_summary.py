@@ -19,8 +19,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary im
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.info_result import info_result
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import status_lines
 from fleets import NEW, OLD, UNLIMITED, fleet
 from job_fleet import FlaggedConsul
 
@@ -132,3 +135,36 @@ def test_the_whole_result_of_a_pass_is_small_whatever_the_size_of_the_fleet(name
             return len(json.dumps(found))
 
     assert size(20_000) < size(200) + 500
+
+
+def test_results_are_small_if_each_host_has_an_error_or_a_hold_of_its_own() -> None:
+    def size(count: int) -> int:
+        hosts = {f"web{number:05}": "web" for number in range(count)}
+        with FlaggedConsul().in_place() as consul:
+            store = Store(Settings(pass_limit=120))
+            make_pass(store, PassRequest("2", UNLIMITED, fleet=hosts, limit=[]))
+            for number, host in enumerate(hosts):
+                if number % 2:
+                    consul.write(f"upgrade/hold/host/{host}", {"reason": f"bay {number:05}", "by": "ann", "at": 1})
+                else:
+                    record = {"version": "2", "state": "failed", "error": f"disk {number:05}", "times": {"failed": 1}}
+                    consul.write(f"upgrade/hosts/{host}", record)
+            outcome = make_pass(store, PassRequest("2", fleet=hosts))
+            planned, known = as_result(outcome), info_result(read_fleet(store, fleet=hosts))
+        left = count // 2 - 100
+        for reasons in (planned["reasons"], known["reasons"], planned["blocked"]["reasons"]):
+            assert [len([one for one in reasons if one["state"] == state]) for state in ("failed", "held")] == [101] * 2
+            assert sum(one["count"] for one in reasons) == count
+        for blockers in (planned["blockers"], known["blockers"]):
+            assert len(blockers) == 202
+            assert all(
+                f"and {left - 5} more ({state}): {left} other reasons; " in "|".join(blockers)
+                for state in ("failed", "held")
+            )
+        assert (len(known["holds"]), known["more_holds"]) == (100, left)
+        text = "\n".join(status_lines(known))
+        assert f"and {left - 8} more: {left} other reasons; ansible-playbook convoy.upgrade.status -e host=HOST" in text
+        assert text.endswith(f"bay 00199\n  and {left} holds more")
+        return len(json.dumps([planned, known]))
+
+    assert size(4_000) < size(400) + 1000
