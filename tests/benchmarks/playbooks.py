@@ -8,8 +8,10 @@ Rounds are interleaved, so that the load of the machine meets all of them alike.
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from benchmarks.original import OriginalLoop
 from benchmarks.processes import Cost, Measured, interleaved, operator_folder, run_playbook, start_playbook
 from benchmarks.rollout import EMPTY
 from benchmarks.simulated_nodes import KEYS, SimulatedNodes, agents
-from benchmarks.stored_fleets import NEW, OLD, host_name, under_way, waiting
+from benchmarks.stored_fleets import NEW, OLD, ROLE, host_name, under_way, waiting
 from benchmarks.tables import Report, median
 from devkit.agent import Agent
 
@@ -34,6 +36,9 @@ _EMPTY, _STATUS, _CHECK = "empty playbook", "status.yml", "upgrade.yml --check"
 _IN_ROLLOUT, _NO_ADMISSION = "status.yml in a rollout", "a pass in a rollout that admits none"
 _ORIGINAL, _ORIGINAL_PASS = "python-jiocloud's status", "python-jiocloud's pass that admits none"
 _AT_LARGEST = (_EMPTY, _STATUS, _IN_ROLLOUT, _ORIGINAL, _CHECK)
+# Commands with an inventory that names all hosts -> those with one that names none. Ansible reads it for seconds.
+_NAMED = {f"{name}, hosts in the inventory": name for name in (_EMPTY, _STATUS, _CHECK)}
+_NAMED_INVENTORY = "hosts.yml"
 # Ways to the same: what they are for, and their names.
 _SAME = {"status": (_IN_ROLLOUT, _ORIGINAL), "pass": (_NO_ADMISSION, _ORIGINAL_PASS)}
 # Task banners of upgrade.yml on a fleet that upgrades itself, at most.
@@ -52,7 +57,14 @@ _NEXT_PASS = f"""\
   tasks:
     - convoy.upgrade.consul_upgrade_plan: {{version: {NEW}}}
 """
-_HEAD = ["command", "seconds", "beyond empty", "processor", "beyond empty", "MiB", "task banners", "characters printed"]
+_HEAD = [
+    "command",
+    *("seconds", "beyond empty", "times empty"),
+    *("processor", "beyond empty", "times empty"),
+    "MiB",
+    "task banners",
+    "characters printed",
+]
 _NODE_SECONDS = 0.5
 _LIMIT = 600.0
 
@@ -63,14 +75,16 @@ def run(options: Options, report: Report) -> None:
     size, largest = (QUICK_SIZE, QUICK_LARGEST) if options.quick else (SIZE, LARGEST)
     if options.sizes:
         size, largest = options.sizes[0], options.sizes[-1]
-    for hosts, times, names in ((size, rounds, None), (largest, min(rounds, 3), _AT_LARGEST)):
+    at_largest = _AT_LARGEST if options.quick else (*_AT_LARGEST, *_NAMED)
+    for hosts, repeats, names in ((size, rounds, None), (largest, min(rounds, 3), at_largest)):
         with tempfile.TemporaryDirectory() as folder, Agent() as agent, Agent() as busy:
             operator_folder(Path(folder), _INVENTORY, {"empty": EMPTY, "pass": _PASS, "next_pass": _NEXT_PASS})
+            (Path(folder) / _NAMED_INVENTORY).write_text(inventory_of(hosts))
             agent.kv.load(waiting(hosts))
             busy.kv.load(under_way(hosts))
             ways = {**_ways(Path(folder), agent), **_ways_in_rollout(Path(folder), busy)}
-            selected = {name: ways[name] for name in names or ways}
-            _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {times}.", interleaved(selected, times))
+            selected = {name: ways[name] for name in names or [one for one in ways if one not in _NAMED]}
+            _add(report, f"{hosts:,} hosts that Consul knows. Rounds: {repeats}.", interleaved(selected, repeats))
     trivial = {_EMPTY: _empty_beside_trivial, f"upgrade.yml, 1 host, {_NODE_SECONDS:g} s of its own": _trivial}
     _add(report, f"A trivial rollout. Rounds: {rounds}.", interleaved(trivial, rounds))
 
@@ -89,13 +103,21 @@ def _ways(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
         again()
         return run_playbook(name, folder, agent, *arguments, **more)
 
-    return {
-        _EMPTY: lambda: play(folder / "empty.yml"),
-        _STATUS: lambda: play("status"),
+    ways: dict[str, Callable[..., Cost]] = {
+        _EMPTY: lambda **more: play(folder / "empty.yml", **more),
+        _STATUS: lambda **more: play("status", **more),
         "one pass as a task": lambda: play(folder / "pass.yml"),
-        _CHECK: lambda: play("upgrade", "--check", **given),
+        _CHECK: lambda **more: play("upgrade", "--check", **given, **more),
         "upgrade.yml -e once=true": lambda: play("upgrade", **given, once=True),
     }
+    return {**ways, **{name: partial(ways[same], inventory=_NAMED_INVENTORY) for name, same in _NAMED.items()}}
+
+
+def inventory_of(hosts: int) -> str:
+    """Return an inventory that names all hosts of a fleet, which upgrade themselves."""
+    names = "".join(f"        {host_name(number)}:\n" for number in range(1, hosts + 1))
+    head = f"all:\n  vars: {{upgrade_roles: {{{ROLE}: {{plane: dataplane}}}}}}\n  hosts: {{localhost: {{ansible_connection: local}}}}\n"
+    return f"{head}  children:\n    {ROLE}:\n      hosts:\n{names}"
 
 
 def _ways_in_rollout(folder: Path, agent: Agent) -> Mapping[str, Callable[[], Cost]]:
@@ -144,10 +166,13 @@ def _add(report: Report, title: str, found: Mapping[str, list[Cost]]) -> None:
     empty = found[_EMPTY]
     for name, costs in found.items():
         seconds, busy = median(one.seconds for one in costs), median(one.busy for one in costs)
-        beyond = [
-            median(getattr(one, what) - getattr(other, what) for one, other in zip(costs, empty, strict=True))
-            for what in ("seconds", "busy")
-        ]
+        beyond, over = (
+            [
+                median(act(getattr(one, what), getattr(other, what)) for one, other in zip(costs, empty, strict=True))
+                for what in ("seconds", "busy")
+            ]
+            for act in (operator.sub, operator.truediv)
+        )
         last = costs[-1]
         if name.startswith("upgrade.yml") and last.banners > _MOST_BANNERS:
             report.mistakes.append(f"{name} printed {last.banners} task banners; at most {_MOST_BANNERS} are promised.")
@@ -155,8 +180,10 @@ def _add(report: Report, title: str, found: Mapping[str, list[Cost]]) -> None:
             name,
             f"{seconds:.2f} s",
             f"{beyond[0]:.2f} s",
+            f"{over[0]:.2f}",
             f"{busy:.2f} s",
             f"{beyond[1]:.2f} s",
+            f"{over[1]:.2f}",
             f"{median(one.memory for one in costs):.0f}",
             last.banners,
             len(last.output),

@@ -186,7 +186,7 @@ def _processor(report: Report, sizes: Sequence[int], cap: int, options: Options)
             ratio = median(one.busy / other.busy for one, other in zip(mine, costs, strict=True))
             each = busy / size / len(STEPS) * 1000
             whole = median(one.seconds for one in costs)
-            table.add(f"{size:,}", way, f"{busy:.1f} s", f"{ratio:.2f}", f"{each:.0f} ms", f"{whole:.1f} s")
+            table.add(f"{size:,}", way, f"{busy:.1f} s", f"{ratio:.3f}", f"{each:.0f} ms", f"{whole:.1f} s")
     report.least(least)
 
 

@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from benchmarks.agent_run import compare_with_timer
 from benchmarks.original import OriginalLoop
-from benchmarks.processes import Measured
+from benchmarks.playbooks import _add, inventory_of
+from benchmarks.processes import Cost, Measured
 from benchmarks.simulated_nodes import ideal_seconds, latencies
-from benchmarks.stored_fleets import ENTRIES_OF_ROLLOUT, KEYS, former_rollouts, under_way
+from benchmarks.stored_fleets import ENTRIES_OF_ROLLOUT, KEYS, former_rollouts, under_way, waiting
 from benchmarks.tables import Report, percentile
 from devkit.agent import ROOT
 
@@ -117,6 +119,24 @@ def test_a_waiting_agent_that_takes_more_than_one_percent_of_a_timer_is_a_mistak
     report = Report()
     compare_with_timer(report, idle, waiting, run_seconds=1.29)
     assert (report.mistakes == []) is is_kept
+
+
+def test_an_inventory_names_the_hosts_that_consul_knows() -> None:
+    (group,) = yaml.safe_load(inventory_of(12))["all"]["children"].values()
+    reports = [key.rpartition("/")[2] for key, _text in waiting(12) if key.startswith(KEYS.reports)]
+    assert [*group["hosts"]] == reports
+
+
+def test_commands_are_compared_with_an_empty_playbook(tmp_path: Path) -> None:
+    costs = {"empty playbook": [Cost(2, 1, 50, "")], "status.yml": [Cost(5, 1.304, 90, "")]}
+    _add(Report(tmp_path / "tables.md"), "Commands.", costs)
+    rows = [
+        [*map(str.strip, line.split("|"))] for line in (tmp_path / "tables.md").read_text().splitlines() if "|" in line
+    ]
+    assert [*zip(rows[0], rows[3], strict=True)][2:8] == [
+        ("seconds", "5.00 s"), ("beyond empty", "3.00 s"), ("times empty", "2.50"),
+        ("processor", "1.30 s"), ("beyond empty", "0.30 s"), ("times empty", "1.30"),
+    ]  # fmt: skip
 
 
 def test_an_unknown_part_is_refused() -> None:
