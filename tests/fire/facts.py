@@ -21,11 +21,10 @@ RECORDS, REPORTS, MARKS, APPROVALS = "upgrade/hosts/", "running/versions/", "upg
 # What hosts say themselves; all else goes through the ledger.
 HOSTS_OWN = (RECORDS, REPORTS)
 # What planner services and those that hand rollouts over to them write, beside the ledger too.
-HANDOVER = "upgrade/handover"
-OF_SERVICES = (HANDOVER, "upgrade/planners/")
+HANDOVER, PLANNERS = "upgrade/handover", "upgrade/planners/"
 # What push runs, notifiers and planner services write for each other, and what wakes the agents of nodes, beside the ledger too.
-LEASES = "upgrade/drivers/"
-OF_RUNS = (LEASES, "upgrade/once/", "upgrade/notified", "upgrade/wake/", *OF_SERVICES)
+LEASES, ONCES, NOTIFIED, WAKES = "upgrade/drivers/", "upgrade/once/", "upgrade/notified", "upgrade/wake/"
+OF_RUNS = (LEASES, ONCES, NOTIFIED, WAKES, HANDOVER, PLANNERS)
 
 
 def data_of(entry: Entry | None) -> dict[str, Any]:

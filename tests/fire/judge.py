@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -22,11 +22,8 @@ from .facts import (
     GATES,
     HISTORY,
     HOLDS,
-    HOSTS_OWN,
     LEDGER,
     MARKS,
-    OF_RUNS,
-    OF_SERVICES,
     RECORDS,
     REPORTS,
     Facts,
@@ -40,6 +37,7 @@ from .fleet import ALL, DATA, FLEET, NEW, OLD
 from .journal import Reading, Write
 from .replay import State, Step, state_at
 from .rules import Rules
+from .writers import mistakes
 
 # What each event makes of the state of a ledger: None for as it was.
 _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
@@ -62,6 +60,7 @@ class Judge:
     :param clock_of: returns by how much a process's clock was ahead around a time, None where it was set just then.
     :param most_ahead: returns by how much it was ahead at most around a time.
     :param steady: whether no clock was set at all.
+    :param hosts_of: process -> the hosts that it acts for; those that are missing may act for all.
     """
 
     def __init__(
@@ -73,7 +72,9 @@ class Judge:
         most_ahead: Callable[[str, float], float],
         *,
         steady: bool,
+        hosts_of: Mapping[str, Collection[str]] | None = None,
     ) -> None:
+        self._hosts_of = hosts_of or {}
         self._base = base
         self._steps = steps
         self._rules_of = rules_of
@@ -148,23 +149,14 @@ class Judge:
             return []
         changed = step.changed()
         if LEDGER not in changed:
-            # Before a rollout there is no ledger that holds could be in.
-            allowed = (*HOSTS_OWN, *OF_RUNS, *(() if LEDGER in step.before else (HOLDS,)))
-            # A node that could hand a rollout over, or answer as a planner service, would admit itself.
-            refused = OF_SERVICES if write.who.startswith("nodes") else ()
-            found = [
-                f"{write.who} changed {key} beside the ledger"
-                for key in changed
-                if not key.startswith(allowed) or key.startswith(refused)
-            ]
-            return found + self._of_starts(step)
+            return [*mistakes(step, write, self._hosts_of), *self._of_starts(step)]
         before, after = data_of(step.before.get(LEDGER)), data_of(step.after.get(LEDGER))
         new = [key for key, (_was, now) in changed.items() if key.startswith(HISTORY) and now is not None]
         if new != [f"{HISTORY}{after['epoch']}"] or new[0] in step.before:
             return [f"{write.who} wrote epoch {after['epoch']}, and of the history {new}"]
         event = data_of(step.after[new[0]])
         self.events[event["what"]] += 1
-        found = self._order_of_writes(step, write)
+        found = [*mistakes(step, write, self._hosts_of), *self._order_of_writes(step, write)]
         if after["epoch"] != before.get("epoch", 0) + 1:
             found.append(f"epoch {after['epoch']} came after {before.get('epoch')}")
         rules = self._rules_of(after.get("instructions", {}))

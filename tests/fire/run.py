@@ -146,7 +146,7 @@ class Run:
 
     def _start(self) -> tuple[list[Child], list[Child]]:
         """Start all processes, each with a way to Consul of its own: planners, then operators and nodes."""
-        plan, hosts = self._plan, list(FLEET)
+        plan = self._plan
         first = plan.kind.rules[0]
         planners = [
             self._child(f"planner{n}", n, be_planner, first, plan.kind.insisting) for n in range(1, _PLANNERS + 1)
@@ -154,7 +154,7 @@ class Run:
         others = [self._child("operator", plan.seed, be_operator, plan)]
         others.append(self._child("holder", plan.seed + 1, be_holder, plan))
         for n in range(_NODES):
-            mine = {host: FLEET[host] for host in hosts[n::_NODES]}
+            mine = {host: FLEET[host] for host in _hosts_of_nodes(n)}
             others.append(self._child(f"nodes{n}", n, be_nodes, mine, plan, n))
         return planners, others
 
@@ -225,6 +225,7 @@ class Run:
             lambda who, at: clocks[who].ahead_around(at),
             lambda who, at: clocks[who].most_ahead_around(at),
             steady=not result.faults["clock"] and not restores,
+            hosts_of={f"nodes{n}": _hosts_of_nodes(n) for n in range(_NODES)},
         )
         judge.judge(self._findings)
         first = self._findings.first()
@@ -232,6 +233,11 @@ class Run:
             print("The writes before the first violation:", *_last_writes(steps, first), sep="\n")
         result.admissions, result.writes, result.events = judge.admissions, len(steps), judge.events
         result.least_admissions = self._plan.least_admissions(judge.own_moves)
+
+
+def _hosts_of_nodes(number: int) -> list[str]:
+    """Return the hosts that one of the processes of nodes acts for."""
+    return [*FLEET][number::_NODES]
 
 
 def _last_writes(steps: Sequence[Step], index: int) -> list[str]:

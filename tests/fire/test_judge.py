@@ -1,46 +1,154 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The judge lets only planner services, and those that hand rollouts over to them, write their keys: no node may."""
+"""The judge lets each process write only the keys that it is for: a node those of its own hosts, an operator those of its command."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from .facts import CURRENT, HANDOVER, REPORTS
+from .facts import (
+    CURRENT,
+    GATES,
+    HANDOVER,
+    HISTORY,
+    HOLDS,
+    LEASES,
+    LEDGER,
+    NOTIFIED,
+    ONCES,
+    PLANNERS,
+    RECORDS,
+    REPORTS,
+    WAKES,
+)
 from .findings import Findings
 from .fleet import FLEET, OLD
 from .journal import Write
 from .judge import Judge
 from .replay import Entry, Step
+from .writers import mistakes
 
 _BASE = {CURRENT: Entry(OLD, 1), **{f"{REPORTS}{OLD}/{host}": Entry("1", 2) for host in FLEET}}
-_ALLOWED = [(who, key) for who in ("planner1", "beginner") for key in (HANDOVER, "upgrade/planners/one")]
-_REFUSED = [(who, key) for who in ("nodes0", "nodes2") for key in (HANDOVER, "upgrade/planners/one")]
+_RECORD = json.dumps({"state": "failed", "version": OLD})
+_PUT = Entry(_RECORD, 4)
+_HOSTS_OF = {"nodes0": ["web1"], "push1": ["web1", "web2"]}
+_ALLOWED = [
+    ("planner1", f"{PLANNERS}planner1"),
+    ("planner1", f"{WAKES}web1"),
+    ("beginner", HANDOVER),
+    ("notifier2", NOTIFIED),
+    ("nodes0", f"{RECORDS}web1"),
+    ("push1", f"{LEASES}web2"),
+    ("holder", f"{HOLDS}global"),
+]
+_REFUSED = [
+    *(
+        (who, key)
+        for who in ("nodes0", "nodes2")
+        for key in (HANDOVER, f"{PLANNERS}one", f"{WAKES}web1", f"{ONCES}web1")
+    ),
+    ("planner1", HANDOVER),
+    ("planner1", f"{RECORDS}web1"),
+    ("planner1", f"{HOLDS}global"),
+    ("operator", f"{REPORTS}{OLD}/web1"),
+    ("reader", f"{WAKES}web1"),
+    ("notifier1", f"{RECORDS}web1"),
+]
 
 
-def judged(who: str, key: str, after: Entry | None) -> list[str]:
+def judged(who: str, *keys: str, after: Entry | None = _PUT) -> list[str]:
     """Return what the judge says of a write: an entry that is put, or None for one that is deleted."""
-    before = {**_BASE, key: Entry("{}", 3)}
-    left = {name: entry for name, entry in before.items() if name != key}
-    step = Step(4, before, left if after is None else {**left, key: after}, Write(who, [], None))
-    findings = Findings()
-    Judge(_BASE, [step], lambda _given: None, lambda _who, _at: 0.0, lambda _who, _at: 0.0, steady=True).judge(findings)
-    return findings.sentences()
+    before = {**_BASE, **{key: Entry("{}", 3) for key in keys}}
+    left = {name: entry for name, entry in before.items() if name not in keys}
+    step = Step(4, before, left if after is None else {**left, **dict.fromkeys(keys, after)}, Write(who, [], None))
+    return [*mistakes(step, Write(who, [], None), _HOSTS_OF)]
 
 
-@pytest.mark.parametrize("after", [Entry("1", 4), None], ids=["written", "deleted"])
+def judged_event(who: str, what: str, *keys: str) -> list[str]:
+    """Return what the judge says of a write with the ledger, whose event names web1."""
+    event = json.dumps({"what": what, "hosts": {"web1": ""}})
+    after = {**_BASE, **{key: Entry("{}", 4) for key in keys}, LEDGER: Entry("{}", 4), f"{HISTORY}1": Entry(event, 4)}
+    write = Write(who, [], None)
+    return [*mistakes(Step(4, _BASE, after, write), write, _HOSTS_OF)]
+
+
 @pytest.mark.parametrize(("who", "key"), _REFUSED)
-def test_no_node_writes_what_planner_services_write(who: str, key: str, after: Entry | None) -> None:
-    assert judged(who, key, after) == [f"at index 4: {who} changed {key} beside the ledger"]
+def test_no_process_writes_what_others_write(who: str, key: str) -> None:
+    assert judged(who, key) == [f"{who} changed {key} beside the ledger"]
 
 
-@pytest.mark.parametrize("after", [Entry("1", 4), None], ids=["written", "deleted"])
 @pytest.mark.parametrize(("who", "key"), _ALLOWED)
-def test_others_may(who: str, key: str, after: Entry | None) -> None:
-    assert judged(who, key, after) == []
+def test_others_may(who: str, key: str) -> None:
+    assert judged(who, key) == []
 
 
-def test_a_node_may_still_write_what_it_says_itself_and_what_wakes_agents() -> None:
-    for key in ("upgrade/wake/web1", "upgrade/once/web1"):
-        assert judged("nodes1", key, Entry("1", 4)) == []
+def test_a_planner_service_may_only_end_a_handover() -> None:
+    assert judged("planner1", HANDOVER, after=None) == []
+
+
+def test_no_process_writes_for_a_host_of_another() -> None:
+    assert judged("nodes0", f"{RECORDS}web2") == [f"nodes0 changed {RECORDS}web2, and acts for web1"]
+    assert judged("push1", f"{LEASES}web3") == [f"push1 changed {LEASES}web3, and acts for web1, web2"]
+    assert judged("planner1", f"{PLANNERS}planner2") == [
+        f"planner1 changed {PLANNERS}planner2, which is another planner's"
+    ]
+
+
+def test_one_write_is_for_one_host() -> None:
+    found = judged("push1", f"{RECORDS}web1", f"{LEASES}web2")
+    assert found == ["push1 changed keys of web1, web2 in one write"]
+
+
+def test_a_write_counts_also_if_it_changes_nothing() -> None:
+    write = Write("nodes0", [{"Verb": "check-index", "Key": CURRENT}, {"Verb": "set", "Key": CURRENT}], None)
+    assert [*mistakes(Step(4, _BASE, _BASE, write), write, _HOSTS_OF)] == [
+        f"nodes0 changed {CURRENT} beside the ledger"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "what", "key"),
+    [
+        ("planner1", "open", f"{GATES}host/web1"),
+        ("operator", "retry", f"{RECORDS}web1"),
+        ("holder", "hold", f"{HOLDS}host/web1"),
+        ("push1", "retry", f"{RECORDS}web1"),
+    ],
+)
+def test_with_the_ledger_each_event_has_its_keys(who: str, what: str, key: str) -> None:
+    assert judged_event(who, what, key) == []
+    other = f"{REPORTS}{OLD}/web1"
+    assert judged_event(who, what, key, other) == [f"{who} wrote {other} with an event {what}"]
+
+
+def test_each_event_has_its_writers() -> None:
+    for who, what in (
+        ("nodes0", "open"),
+        ("planner1", "pause"),
+        ("holder", "retry"),
+        ("beginner", "open"),
+        ("reader", "rules"),
+    ):
+        assert judged_event(who, what) == [f"{who} wrote an event {what}"]
+    assert judged_event("operator", "retry", f"{RECORDS}web2") == [
+        f"operator wrote {RECORDS}web2 with an event retry, which does not name that host"
+    ]
+
+
+def test_the_judge_says_so() -> None:
+    key = f"{RECORDS}web2"
+    step = Step(4, _BASE, {**_BASE, key: Entry(_RECORD, 4)}, Write("nodes0", [], None))
+    findings = Findings()
+    Judge(
+        _BASE,
+        [step],
+        lambda _given: None,
+        lambda _who, _at: 0.0,
+        lambda _who, _at: 0.0,
+        steady=True,
+        hosts_of=_HOSTS_OF,
+    ).judge(findings)
+    assert findings.sentences() == [f"at index 4: nodes0 changed {key}, and acts for web1"]

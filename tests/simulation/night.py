@@ -173,6 +173,8 @@ class Night:
         self._hook = Hook(world)
         # Host -> the thread of a push run that works on it, and since when.
         self._working: dict[str, tuple[Thread, float]] = {}
+        # Process -> the hosts that it acts for.
+        self._hosts_of: dict[str, Collection[str]] = {}
         self._is_complete = False
         self._down: tuple[State, Rules, set[str]] | None = None
 
@@ -253,10 +255,12 @@ class Night:
             others.append(self._actor("holder", actors.be_holder, plan))
         for n in range(_NODES):
             mine = {host: FLEET[host] for host in hosts[n::_NODES]}
+            self._hosts_of[f"nodes{n}"] = mine
             others.append(self._actor(f"nodes{n}", actors.be_nodes, mine, plan, n, self._is_honest))
         if self._is_pushed:
             for n in range(1, _PUSH_RUNS + 1):
                 if f"push{n}" not in self._without:
+                    self._hosts_of[f"push{n}"] = [host for host, role in FLEET.items() if role == ROLE]
                     others.append(self._actor(f"push{n}", self._be_push, plan, n))
         if self._is_read:
             reader = StatusReader(self._network, self._rules_of, self._report_now)
@@ -418,6 +422,7 @@ class Night:
             lambda who, at: clocks[who].ahead_around(at),
             lambda who, at: clocks[who].most_ahead_around(at),
             steady=not faults.count["clock"] and not network.restores,
+            hosts_of=self._hosts_of,
         )
         judge.judge(self._findings)
         result.admissions, result.writes = judge.admissions, len(network.steps)
