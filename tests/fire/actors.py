@@ -40,6 +40,8 @@ _AWAY = ("unreachable", "consul_error", "busy")
 # The errors of an operator's command that comes too late, or during which Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _OPERATOR = control.Command("under fire", fleet=FLEET)
+# Gives a command: its name, what gives it, and its targets or rules. Returns its result.
+Give = Callable[[str, Callable[[], Any], Mapping[str, Any]], Any]
 # A command in the details of a host, and those that the operator gives.
 _COMMAND = re.compile(r"\bconvoy\.upgrade\.(\w+)((?: -e [\w=,.-]*[\w=-])*)")
 _COMMANDS = ("retry", "unhold", "approve", "upgrade")
@@ -118,9 +120,13 @@ def _make_next(passes: RepeatedPasses) -> None:
 
 
 class Operator:
-    """Says this and that of a rollout until calm is wanted, and helps from then on."""
+    """Says this and that of a rollout until calm is wanted, and helps from then on.
 
-    def __init__(self, shared: Shared, settings: Settings, plan: Schedule) -> None:
+    :param give: gives each command, to judge its result.
+    """
+
+    def __init__(self, shared: Shared, settings: Settings, plan: Schedule, give: Give | None = None) -> None:
+        self._give_command = give or (lambda _name, act, _about: act())
         self._chance = random.Random(f"operator {plan.seed}")
         self._shared = shared
         self._store = Store(settings)
@@ -167,11 +173,20 @@ class Operator:
             is_back = snapshot.ledger is not None and snapshot.ledger.rollback
             done = sum(1 for one in snapshot.reports.values() if one.version == NEW)
             if not is_back and done >= (self._plan.rollback or 0):
-                control.roll_back(self._store, _OPERATOR)
+                self._command("rollback", control.roll_back)
                 is_back = True
             if is_back:
                 self._gone_back = True
                 self._shared.target.value = 1
+
+    def _command(self, name: str, act: Callable[..., Any], *given: Any) -> None:
+        self._give_command(name, lambda: act(self._store, _OPERATOR, *given), {})
+
+    def _hold(self, whom: HoldTargets) -> None:
+        self._give_command("hold", lambda: set_holds(self._store, whom, "under fire"), {"whom": whom})
+
+    def _unhold(self, whom: HoldTargets) -> None:
+        self._give_command("unhold", lambda: end_holds(self._store, whom), {"whom": whom})
 
     def _until_done(self, act: Callable[[], Any]) -> None:
         while True:
@@ -192,46 +207,47 @@ class Operator:
         hosts = self._chance.sample(sorted(FLEET), 2)
         whom = HoldTargets(hosts=hosts, roles=[FLEET[hosts[0]]] if self._chance.random() < 0.3 else [])
         with patience(*_TOO_LATE):
-            set_holds(self._store, whom, "under fire")
+            self._hold(whom)
             time.sleep(self._chance.uniform(0.1, 0.6))
         ended = False
         while not ended:
             with patience(*_TOO_LATE):
-                end_holds(self._store, whom)
+                self._unhold(whom)
                 ended = True
 
     def pause(self) -> None:
         """Pause for a moment."""
-        control.pause(self._store, _OPERATOR)
+        self._command("pause", control.pause)
         time.sleep(self._chance.uniform(0.1, 0.8))
-        self._until_done(lambda: control.resume(self._store, _OPERATOR))
+        self._until_done(lambda: self._command("resume", control.resume))
 
     def retry(self) -> None:
         """Put back what failed."""
-        control.retry(self._store, _OPERATOR)
+        self._command("retry", control.retry)
 
     def approve(self) -> None:
         """Approve whatever waits for it."""
-        control.approve(self._store, _OPERATOR)
+        self._command("approve", control.approve)
 
     def change(self) -> None:
         """Change the rules in the middle of the rollout."""
         self._change_to(self._chance.choice(self._plan.kind.rules))
 
     def _change_to(self, rules: Rules) -> None:
-        make_pass(self._store, PassRequest(rules=rules.given, fleet=FLEET))
+        request = PassRequest(rules=rules.given, fleet=FLEET)
+        self._give_command("change", lambda: make_pass(self._store, request), {"rules": rules})
 
     def abort(self) -> None:
         """Abort, and begin again; the fleet is not taken back meanwhile."""
         if self._shared.target.value:
             return
-        control.abort(self._store, _OPERATOR)
+        self._command("abort", control.abort)
         time.sleep(self._chance.uniform(0, 0.5))
         self._begin_again()
 
     def _begin_again(self) -> None:
-        rules = self._plan.kind.rules[0].given
-        make_pass(self._store, PassRequest(NEW, rules, fleet=FLEET, restart=True))
+        request = PassRequest(NEW, self._plan.kind.rules[0].given, fleet=FLEET, restart=True)
+        self._give_command("begin", lambda: make_pass(self._store, request), {})
 
     def help(self) -> None:
         """Do what lets the rollout come to its end: what a restored snapshot brought back is ended too."""
@@ -243,19 +259,19 @@ class Operator:
             snapshot = self._store.snapshot()
             holds, ledger = snapshot.holds, snapshot.ledger
             if holds.everywhere or holds.roles or holds.hosts:
-                end_holds(self._store, HoldTargets(bool(holds.everywhere), list(holds.roles), list(holds.hosts)))
+                self._unhold(HoldTargets(bool(holds.everywhere), list(holds.roles), list(holds.hosts)))
             if ledger is None or ledger.state == "complete":
                 return
             if ledger.state == "aborted":
                 self._begin_again()
             elif ledger.state == "paused":
-                control.resume(self._store, _OPERATOR)
+                self._command("resume", control.resume)
             elif len(self._plan.kind.rules) > 1 and {"freezes", "windows"} & set(ledger.instructions):
                 self._change_to(self._plan.kind.rules[0])
-            control.retry(self._store, _OPERATOR)
+            self._command("retry", control.retry)
             self._retry_unadmitted()
             if self._plan.kind.rules[0].canary:
-                control.approve(self._store, _OPERATOR)
+                self._command("approve", control.approve)
 
     def _follow_advice(self) -> None:
         """Give the command that the status names, and nothing else; but end a freeze, which only an operator's wish can."""
@@ -288,13 +304,13 @@ class Operator:
             restart = variables.get("restart") == "true"
             make_pass(self._store, PassRequest(variables["version"], fleet=FLEET, restart=restart))
         elif playbook == "resume":
-            control.resume(self._store, _OPERATOR)
+            self._command("resume", control.resume)
         elif playbook == "approve":
-            control.approve(self._store, _OPERATOR, variables["stage"])
+            self._command("approve", control.approve, variables["stage"])
         elif playbook == "retry":
-            control.retry(self._store, _OPERATOR, hosts or None)
+            self._command("retry", control.retry, hosts or None)
         elif playbook == "unhold":
-            end_holds(self._store, HoldTargets(variables.get("everything") == "true", roles, hosts))
+            self._unhold(HoldTargets(variables.get("everything") == "true", roles, hosts))
         else:
             raise AssertionError(f"the status advises {playbook} with {variables}")
 
@@ -310,17 +326,17 @@ class Operator:
         may_be = [*plan.hosts] if self._plan.restore else early
         hosts = [host for host in may_be if host in plan.hosts and plan.hosts[host].unadmitted]
         if hosts:
-            control.retry(self._store, _OPERATOR, hosts)
+            self._command("retry", control.retry, hosts)
 
 
-def be_operator(shared: Shared, settings: Settings, plan: Schedule) -> None:
+def be_operator(shared: Shared, settings: Settings, plan: Schedule, give: Give | None = None) -> None:
     """Be an operator until killed."""
-    Operator(shared, settings, plan).work()
+    Operator(shared, settings, plan, give).work()
 
 
-def be_holder(shared: Shared, settings: Settings, plan: Schedule) -> None:
+def be_holder(shared: Shared, settings: Settings, plan: Schedule, give: Give | None = None) -> None:
     """Hold hosts as another operator, until killed."""
-    Operator(shared, settings, plan).hold_on()
+    Operator(shared, settings, plan, give).hold_on()
 
 
 class Nodes:

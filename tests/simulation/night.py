@@ -32,6 +32,7 @@ from greenlet import getcurrent
 
 from . import stand_ins
 from .actor import Actor
+from .commands import CommandJudge
 from .faults import KINDS, Faults
 from .night_log import night_log
 from .notified import Hook, be_notifier
@@ -248,11 +249,11 @@ class Night:
             for n in range(1, self._world.chance.choice(_PLANNERS) + 1)
             if f"planner{n}" not in self._without
         ]
-        others = [self._actor("operator", actors.be_operator, plan)]
+        others = [self._actor("operator", actors.be_operator, plan, self._judged_commands("operator"))]
         if self._has_services:
             others.append(self._actor("beginner", be_beginner, first))
         if "holder" not in self._without:
-            others.append(self._actor("holder", actors.be_holder, plan))
+            others.append(self._actor("holder", actors.be_holder, plan, self._judged_commands("holder")))
         for n in range(_NODES):
             mine = {host: FLEET[host] for host in hosts[n::_NODES]}
             self._hosts_of[f"nodes{n}"] = mine
@@ -290,6 +291,9 @@ class Night:
         if number > 1 or self._world.chance.random() < _CACHING:
             return self._actor(name, actors.be_caching_planner, first)
         return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
+
+    def _judged_commands(self, who: str) -> actors.Give:
+        return CommandJudge(self._network, who, self._rules_of, self._report_now).give
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
         _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
