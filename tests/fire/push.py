@@ -80,11 +80,14 @@ class Pusher:
             wait_timeout=_WAIT,
             forks=self._chance.choice((1, 3, 5)),
         )
-        service = PushService(run)
+        service = self._service_of(run)
         try:
             Play(service, run, hosts, self).finish()
         finally:
             service.close()
+
+    def _service_of(self, run: PushRun) -> PushService:
+        return PushService(run)
 
     def upgrade(self, service: PushService, run: PushRun, host: str) -> None:
         """Do what the playbook does with a host."""

@@ -22,23 +22,28 @@ class Number:
 
 @dataclass
 class Shared:
-    """Numbers that processes share: the newest epoch that one has seen, whether all is to calm down, whether the fleet goes back."""
+    """Numbers that processes share: the newest epoch that one has seen, whether all is to calm down, whether the fleet goes back, how many runs
+    one has begun.
+    """
 
     epoch: Number = field(default_factory=Number)
     calm: Number = field(default_factory=Number)
     target: Number = field(default_factory=Number)
+    runs: Number = field(default_factory=Number)
 
 
 class Actor:
     """A process.
 
     :param act: what it does, called with what it shares and the arguments.
+    :param outlives: whether it goes on when it notices a restore, as a planner service does, and who makes push runs.
     """
 
     def __init__(self, world: World, name: str, port: int, act: Callable[..., None], *arguments: Any) -> None:
         self.name = name
         self.port = port
         self.shared = Shared()
+        self.outlives = False
         self.process = Process(world, name)
         # When its clock was set (unix seconds), and by how much it was ahead from then on.
         self._clocks: list[tuple[float, float]] = [(0.0, 0.0)]

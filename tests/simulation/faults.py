@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
+from fire.replay import State
+
 from .actor import Actor
 from .consul.server import Snapshot
 from .network import Network
@@ -54,6 +56,10 @@ class Faults:
         self.problems: list[str] = []
         # The names of those that were killed.
         self.killed: set[str] = set()
+        # Those that had seen a newer epoch before the restore -> their PID, how many runs they had begun, and that epoch.
+        self.ahead: dict[str, tuple[int, int, int]] = {}
+        # The keys after the restore.
+        self.restored: State = {}
         # When each was, and what.
         self.log: list[tuple[float, str]] = []
         is_frozen = world.chance.random() < _WITH_FREEZE
@@ -177,10 +183,15 @@ class Faults:
         for actor in self._actors:
             actor.process.go_on()
         self.count["restore"] += 1
+        self.count["ahead"] += sum(newest > self._network.epoch() and one.outlives for one, newest in seen.items())
         epoch = self._network.epoch()
+        self.restored = self._network.now
+        self.ahead = {
+            one.name: (one.process.pid, one.shared.runs.value, newest) for one, newest in seen.items() if newest > epoch
+        }
         restored_at = self._world.now
         for planner, newest in seen.items():
-            if newest <= epoch:
+            if newest <= epoch or planner.outlives:
                 continue
             lost_at = self._network.lines[planner.port].lost_at
             until = max(restored_at, lost_at + _LONGEST_QUERY) + _NOTICED

@@ -130,6 +130,8 @@ class Network:
         self.base: State = self._state()
         self.steps: list[Step] = []
         self.restores: list[Restore] = []
+        # When the last one was (seconds of the night).
+        self.restored_at = float("-inf")
         self.listeners: list[Callable[[Step], None]] = []
         self.arrived: list[Callable[[Sent, int], None]] = []
         self.requests = 0
@@ -356,6 +358,7 @@ class Network:
         for one, sent in (pair for queries in blocked.values() for pair in queries):
             self._reply(sent, (self.server.end(one), None))
         self.server.restore(snapshot, self.world.now)
+        self.restored_at = self.world.now
         self.now = self._state()
         self._remember()
         self.restores.append(Restore(self.server.index, snapshot.index))

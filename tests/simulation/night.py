@@ -20,12 +20,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_c
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import host_health_notes
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun
 from fire import actors
 from fire.facts import GATES, HANDOVER, HISTORY, LEDGER, OF_RUNS, RECORDS, REPORTS, Facts, data_of, is_open
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
-from fire.push import ROLE, Pusher
+from fire.push import ROLE, Pusher, PushService
 from fire.replay import State, Step
 from fire.rules import Rules, Schedule, schedule
 from greenlet import getcurrent
@@ -34,6 +36,7 @@ from . import stand_ins
 from .actor import Actor
 from .commands import CommandJudge
 from .faults import KINDS, Faults
+from .network import Network
 from .night_log import night_log
 from .notified import Hook, be_notifier
 from .planner_services import be_beginner, be_planner_service
@@ -130,18 +133,39 @@ def _is_divided(seed: int) -> bool:
 
 
 class _WatchedPusher(Pusher):
-    """Makes push runs, and notices two of them at work on one host."""
+    """Makes push runs, and notices two of them at work on one host.
 
-    def __init__(self, working: dict[str, tuple[Thread, float]], *given: Any) -> None:
+    :param working: host -> the thread of a push run that works on it, and since when.
+    """
+
+    def __init__(self, network: Network, working: dict[str, tuple[Thread, float]], *given: Any) -> None:
         super().__init__(*given)
-        self._working = working
+        self._network, self._working = network, working
+
+    def _service_of(self, run: PushRun) -> PushService:
+        """Return the service of a run, which shares the epoch of its last pass."""
+        shared: Any = self._shared
+        shared.epoch.value = 0
+        shared.runs.value += 1
+        service = super()._service_of(run)
+        admission = service._admission
+        make_pass = admission._make_pass
+
+        def watched(limit: Collection[str]) -> PassView:
+            made = make_pass(limit)
+            shared.epoch.value = made.outcome.ledger.epoch if made.outcome.ledger is not None else 0
+            return made
+
+        vars(admission)["_make_pass"] = watched
+        return service
 
     def act(self, host: str) -> None:
         me = getcurrent()
         assert isinstance(me, Thread)
         other, since = self._working.get(host, (me, 0.0))
-        # One that was stopped in the middle of a task can't know that its lease has ended.
-        if other is not me and other.is_alive and other.process.stopped_at < since:
+        # One that was stopped in the middle of a task can't know that its lease has ended, nor that a restore has taken it away.
+        is_told = max(other.process.stopped_at, self._network.restored_at) < since
+        if other is not me and other.is_alive and is_told:
             raise AssertionError(f"{me.process.name} works on {host} while {other.process.name} does")
         self._working[host] = me, me.process.world.now
         try:
@@ -176,6 +200,8 @@ class Night:
         self._working: dict[str, tuple[Thread, float]] = {}
         # Process -> the hosts that it acts for.
         self._hosts_of: dict[str, Collection[str]] = {}
+        # Hosts that a restore has put back, and that were not admitted since.
+        self._forgotten: set[str] = set()
         self._is_complete = False
         self._down: tuple[State, Rules, set[str]] | None = None
 
@@ -200,8 +226,9 @@ class Night:
         harness.start(lambda: faults.run(_FAULTS))
         if self._has_services:
             network.listeners.append(self._not_handed_over)
-        if self._is_honest and not plan.restore:
+        if self._is_honest:
             network.listeners.append(self._over_the_caps)
+        network.listeners.append(lambda step: self._goes_on(step, faults))
         world.run(3600, lambda: not harness.is_alive or self._has_failed())
         if harness.error is not None:
             raise harness.error
@@ -263,6 +290,7 @@ class Night:
                 if f"push{n}" not in self._without:
                     self._hosts_of[f"push{n}"] = [host for host, role in FLEET.items() if role == ROLE]
                     others.append(self._actor(f"push{n}", self._be_push, plan, n))
+                    others[-1].outlives = True
         if self._is_read:
             reader = StatusReader(self._network, self._rules_of, self._report_now)
             others.append(self._actor("reader", reader.work, plan.seed))
@@ -287,7 +315,9 @@ class Night:
         """
         name = f"planner{number}"
         if self._has_services:
-            return self._actor(name, be_planner_service, name)
+            service = self._actor(name, be_planner_service, name)
+            service.outlives = True
+            return service
         if number > 1 or self._world.chance.random() < _CACHING:
             return self._actor(name, actors.be_caching_planner, first)
         return self._actor(name, actors.be_planner, first, self._plan.kind.insisting)
@@ -296,7 +326,7 @@ class Night:
         return CommandJudge(self._network, who, self._rules_of, self._report_now).give
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
-        _WatchedPusher(self._working if not plan.restore else {}, shared, settings, plan, number).work()
+        _WatchedPusher(self._network, self._working, shared, settings, plan, number).work()
 
     def _wait_for_the_end(self, planners: Sequence[Actor]) -> str:
         """Let time pass until the rollout ends; return in which time it should have.
@@ -374,14 +404,19 @@ class Night:
     def _over_the_caps(self, step: Step) -> None:
         """Say that more hosts are down than a cap allows, if a step made it so."""
         rules = self._rules_of(data_of(step.after.get(LEDGER)).get("instructions", {}))
-        if rules is None or LEDGER not in step.before:
+        forgotten = {*self._forgotten}
+        self._forget(step)
+        if rules is None or LEDGER not in step.before or step.is_restore:
             return
         changed = [key for key, (_before, after) in step.changed().items() if after is not None]
         events = [data_of(step.after[key])["what"] for key in changed if key.startswith(HISTORY)]
         # The beginning of a rollout closes all gates. Hosts that run its version already are down for the judge until they are seen to be well.
         if "begin" in events or not any(key.startswith((GATES, RECORDS, REPORTS)) for key in changed):
             return
-        before, after = self._down_in(step.before, rules), self._down_in(step.after, rules)
+        before, after = (
+            self._down_in(step.before, rules) - forgotten,
+            self._down_in(step.after, rules) - self._forgotten,
+        )
         # A host that failed before it started may say so after it was put back, which closed its gate. No planner has admitted it.
         late = {host for host in after - before if self._fails_late(step, host)}
         for roles, cap in rules.caps.items():
@@ -390,6 +425,43 @@ class Night:
                 self._findings.at(step.index)(
                     f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
                 )
+
+    def _forget(self, step: Step) -> None:
+        """Note which hosts a restore has put back, until they are admitted again: they may be down, and no planner can know that."""
+        if step.is_restore:
+            keys = step.changed()
+            self._forgotten.update(host for host in FLEET if any(key.endswith(f"/{host}") for key in keys))
+            self._forgotten.update(host for host in FLEET if is_open(step.before, host) != is_open(step.after, host))
+        elif self._forgotten and LEDGER in step.changed():
+            self._forgotten -= {
+                host for host in self._forgotten if is_open(step.after, host) and not is_open(step.before, host)
+            }
+
+    def _goes_on(self, step: Step, faults: Faults) -> None:
+        """Say that a process goes on after a restore, and had seen a newer epoch before.
+
+        A planner service may, as soon as an operator has handed the rollout over again. A push run may put its hosts back, which admits none.
+        """
+        who = step.write.who if step.write is not None else ""
+        if who not in faults.ahead or LEDGER not in step.changed():
+            return
+        pid, runs, newest = faults.ahead[who]
+        actor = next(one for one in self._actors if one.name == who)
+        is_new = (actor.process.pid, actor.shared.runs.value) != (pid, runs)
+        handover = step.before.get(HANDOVER)
+        is_again = self._has_services and handover is not None and handover != faults.restored.get(HANDOVER)
+        # The history no longer distinguishes a restore from rollouts that have begun since.
+        is_overtaken = newest < data_of(step.before.get(LEDGER)).get("history_from", 1)
+        if is_new or is_again or is_overtaken:
+            del faults.ahead[who]
+            return
+        events = [
+            data_of(after)["what"] for key, (_was, after) in step.changed().items() if key.startswith(HISTORY) and after
+        ]
+        if events != ["retry"]:
+            self._findings.at(step.index)(
+                f"{who} had seen epoch {newest} before the restore, and wrote {events} after it"
+            )
 
     def _not_handed_over(self, step: Step) -> None:
         """Say that a planner service wrote the ledger of a rollout that was not handed over to it."""

@@ -12,7 +12,11 @@ from typing import Any, TextIO
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.handover import decode_handover
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
+    PassRequest,
+    PassResult,
+    make_pass,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.handover import hand_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service.log import Log
@@ -30,8 +34,24 @@ _LOOKS_AFTER = (0.3, 4.0)
 _TOO_LATE = ("went_back", "needs_tasks", "no_rollout")
 
 
+class _WatchedService(PlannerService):
+    """A planner service that shares the epoch of its last pass.
+
+    :param shared: as of an actor.
+    """
+
+    def __init__(self, shared: Any, *given: Any) -> None:
+        super().__init__(*given)
+        self._shared = shared
+
+    def _make_pass(self, *given: Any) -> PassResult:
+        made = super()._make_pass(*given)
+        self._shared.epoch.value = made.ledger.epoch if made.ledger is not None else 0
+        return made
+
+
 def be_planner_service(
-    _shared: Any, settings: Settings, name: str, out: TextIO | None = None, fleet: Mapping[str, str] = FLEET
+    shared: Any, settings: Settings, name: str, out: TextIO | None = None, fleet: Mapping[str, str] = FLEET
 ) -> None:
     """Carry what was handed over, until killed.
 
@@ -40,7 +60,7 @@ def be_planner_service(
     systemd = Systemd({})
     log = Log(systemd, io.StringIO() if out is None else out, is_json=True)
     mine = ServiceSettings(name, settings, fleet)
-    PlannerService(mine, log, systemd, Presence(settings, name, log)).run()
+    _WatchedService(shared, mine, log, systemd, Presence(settings, name, log)).run()
 
 
 def be_beginner(_shared: Any, settings: Settings, rules: Rules) -> None:
