@@ -39,6 +39,8 @@ from .replay import State, Step, state_at
 from .rules import Rules
 from .writers import mistakes
 
+# A process finds out so soon that the start of a host, which it has written, was not admitted, also if the answer was lost and Consul is away (seconds).
+_TAKEN_BACK = 15.0
 # What each event makes of the state of a ledger: None for as it was.
 _STATES: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "begin": (("", "running", "paused", "aborted", "complete"), "running"),
@@ -212,13 +214,14 @@ class Judge:
         return found
 
     def _is_taken_back(self, step: Step, key: str) -> bool:
-        """Return whether what a step wrote is what it was before at the next write of that key."""
-        was = step.before.get(key)
-        for later in self._steps:
-            if later.index > step.index and key in later.changed():
-                now = later.after.get(key)
-                return (now and now.value) == (was and was.value)
-        return False
+        """Return whether the writer of a step soon put a key back to what it was before, and no other process wrote it in between."""
+        was, write = step.before.get(key), step.write
+        later = next((one for one in self._steps if one.index > step.index and key in one.changed()), None)
+        if write is None or later is None or later.write is None or later.write.who != write.who:
+            return False
+        now = later.after.get(key)
+        is_soon = later.write.at - write.answered_at < _TAKEN_BACK
+        return is_soon and (now and now.value) == (was and was.value)
 
     def _goes_on(self, step: Step, key: str, version: str) -> bool:
         """Return whether the writer was at work on the host before a restore, which took its start back: its report is true."""

@@ -152,3 +152,34 @@ def test_the_judge_says_so() -> None:
         hosts_of=_HOSTS_OF,
     ).judge(findings)
     assert findings.sentences() == [f"at index 4: nodes0 changed {key}, and acts for web1"]
+
+
+@pytest.mark.parametrize(
+    ("who", "value", "after", "is_forgiven"),
+    [
+        ("nodes0", "", 3.0, True),
+        ("nodes0", "", 20.0, False),
+        ("nodes1", "", 3.0, False),
+        ("nodes0", _RECORD, 3.0, False),
+    ],
+)
+def test_only_its_writer_takes_a_forbidden_start_back_and_soon(
+    who: str, value: str, after: float, is_forgiven: bool
+) -> None:
+    key = f"{RECORDS}web1"
+    before = {**_BASE, f"{GATES}global": Entry("False", 3)}
+    started = {**before, key: Entry(json.dumps({"state": "started", "version": OLD}), 4)}
+    then = {**before, key: Entry(value, 5)} if value else before
+    first, second = Write("nodes0", [], None, at=100.0), Write(who, [], None, at=100.0 + after)
+    first.answered_at, second.answered_at = 100.0, 100.0 + after
+    findings = Findings()
+    Judge(
+        _BASE,
+        [Step(4, before, started, first), Step(5, started, then, second)],
+        lambda _given: None,
+        lambda _who, _at: 0.0,
+        lambda _who, _at: 0.0,
+        steady=True,
+    ).judge(findings)
+    found = [one for one in findings.sentences() if "web1 started" in one]
+    assert found == ([] if is_forgiven else [f"at index 4: web1 started {OLD} behind a closed gate"])
