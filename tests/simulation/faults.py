@@ -54,8 +54,6 @@ class Faults:
         self._due = 3.0
         self.count: Counter[str] = Counter()
         self.problems: list[str] = []
-        # The names of those that were killed.
-        self.killed: set[str] = set()
         # Those that had seen a newer epoch before the restore -> their PID, how many runs they had begun, and that epoch.
         self.ahead: dict[str, tuple[int, int, int]] = {}
         # The keys after the restore.
@@ -102,7 +100,6 @@ class Faults:
         actor = self._world.chance.choice(self._to_kill)
         if actor.process.is_alive:
             self._note(f"{actor.name} is killed and started again")
-            self.killed.add(actor.name)
             actor.process.kill()
             actor.start()
 

@@ -195,7 +195,7 @@ class Night:
         has_services = random.Random(f"services {plan.seed}").random() < _WITH_SERVICES and "services" not in without
         self._has_services = has_services and not self._is_pushed
         self._is_read = random.Random(f"reader {plan.seed}").random() < _WITH_READER and "reader" not in without
-        self._hook = Hook(world)
+        self._hook = Hook(world, self._network)
         # Host -> the thread of a push run that works on it, and since when.
         self._working: dict[str, tuple[Thread, float]] = {}
         # Process -> the hosts that it acts for.
@@ -245,7 +245,7 @@ class Night:
         network.listeners.append(lambda _step: self._note_end(others[0]))
         self._note_end(others[0])
         why = self._wait_for_the_end(to_kill)
-        self._wait_for_hook(faults)
+        self._wait_for_hook()
         say = self._findings.at(None)
         for actor in self._actors:
             if actor.process.error is not None and not self._may_end(actor):
@@ -255,8 +255,8 @@ class Night:
             result.stuck = self._stuck()
         for problem in [*faults.problems, *network.malformed]:
             say(problem)
-        if self._has_notifiers and self._is_complete and not plan.restore:
-            for problem in self._not_sent(faults):
+        if self._has_notifiers and self._is_complete:
+            for problem in self._hook.problems():
                 say(problem)
             if not self._is_notified():
                 say(f"the end was not sent within {_UNTIL_SENT:.0f} s: {[one['event'] for one in self._hook.events]}")
@@ -355,18 +355,14 @@ class Night:
         pause = host_health_notes._LEAST_BETWEEN_RECOVERIES
         return float(ledger["recovered_at"] - stand_ins.BEGIN + pause + _SECONDS)
 
-    def _wait_for_hook(self, faults: Faults) -> None:
+    def _wait_for_hook(self) -> None:
         """Let time pass until the hook has got every event, or should have."""
         world = self._world
         until = world.now + _UNTIL_SENT
-        while world.now < until and not self._has_failed() and not (self._is_notified() and not self._not_sent(faults)):
+        while (
+            world.now < until and not self._has_failed() and not (self._is_notified() and not [*self._hook.problems()])
+        ):
             world.run(min(until, world.now + 1), self._has_failed)
-
-    def _not_sent(self, faults: Faults) -> list[str]:
-        if not self._has_notifiers or self._plan.restore:
-            return []
-        every = not any("notifier" in one for one in faults.killed)
-        return [*self._hook.problems(self._network.now, every=every)]
 
     def _report_now(self, sentence: str) -> None:
         self._findings.at(self._network.server.index)(sentence)

@@ -62,7 +62,7 @@ class Process:
     :param machine: where it runs. Those on the same machine see whether it is alive.
     :param pid: that of its last start; 0 before the first one.
     :param error: what it ended with, None while it runs or if it ended well.
-    :param stopped_at: when it was stopped last (seconds of the world).
+    :param stopped_at: when it was stopped last (seconds of the world), ``went_on_at`` when it went on after that.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -75,7 +75,7 @@ class Process:
         self.is_alive = False
         self.error: BaseException | None = None
         self.stack = ""
-        self.stopped_at = float("-inf")
+        self.stopped_at = self.went_on_at = float("-inf")
         self._is_stopped = False
         self._kept: list[tuple[Wait, Any]] = []
         # In the order of their starts; those that have ended are left out.
@@ -121,6 +121,8 @@ class Process:
 
     def go_on(self) -> None:
         """Let it go on."""
+        if self._is_stopped:
+            self.went_on_at = self.world.now
         self._is_stopped = False
         for wait, value in self._kept:
             self.world.wake(wait, value)
