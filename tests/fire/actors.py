@@ -343,6 +343,7 @@ class Nodes:
     """Some hosts: slow, forgetful, talkative, and not always right.
 
     :param honest: whether they are: what they say is so, and they never fall back.
+    :param runs: host -> the version that it really runs, which is kept up to date; None if no one looks at it.
     """
 
     def __init__(
@@ -353,6 +354,7 @@ class Nodes:
         plan: Schedule,
         number: int,
         honest: bool = False,
+        runs: dict[str, str] | None = None,
     ) -> None:
         self._chance = random.Random(f"nodes {plan.seed} {number}")
         self._shared = shared
@@ -362,7 +364,7 @@ class Nodes:
         self._is_honest = honest
         self._may_be_lost = plan.restore
         # What each really runs, what it reported last, and until when it is down.
-        self._runs = dict.fromkeys(hosts, OLD)
+        self._runs = dict.fromkeys(hosts, OLD) if runs is None else runs
         self._reported = dict.fromkeys(hosts, OLD)
         self._out_until = dict.fromkeys(hosts, 0.0)
         self._flaps = 3
@@ -448,7 +450,13 @@ class Nodes:
 
 
 def be_nodes(
-    shared: Shared, settings: Settings, hosts: Mapping[str, str], plan: Schedule, number: int, honest: bool = False
+    shared: Shared,
+    settings: Settings,
+    hosts: Mapping[str, str],
+    plan: Schedule,
+    number: int,
+    honest: bool = False,
+    runs: dict[str, str] | None = None,
 ) -> None:
     """Be some hosts until killed."""
-    Nodes(shared, settings, hosts, plan, number, honest).work()
+    Nodes(shared, settings, hosts, plan, number, honest, runs).work()

@@ -36,7 +36,7 @@ from .rules import Schedule
 ROLE = "web"
 # How long a run waits for the admission of a host (seconds). A rollout has 150 s to end, so several runs fit into it.
 _WAIT = 20.0
-_STEPS = ("prepare", "stop", "upgrade", "start")
+STEPS = ("prepare", "stop", "upgrade", "start")
 
 
 class Pusher:
@@ -48,7 +48,7 @@ class Pusher:
         self._settings = settings
         self._store = Store(settings)
         self._failing = plan.kind.failing
-        groups = [RunTaskGroup(f"{ROLE}/{step}", step, ROLE, once=False) for step in _STEPS]
+        groups = [RunTaskGroup(f"{ROLE}/{step}", step, ROLE, once=False) for step in STEPS]
         if self._chance.random() < 0.5:
             groups.insert(2, RunTaskGroup(f"{ROLE}/schema", "upgrade", ROLE, once=True))
         self._task_groups = {ROLE: tuple(groups)}
@@ -100,7 +100,7 @@ class Pusher:
     def act(self, host: str) -> None:
         """Run the tasks of a task group on a host."""
         time.sleep(self._chance.uniform(0.02, 0.3))
-        if not self._shared.calm.value and self._chance.random() < self._failing / len(_STEPS):
+        if not self._shared.calm.value and self._chance.random() < self._failing / len(STEPS):
             raise TaskFailed(f"{host}: no disk")
 
 

@@ -362,7 +362,10 @@ class Network:
         self.now = self._state()
         self._remember()
         self.restores.append(Restore(self.server.index, snapshot.index))
-        self.steps.append(Step(self.server.index, before, self.now, None, self._clock(), is_restore=True))
+        step = Step(self.server.index, before, self.now, None, self._clock(), is_restore=True)
+        self.steps.append(step)
+        for listener in self.listeners:
+            listener(step)
 
 
 def _is_malformed(answer: Answer) -> bool:

@@ -18,8 +18,10 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_cache, partitions
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import host_health_notes
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun
 from fire import actors
@@ -27,7 +29,7 @@ from fire.facts import GATES, HANDOVER, HISTORY, LEDGER, OF_RUNS, RECORDS, REPOR
 from fire.findings import Findings
 from fire.fleet import FLEET, NEW, OLD
 from fire.judge import Judge
-from fire.push import ROLE, Pusher, PushService
+from fire.push import ROLE, STEPS, Pusher, PushService
 from fire.replay import State, Step
 from fire.rules import Rules, Schedule, schedule
 from greenlet import getcurrent
@@ -40,6 +42,8 @@ from .network import Network
 from .night_log import night_log
 from .notified import Hook, be_notifier
 from .planner_services import be_beginner, be_planner_service
+from .real_versions import RealVersions
+from .reported import mistakes_of_report
 from .start import network_with, simulated
 from .status import StatusReader
 from .world import Process, Thread, World
@@ -50,6 +54,8 @@ _SECONDS = 150.0
 _MOST_RECOVERIES = 4
 # How long the end may take to reach a hook.
 _UNTIL_SENT = 60.0
+# How long the rollout report may take.
+_UNTIL_REPORTED = 20.0
 # So many of all nights have push runs, and notifiers, each of which reads as much as a planner.
 _WITH_PUSH, _WITH_NOTIFIERS = 0.4, 0.25
 # The same of a reader of the status.
@@ -136,15 +142,19 @@ class _WatchedPusher(Pusher):
     """Makes push runs, and notices two of them at work on one host.
 
     :param working: host -> the thread of a push run that works on it, and since when.
+    :param real: what hosts really run.
     """
 
-    def __init__(self, network: Network, working: dict[str, tuple[Thread, float]], *given: Any) -> None:
+    def __init__(
+        self, network: Network, working: dict[str, tuple[Thread, float]], real: RealVersions, *given: Any
+    ) -> None:
         super().__init__(*given)
-        self._network, self._working = network, working
+        self._network, self._working, self._real, self._version = network, working, real, ""
 
     def _service_of(self, run: PushRun) -> PushService:
         """Return the service of a run, which shares the epoch of its last pass."""
         shared: Any = self._shared
+        self._version = run.version
         shared.epoch.value = 0
         shared.runs.value += 1
         service = super()._service_of(run)
@@ -170,6 +180,7 @@ class _WatchedPusher(Pusher):
         self._working[host] = me, me.process.world.now
         try:
             super().act(host)
+            self._real.ran_tasks(host, self._version)
         finally:
             self._working.pop(host, None)
 
@@ -200,6 +211,7 @@ class Night:
         self._working: dict[str, tuple[Thread, float]] = {}
         # Process -> the hosts that it acts for.
         self._hosts_of: dict[str, Collection[str]] = {}
+        self._real = RealVersions(len(STEPS))
         # Hosts that a restore has put back, and that were not admitted since.
         self._forgotten: set[str] = set()
         self._is_complete = False
@@ -229,6 +241,7 @@ class Night:
         if self._is_honest:
             network.listeners.append(self._over_the_caps)
         network.listeners.append(lambda step: self._goes_on(step, faults))
+        network.listeners.append(self._really_runs)
         world.run(3600, lambda: not harness.is_alive or self._has_failed())
         if harness.error is not None:
             raise harness.error
@@ -260,6 +273,8 @@ class Night:
                 say(problem)
             if not self._is_notified():
                 say(f"the end was not sent within {_UNTIL_SENT:.0f} s: {[one['event'] for one in self._hook.events]}")
+        if self._is_complete and not self._has_failed() and not network.restores:
+            self._compare_report(steady=not faults.count["clock"])
         self._judge(faults, result)
         result.violations = self._findings.sentences()
         result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
@@ -284,7 +299,7 @@ class Night:
         for n in range(_NODES):
             mine = {host: FLEET[host] for host in hosts[n::_NODES]}
             self._hosts_of[f"nodes{n}"] = mine
-            others.append(self._actor(f"nodes{n}", actors.be_nodes, mine, plan, n, self._is_honest))
+            others.append(self._actor(f"nodes{n}", actors.be_nodes, mine, plan, n, self._is_honest, self._real.runs))
         if self._is_pushed:
             for n in range(1, _PUSH_RUNS + 1):
                 if f"push{n}" not in self._without:
@@ -326,7 +341,7 @@ class Night:
         return CommandJudge(self._network, who, self._rules_of, self._report_now).give
 
     def _be_push(self, shared: Any, settings: Settings, plan: Schedule, number: int) -> None:
-        _WatchedPusher(self._network, self._working, shared, settings, plan, number).work()
+        _WatchedPusher(self._network, self._working, self._real, shared, settings, plan, number).work()
 
     def _wait_for_the_end(self, planners: Sequence[Actor]) -> str:
         """Let time pass until the rollout ends; return in which time it should have.
@@ -359,9 +374,9 @@ class Night:
         """Let time pass until the hook has got every event, or should have."""
         world = self._world
         until = world.now + _UNTIL_SENT
-        while (
-            world.now < until and not self._has_failed() and not (self._is_notified() and not [*self._hook.problems()])
-        ):
+        while self._has_notifiers and world.now < until and not self._has_failed():
+            if self._is_notified() and not [*self._hook.problems()]:
+                return
             world.run(min(until, world.now + 1), self._has_failed)
 
     def _report_now(self, sentence: str) -> None:
@@ -421,6 +436,32 @@ class Night:
                 self._findings.at(step.index)(
                     f"{len(now)} of {roles} are down, {cap} may be: {sorted(now)}, of them new {sorted(now - before)}"
                 )
+
+    def _really_runs(self, step: Step) -> None:
+        """Say which hosts do not run what they report. Push hosts never lie."""
+        if step.is_restore:
+            return
+        is_pushed = self._is_pushed
+        hosts = {host: role for host, role in FLEET.items() if self._is_honest or (is_pushed and role == ROLE)}
+        for sentence in self._real.mistakes(step, hosts):
+            self._findings.at(step.index)(sentence)
+
+    def _compare_report(self, *, steady: bool) -> None:
+        """Compare the rollout report with the failures and retries of the night.
+
+        :param steady: whether no clock was set at all.
+        """
+        found: list[dict[str, Any]] = []
+        settings = Settings(port=self._network.line("report", 0.001), timeout=3)
+        process = Process(self._world, "report")
+        process.start(lambda: found.append(read_rollout_report(Store(settings), fleet=FLEET)))
+        self._world.run(self._world.now + _UNTIL_REPORTED, lambda: not process.is_alive)
+        version = data_of(self._network.now[LEDGER])["version"]
+        say = self._findings.at(None)
+        if not found:
+            say(f"there is no report: {process.error!r}")
+        for sentence in mistakes_of_report(found[0], self._network.steps, version, steady=steady) if found else ():
+            say(sentence)
 
     def _forget(self, step: Step) -> None:
         """Note which hosts a restore has put back, until they are admitted again: they may be down, and no planner can know that."""

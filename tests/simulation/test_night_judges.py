@@ -140,6 +140,7 @@ def test_two_work_on_one_host(
     for name, begins in (("push1", 1.0), ("push2", 2.0)):
         pusher = object.__new__(_WatchedPusher)
         pusher._network, pusher._working, pusher._failing = night._network, working, 0.0
+        pusher._real, pusher._version = night._real, NEW
         pusher._shared = cast(Any, SimpleNamespace(calm=SimpleNamespace(value=1)))
         pusher._chance = cast(random.Random, SimpleNamespace(uniform=lambda _least, _most: 5.0))
 
