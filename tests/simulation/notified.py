@@ -80,7 +80,7 @@ class Hook:
         call = _Call(len(self._before), event["epoch"], event["event"], process, process.pid, self._world.now)
         if call.name in _SENT:
             self._twice += self._repetitions(call)
-            self._calls.append(call)
+        self._calls.append(call)
         self._world.wait(self._world.chance.uniform(0.01, 0.2))
         self.events.append(event)
         self._sent.append((call.restores, call.epoch, call.name))
@@ -92,11 +92,20 @@ class Hook:
                 continue
             is_noted = self.noted() >= call.epoch
             is_same = (before.process, before.pid) == (call.process, call.pid)
-            is_away = before.process.pid != before.pid or before.process.stopped_at >= before.at
+            # Its next call shows that it had noted this one, unless that request was lost.
+            has_gone_on = self._last_of(before) is not before and self._unsent_at(before.process) < before.at
+            is_away = (before.process.pid != before.pid and not has_gone_on) or before.process.stopped_at >= before.at
             # It had asked whether it may send, and slept while the other one did.
             has_slept = call.process.stopped_at < before.at <= call.process.went_on_at == call.at
             if not has_slept and (is_noted or is_same or not is_away):
                 yield f"{call.name} of epoch {call.epoch} was sent by {before.process.name}, and again by {call.process.name}"
+
+    def _last_of(self, call: _Call) -> _Call:
+        return [one for one in self._calls if (one.process, one.pid) == (call.process, call.pid)][-1]
+
+    def _unsent_at(self, process: Process) -> float:
+        lines = self._network.lines.values()
+        return max((line.unsent_at for line in lines if line.name == process.name), default=float("-inf"))
 
     def noted(self) -> int:
         """Return the epoch up to which events are noted as sent."""

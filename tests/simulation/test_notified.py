@@ -32,7 +32,7 @@ class _Site:
 
     def __init__(self) -> None:
         self.world = World("hook")
-        self.network = SimpleNamespace(listeners=[], now=keys({}))
+        self.network = SimpleNamespace(listeners=[], now=keys({}), lines={})
         self.hook = Hook(self.world, cast(Network, self.network))
         self.processes = {name: Process(self.world, name) for name in ("notifier1", "notifier2")}
 
@@ -101,6 +101,22 @@ def test_an_event_comes_twice(site: _Site) -> None:
 def test_it_may_come_again_if_the_first_sender_died_before_it_noted_that(site: _Site) -> None:
     site.at(3, lambda: site.processes["notifier1"].start(lambda: None))
     assert twice(site) == []
+
+
+@pytest.mark.parametrize("unsent_at", [0.5, 1.5])
+def test_but_not_if_it_went_on_before_it_died_unless_its_note_was_lost(site: _Site, unsent_at: float) -> None:
+    first = site.processes["notifier1"]
+    site.network.lines[1] = SimpleNamespace(name="notifier1", unsent_at=unsent_at)
+    site.keep(keys({1: "begin"}))
+
+    def send_two() -> None:
+        site.hook.call({"epoch": 1, "event": "begin"})
+        site.hook.call({"epoch": 1, "event": "failure"})
+
+    site.at(1, lambda: first.start(send_two))
+    site.at(3, lambda: first.start(lambda: None))
+    site.send("notifier2", 5, 1, "begin")
+    assert len(site.problems()) == (unsent_at < 1)
 
 
 def test_or_if_the_first_sender_slept_then(site: _Site) -> None:
