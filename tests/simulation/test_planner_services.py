@@ -92,7 +92,7 @@ class _Site:
         """Return the hosts whose gates are open."""
         return {host for host in FLEET if is_open(self.network.now, host)}
 
-    def act(self, act: Callable[[Store], Any], who: str = "other") -> None:
+    def act(self, act: Callable[[Store], Any], who: str = "operator") -> None:
         """Let another process do something."""
         other = self._actor(who, lambda _shared, settings: act(Store(settings)))
         other.start()
@@ -118,7 +118,7 @@ class _Site:
         """Let a host finish."""
         host = min(self.admitted() - self._done)
         self._done.add(host)
-        self.act(lambda store: write_report(store, HostReport(host, NEW, "upgraded")))
+        self.act(lambda store: write_report(store, HostReport(host, NEW, "upgraded")), "nodes")
 
     def stop_in_a_pass(self, actor: Actor) -> Callable[[], bool]:
         """Stop a service as soon as what it has read for its next pass is on its way to it.
@@ -273,7 +273,8 @@ def test_a_service_that_was_frozen_for_an_hour_admits_nothing_by_what_it_read_be
         if command is _end_the_handover:
             # No one hands the rollout over again.
             site.beginner.process.stop()
-        site.act(command)
+        # As a push run does.
+        site.act(command, "push" if command is _end_the_handover else "operator")
         site.finish_one()
         site.wait(began + _HOUR - world.now)
         before, index = site.admitted(), site.network.server.index
