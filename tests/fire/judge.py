@@ -183,11 +183,11 @@ class Judge:
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
             found += _of_stage(event, before, after, step, facts, self._latest(write, event))
-        elif event["what"] == "retry" and rules.deadline is None:
+        elif event["what"] == "retry":
             found += [
                 f"{host} was retried, and has not failed"
                 for host in event["hosts"]
-                if not facts.has_failed(host) and not _is_unadmitted(facts, host)
+                if not facts.has_failed(host) and not _is_unadmitted(facts, host) and not _may_be_lost(facts, host)
             ]
         return found
 
@@ -302,6 +302,14 @@ class Judge:
             if self._steady and write.at - mark["since"] < rules.soak:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
+
+
+def _may_be_lost(facts: Facts, host: str) -> bool:
+    """Return whether a host has begun, or may, and has not reported its end. How long ago it did depends on the writer's clock."""
+    is_at_work = is_open(facts.state, host) or facts.record(host).get("state") == "started"
+    return (
+        facts.rules.deadline is not None and is_at_work and not (facts.has_reported(host) and not facts.has_left(host))
+    )
 
 
 def _is_unadmitted(facts: Facts, host: str) -> bool:

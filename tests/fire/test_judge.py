@@ -25,10 +25,11 @@ from .facts import (
     WAKES,
 )
 from .findings import Findings
-from .fleet import FLEET, OLD
+from .fleet import FLEET, NEW, OLD
 from .journal import Write
 from .judge import Judge
 from .replay import Entry, Step
+from .rules import CAPS, HEALTH, Rules
 from .writers import mistakes
 
 _BASE = {CURRENT: Entry(OLD, 1), **{f"{REPORTS}{OLD}/{host}": Entry("1", 2) for host in FLEET}}
@@ -136,6 +137,38 @@ def test_each_event_has_its_writers() -> None:
     assert judged_event("operator", "retry", f"{RECORDS}web2") == [
         f"operator wrote {RECORDS}web2 with an event retry, which does not name that host"
     ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "gate", "record", "is_wrong"),
+    [
+        (CAPS, "True", None, True),
+        (HEALTH, "True", None, False),
+        (HEALTH, "False", None, True),
+        (HEALTH, "False", "started", False),
+        (HEALTH, "False", "failed", False),
+        (HEALTH, "False", "upgraded", True),
+    ],
+)
+def test_hosts_are_retried_that_are_neither_failed_nor_lost(
+    rules: Rules, gate: str, record: str | None, is_wrong: bool
+) -> None:
+    before = {**_BASE, CURRENT: Entry(NEW, 1), f"{GATES}host/web1": Entry(gate, 2)}
+    if record is not None:
+        before[f"{RECORDS}web1"] = Entry(json.dumps({"state": record, "version": NEW, "times": {}}), 3)
+    ledger = {"epoch": 1, "version": NEW, "state": "running", "instructions": {}, "admitted": {"web1": 2}}
+    event = {"what": "retry", "epoch": 1, "hosts": {"web1": ""}}
+    after = {LEDGER: Entry(json.dumps(ledger), 4), f"{HISTORY}1": Entry(json.dumps(event), 4)}
+    findings = Findings()
+    Judge(
+        before,
+        [Step(4, before, {**before, **after}, Write("operator", [], None))],
+        lambda _given: rules,
+        lambda _who, _at: 0.0,
+        lambda _who, _at: 0.0,
+        steady=True,
+    ).judge(findings)
+    assert any("web1 was retried" in one for one in findings.sentences()) == is_wrong
 
 
 def test_the_judge_says_so() -> None:
