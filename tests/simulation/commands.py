@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from fire.facts import APPROVALS, HISTORY, HOLDS, LEDGER, WAKES, Facts, data_of, is_open
+from fire.facts import APPROVALS, HISTORY, HOLDS, LEDGER, WAKES, Facts, data_of, is_open, with_own_records
 from fire.fleet import FLEET, NEW, OLD
 from fire.replay import State, Step
 from fire.rules import Rules
@@ -60,7 +60,7 @@ class CommandJudge:
             raise
         steps = network.steps[first:]
         own = self._own(name, steps, at)
-        moments = [own[-1].after] if own else [before, *(step.after for step in steps)]
+        moments = [_as_read(own[-1])] if own else [before, *(step.after for step in steps)]
         missing = [self._missing(name, about, state) for state in moments]
         if all(missing):
             self._say(f"{self._who}: {name} succeeded, and {missing[-1]}")
@@ -129,6 +129,13 @@ def keys_of_holds(about: Mapping[str, Any]) -> list[str]:
     whom = about["whom"]
     found = [f"{HOLDS}global"] if whom.everything else []
     return [*found, *(f"{HOLDS}role/{role}" for role in whom.roles), *(f"{HOLDS}host/{host}" for host in whom.hosts)]
+
+
+def _as_read(step: Step) -> State:
+    """Return the keys after a step, with the records of hosts as its writer has read them: no command can know what hosts report meanwhile."""
+    assert step.write is not None
+    reading = step.write.reading
+    return step.after if reading is None else with_own_records(step.after, reading.entries())
 
 
 def _events(step: Step) -> list[tuple[str, Collection[str]]]:

@@ -41,7 +41,7 @@ _DUE = {"begin": "begin", "adopt": "begin", "pause": "pause", "resume": "resume"
 class _Call:
     """A call of the hook that has begun.
 
-    :param restores: how often Consul was restored by then: epochs are given again after that.
+    :param restores: how often Consul was restored before what is sent: epochs are given again after that.
     :param at: when it began (seconds of the night).
     """
 
@@ -77,13 +77,19 @@ class Hook:
         """Take an event, which takes a moment."""
         process = self._world.current
         assert process is not None
-        call = _Call(len(self._before), event["epoch"], event["event"], process, process.pid, self._world.now)
+        name, epoch = event["event"], event["epoch"]
+        call = _Call(self._restores_of(epoch, name), epoch, name, process, process.pid, self._world.now)
         if call.name in _SENT:
             self._twice += self._repetitions(call)
         self._calls.append(call)
         self._world.wait(self._world.chance.uniform(0.01, 0.2))
         self.events.append(event)
         self._sent.append((call.restores, call.epoch, call.name))
+
+    def _restores_of(self, epoch: int, name: str) -> int:
+        """Return how many restores there were before what is sent: it may have been read before the last one."""
+        is_there = _history(self._network.now).get(epoch, {}).get("what") in _SENT.get(name, ())
+        return max(0, len(self._before) - (0 if is_there else 1))
 
     def _repetitions(self, call: _Call) -> Iterator[str]:
         """Yield what was sent before, if neither of the senders died or slept before that was noted."""
@@ -136,10 +142,11 @@ class Hook:
         yield from self._twice
         histories = [_history(state) for state in (*self._before, self._network.now)]
         for restores, epoch, name in sorted(set(self._sent)):
-            # What was read before a restore may be sent after it. Entries of rollouts that are not kept are gone.
-            known = [one for one in histories[max(0, restores - 1) : restores + 1] if epoch >= min(one, default=0)]
-            if name in _SENT and known and not any(one.get(epoch, {}).get("what") in _SENT[name] for one in known):
-                yield f"{name} of epoch {epoch} was sent, and the history has {known[-1].get(epoch, {}).get('what')}"
+            history = histories[restores]
+            what = history.get(epoch, {}).get("what")
+            # Entries of rollouts that are not kept are gone.
+            if epoch >= min(history, default=0) and name in _SENT and what not in _SENT[name]:
+                yield f"{name} of epoch {epoch} was sent, and the history has {what}"
         if self._before:
             # What happens between a restore and the next read of a notifier is taken for sent.
             return

@@ -19,7 +19,7 @@ from fire.replay import Entry, State, Step
 from fire.rules import CAPS, LOOSE
 
 from .commands import CommandJudge
-from .network import Network
+from .network import Network, StateReading
 from .stand_ins import BEGIN
 
 _WHOM = {"whom": HoldTargets(hosts=["web1"], roles=["web"])}
@@ -94,6 +94,22 @@ def test_what_others_undo_later_is_no_mistake() -> None:
 
     site.judge.give("pause", act, {})
     assert site.said == []
+
+
+@pytest.mark.parametrize("has_read", [True, False])
+def test_an_abort_leaves_hosts_that_it_has_read_as_begun(has_read: bool) -> None:
+    site = _Site({"state": "running"})
+    started = {f"{RECORDS}web1": json.dumps({"state": "started", "version": NEW})}
+    reading = StateReading(1, BEGIN, keys(started if has_read else {}))
+
+    def act() -> None:
+        site.write({"state": "aborted", f"{GATES}host/web1": "True"})
+        write = site.network.steps[-1].write
+        assert write is not None
+        write.reading = reading
+
+    site.judge.give("abort", act, {})
+    assert bool(site.said) != has_read
 
 
 def test_a_write_of_an_earlier_command_does_not_count() -> None:

@@ -160,6 +160,15 @@ def test_epochs_are_given_again_after_a_restore(site: _Site) -> None:
     assert site.problems() == []
 
 
+def test_what_was_read_before_a_restore_is_sent_after_it(site: _Site) -> None:
+    site.keep(keys(_PAUSED))
+    site.at(2, lambda: site.restore(keys({1: "begin"})))
+    site.send("notifier1", 3, 2, "pause")
+    site.at(4, lambda: site.keep(keys(_PAUSED)))
+    site.send("notifier1", 5, 2, "pause")
+    assert site.problems() == []
+
+
 def test_what_was_sent_before_a_restore_was_so_then(site: _Site) -> None:
     site.keep(keys({1: "begin"}))
     site.send("notifier1", 1, 2, "end")
