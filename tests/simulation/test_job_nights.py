@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import pytest
+from thorough import quick
 
+from .fresh import fresh
 from .job_night import described, run
 
 # The nights of one test. In a single one, other work may leave no time for a job.
-_TOGETHER = 10
-_QUICK, _MORE = range(0, 20, 10), [range(first, first + _TOGETHER) for first in range(0, 60, _TOGETHER)]
+_TOGETHER = (range(0, 20, 10), range(20, 30))
 
 
-@pytest.mark.parametrize("seeds", [_QUICK, *(pytest.param(one, marks=pytest.mark.thorough) for one in _MORE)], ids=str)
+@pytest.mark.parametrize("seeds", quick(1, _TOGETHER), ids=str)
 def test_nights_of_jobs_break_no_rule(seeds: range) -> None:
     results = [run(seed) for seed in seeds]
     for result in results:
@@ -24,3 +25,10 @@ def test_nights_of_jobs_break_no_rule(seeds: range) -> None:
         assert count >= len(results)
     # Otherwise the nights would show nothing of these.
     assert sum(result.begun["version"] for result in results) and sum(result.lost for result in results)
+
+
+@pytest.mark.parametrize("seed", fresh(2, 50))
+def test_a_fresh_night_of_jobs_breaks_no_rule(seed: int) -> None:
+    result = run(seed)
+    assert not result.violations, described(result)
+    assert result.faults

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import random
-from typing import Any
-
 import pytest
 
+from .fresh import fresh
 from .night import Night, run
 from .shrink import described, shrink
 
@@ -20,15 +17,7 @@ from .shrink import described, shrink
 _KNOWN, _QUICK, _FRESH = (300, 6176, 500285), 15, 400
 
 
-def seeds() -> list[Any]:
-    """Return known seeds, and fresh ones in a row, of which `make test` has the first ones."""
-    # Processes that share the nights have to agree on them.
-    first = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1000, 10**6)
-    fresh = range(first, first + _FRESH)
-    return [*_KNOWN, *fresh[:_QUICK], *(pytest.param(seed, marks=pytest.mark.thorough) for seed in fresh[_QUICK:])]
-
-
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", [*_KNOWN, *fresh(_QUICK, _FRESH)])
 def test_a_night_breaks_no_rule(seed: int) -> None:
     result = run(seed)
     assert not result.violations, described(*shrink(result))

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import pytest
 
-from .post_upgrade.night import WITH_SERVICES, described, run
+from .fresh import fresh
+from .post_upgrade.night import WITH_SERVICES, described, has_services, run
 
-# The nights of one test.
-_TOGETHER = 10
-_QUICK, _MORE = range(3), [range(first, first + _TOGETHER) for first in range(0, 60, _TOGETHER)]
-_SERVICES, _MORE_SERVICES = WITH_SERVICES[:3], [WITH_SERVICES[first : first + _TOGETHER] for first in (0, 10, 20)]
+_FIRST = range(3)
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        _QUICK,
-        _SERVICES,
-        *(pytest.param(one, marks=pytest.mark.thorough) for one in (*_MORE, *_MORE_SERVICES)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("seeds", [_FIRST, WITH_SERVICES[:3]], ids=["push runs", "services"])
 def test_nights_of_post_upgrade_tasks_break_no_rule(seeds: range) -> None:
     results = [run(seed) for seed in seeds]
     for result in results:
         assert not result.violations, described(result)
         assert result.faults
+        assert result.admissions["after"] >= 20
     # Otherwise the nights would show nothing of these.
-    assert sum(result.admissions["after"] for result in results) >= 20 * len(results)
     assert sum(result.admissions["open"] for result in results)
+
+
+@pytest.mark.parametrize("seed", fresh(2, 90))
+def test_a_fresh_night_of_post_upgrade_tasks_breaks_no_rule(seed: int) -> None:
+    result = run(seed)
+    assert not result.violations, described(result)
+    assert result.faults
+    assert result.admissions["after"] >= 20
+
+
+def test_planner_services_are_in_half_of_the_fresh_nights_and_in_those_whose_seed_says_so() -> None:
+    assert not any(map(has_services, range(1000)))
+    assert all(map(has_services, WITH_SERVICES))
+    assert 450 < sum(map(has_services, range(2000, 3000))) < 550
