@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import random
 import re
 import time
@@ -37,6 +38,10 @@ from .rules import Rules, Schedule
 _EXPECTED = ("unreachable", "consul_error", "busy", "overtaken", "rollout_under_way", "aborted")
 # Those of them after which the same planner goes on.
 _AWAY = ("unreachable", "consul_error", "busy")
+# No one has only these answers for so long (seconds): faults are shorter. What took longer than a try was no failure from its beginning.
+_MOST_PATIENCE, _LONGEST_TRY = 60.0, 15.0
+# Since when an actor has had no other answer. Each thread has a value of its own.
+_away_since: contextvars.ContextVar[float | None] = contextvars.ContextVar("away_since", default=None)
 # The errors of an operator's command that comes too late, or during which Consul was restored.
 _TOO_LATE = ("no_rollout", "not_running", "nothing_to_approve", "went_back")
 _OPERATOR = control.Command("under fire", fleet=FLEET)
@@ -49,13 +54,20 @@ _COMMANDS = ("retry", "unhold", "approve", "upgrade")
 
 @contextlib.contextmanager
 def patience(*more: str) -> Iterator[None]:
-    """Take what a Consul under fire answers for what it is."""
+    """Take what a Consul under fire answers for what it is, but not without end that it is away."""
+    began = time.monotonic()
     try:
         yield
     except UpgradeError as error:
-        if error.code not in (*_EXPECTED, *more):
+        since = _away_since.get()
+        if since is None or error.code not in _AWAY or time.monotonic() - began > _LONGEST_TRY:
+            since = time.monotonic()
+        if error.code not in (*_EXPECTED, *more) or time.monotonic() - since > _MOST_PATIENCE:
             raise
+        _away_since.set(since)
         time.sleep(0.1)
+    else:
+        _away_since.set(None)
 
 
 def be_planner(shared: Shared, settings: Settings, rules: Rules, insisting: bool) -> None:

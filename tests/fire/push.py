@@ -166,6 +166,9 @@ class Play:
             self._pusher.upgrade(self._service, self._run, host)
         except Exception as error:
             self._error = error
+            if not isinstance(error, UpgradeError):
+                # It ends the process now, as the end of the service may fail too, and hide it.
+                raise
         finally:
             with self._changed:
                 self._threads -= 1

@@ -13,7 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul import tran
 from fire.facts import CURRENT, GATES, REPORTS
 from fire.fleet import OLD
 
-from . import caches, stand_ins
+from . import caches, caught, stand_ins
 from .consul.keys import Entry
 from .consul.server import Server
 from .network import Adapter, HTTPClient, Network, networks
@@ -31,6 +31,7 @@ def simulated(name: str, *, is_shared: bool = True) -> Iterator[World]:
     stand_ins.enter(world)
     transport.HTTPClient, transport._WithDeadline = HTTPClient, Adapter
     stand_ins.install()
+    caught.install()
     try:
         with caches.night(is_shared=is_shared):
             yield world
