@@ -4,11 +4,12 @@
 """Many simulated nights on all cores, or one of them again.
 
     python tests/simulation [--nights N] [--other-nights N] [--first SEED]
-    python tests/simulation --seed SEED [--without PART,...]
-    python tests/simulation --job-seed SEED
-    python tests/simulation --post-upgrade-seed SEED
+    python tests/simulation --seed SEED [--without PART,...] [--whole]
+    python tests/simulation --job-seed SEED [--without PART,...] [--whole]
+    python tests/simulation --post-upgrade-seed SEED [--without PART,...] [--whole]
 
-A night that fails is made smaller and printed as a log, with the command that repeats it. The exit code is 1 if a night failed.
+A night that fails is made smaller and printed in at most 40 lines, with the command that repeats it. With --whole, all of its log, stacks and
+keys are printed. The exit code is 1 if a night failed.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "agent")]
 
-from simulation import job_night
-from simulation.night import PARTS, Result, run
+from simulation import job_night, night
 from simulation.post_upgrade import night as post_upgrade_night
-from simulation.shrink import described, shrink
+from simulation.shrink import shortest_story
+from simulation.story import NightResult, story
 
-# Nights besides those of a rollout, by the options with their seeds.
-_OTHERS: dict[str, ModuleType] = {"job_seed": job_night, "post_upgrade_seed": post_upgrade_night}
+# Nights of each kind, by the options with their seeds.
+_KINDS: dict[str, ModuleType] = {
+    "seed": night,
+    "job_seed": job_night,
+    "post_upgrade_seed": post_upgrade_night,
+}
 _MOST_PRINTED = 5
 # One of each of these for so many nights of a rollout.
-_FOR_EACH_OTHER = 20
+_FOR_EACH_OTHER = 5
 
 
 def main() -> int:
@@ -48,24 +52,23 @@ def main() -> int:
         help=f"of jobs, and as many of post-upgrade tasks; one for {_FOR_EACH_OTHER} nights if not given",
     )
     parser.add_argument("--first", type=int, default=int(time.time()), metavar="SEED")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--job-seed", type=int, metavar="SEED")
-    parser.add_argument("--post-upgrade-seed", type=int, metavar="SEED")
-    parser.add_argument("--without", default="", metavar="PART,...", help=f"parts are {', '.join(PARTS)}")
+    for name in _KINDS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="SEED")
+    parser.add_argument(
+        "--without", default="", metavar="PART,...", help="what is left out of the night, such as kill,lead"
+    )
+    parser.add_argument("--whole", action="store_true")
     given = parser.parse_args()
     without = [part for part in given.without.split(",") if part]
-    if unknown := set(without) - set(PARTS):
-        parser.error(f"--without: there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
-    for name, kind in _OTHERS.items():
-        if (seed := getattr(given, name)) is not None:
-            found = kind.run(seed)
-            print(kind.described(found) if found.violations else f"seed {seed}: nothing found")
-            return int(bool(found.violations))
-    if given.seed is not None:
-        result = run(given.seed, without)
-        print(described(result, without) if result.violations else f"seed {given.seed} ({result.kind}): nothing found")
-        print(result.stuck)
-        return int(bool(result.violations))
+    for name, kind in _KINDS.items():
+        if (seed := getattr(given, name)) is None:
+            continue
+        if unknown := set(without) - set(kind.PARTS):
+            parser.error(f"--without: there is no part {', '.join(sorted(unknown))}; parts are {', '.join(kind.PARTS)}")
+        found: NightResult = kind.run(seed, without)
+        is_failed = bool(found.violations)
+        print(story(found, without, whole=given.whole) if is_failed else f"seed {seed} ({found.kind}): nothing found")
+        return int(is_failed)
     others = given.other_nights if given.other_nights is not None else -(-given.nights // _FOR_EACH_OTHER)
     return many(given.first, given.nights, others)
 
@@ -73,16 +76,15 @@ def main() -> int:
 def many(first: int, nights: int, others: int) -> int:
     """Simulate nights on all cores, and print each that fails."""
     began, failed, done, admissions = time.monotonic(), 0, 0, 0
-    # The others take longer, so none of them begins as the last one.
-    tasks = [(name, first + number) for number in range(others) for name in _OTHERS]
-    tasks += [("", first + number) for number in range(nights)]
+    tasks = [(name, first + number) for number in range(others) for name in _KINDS if name != "seed"]
+    tasks += [("seed", first + number) for number in range(nights)]
     with multiprocessing.Pool(os.cpu_count()) as pool:
-        for result, text in pool.imap_unordered(_run, tasks, chunksize=4):
+        for name, result in pool.imap_unordered(_run, tasks, chunksize=4):
             done += 1
-            admissions += result.admissions if isinstance(result, Result) else 0
+            admissions += result.admissions if isinstance(result, night.Result) else 0
             failed += bool(result.violations)
             if result.violations and failed <= _MOST_PRINTED:
-                print("\r" + (described(*shrink(result)) if isinstance(result, Result) else text))
+                print("\r" + shortest_story(result, _KINDS[name]))
             _show(done, len(tasks), failed, began)
     print(
         f"\n{nights} nights from seed {first}, {others} of jobs and {others} of post-upgrade tasks: {admissions} admissions, {failed} nights failed"
@@ -90,13 +92,10 @@ def many(first: int, nights: int, others: int) -> int:
     return int(bool(failed))
 
 
-def _run(task: tuple[str, int]) -> tuple[Any, str]:
-    """Return the result of a night, and what is printed of one that is not of a rollout if it fails."""
+def _run(task: tuple[str, int]) -> tuple[str, NightResult]:
+    """Return the kind and the result of a night."""
     name, seed = task
-    if not name:
-        return run(seed), ""
-    result = _OTHERS[name].run(seed)
-    return result, _OTHERS[name].described(result) if result.violations else ""
+    return name, _KINDS[name].run(seed)
 
 
 def _show(done: int, count: int, failed: int, began: float) -> None:

@@ -8,113 +8,126 @@ What is judged here is read from the keys alone, without the code of the collect
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from fire import jobs
+from fire.findings import Findings
 from fire.fleet import FLEET
 from fire.replay import State, Step
 
 from .actor import Actor
-from .faults import Faults
+from .faults import KINDS, Faults
+from .night_log import JOB_RECORDS, night_log, shown_by, stuck
 from .start import network_with, simulated
+from .story import NightResult
 from .world import Process, World
 
 _FAULTS, _SECONDS = 20.0, 60.0
-# So many faults before the end are printed.
-_MOST_LINES = 40
 _CONTROLLERS, _PLANNERS, _NODES = 3, 2, 6
 CAP = 2
 RULES = {"rolling_rules": {"global": CAP}}
-_LEDGER, _JOB_GATES, _JOB_RECORDS = "upgrade/ledger", "upgrade/job_gates/", "upgrade/job_records/"
+_LEDGER, _JOB_GATES = "upgrade/ledger", "upgrade/job_gates/"
 _OF_PUPPET = ("config_state/", "current_version", "running/")
 _UNDER_WAY = ("running", "paused")
 _EXPECTED = ("went_back",)
+# The keys that are printed of a night without an end.
+_SHOWN = (_LEDGER, _JOB_GATES, JOB_RECORDS, "upgrade/hosts/", "config_state/")
+
+
+# What can be left out of a night.
+PARTS = ("controller3", "controller2", "planner2", *(kind for kind in dict.fromkeys(KINDS) if kind != "clock"))
 
 
 @dataclass
-class JobResult:
-    """What a night came to.
+class JobResult(NightResult):
+    """What a night of jobs came to.
 
     :param begun: how many jobs and how many rollouts to versions began.
     """
 
-    seed: int
-    violations: list[str] = field(default_factory=list)
+    OPTION = "--job-seed"
     begun: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     runs: int = 0
-    log: list[str] = field(default_factory=list)
 
 
-def described(result: JobResult) -> str:
-    """Return what is printed of a failing night: what is wrong, what went wrong in Consul, and the command that repeats it."""
-    return "\n".join(
-        [
-            f"seed {result.seed} (jobs) fails:",
-            *(f"  {one}" for one in result.violations[:5]),
-            *(f"  {line}" for line in result.log[-_MOST_LINES:]),
-            f"Next: .venv/bin/python tests/simulation --job-seed {result.seed}",
-        ]
-    )
+def run(seed: int, without: Collection[str] = ()) -> JobResult:
+    """Simulate the night of a seed, and judge it.
 
-
-def run(seed: int) -> JobResult:
-    """Simulate the night of a seed, and judge it."""
+    :param without: which of PARTS to leave out.
+    """
     with simulated(f"jobs {seed}") as world:
-        return _Night(world, seed).run()
+        return _Night(world, seed, without).run()
 
 
 class _Night:
-    def __init__(self, world: World, seed: int) -> None:
-        self._world, self._result = world, JobResult(seed)
+    def __init__(self, world: World, seed: int, without: Collection[str]) -> None:
+        self._world, self._result, self._without = world, JobResult(seed, "jobs"), without
         self._network = network_with(world, FLEET)
         self._network.listeners.append(self._judge)
         self._actors: list[Actor] = []
         self._ran = jobs.Ran()
+        self._findings = Findings()
 
     def run(self) -> JobResult:
         """Let it pass: some seconds with faults, then calm until what moves the fleet has ended."""
         world, result, seed = self._world, self._result, self._result.seed
         controllers = [
-            self._actor(f"controller{n}", jobs.be_controller, RULES, seed, n) for n in range(1, _CONTROLLERS + 1)
+            self._actor(f"controller{n}", jobs.be_controller, RULES, seed, n)
+            for n in range(1, _CONTROLLERS + 1)
+            if f"controller{n}" not in self._without
         ]
-        planners = [self._actor(f"planner{n}", jobs.be_planner) for n in range(1, _PLANNERS + 1)]
+        planners = [
+            self._actor(f"planner{n}", jobs.be_planner)
+            for n in range(1, _PLANNERS + 1)
+            if f"planner{n}" not in self._without
+        ]
         hosts = [*FLEET]
         for n in range(_NODES):
             self._actor(f"nodes{n}", jobs.be_nodes, hosts[n::_NODES], self._ran, seed, n)
         for actor in self._actors:
             actor.start()
         # Clocks of controllers decide when a job expires, and are not what is looked at here.
-        faults = Faults(
-            world, self._network, [*controllers, *planners], self._actors, restores=False, without=["clock"]
-        )
+        without = [*self._without, "clock"]
+        faults = Faults(world, self._network, [*controllers, *planners], self._actors, restores=False, without=without)
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(_FAULTS))
-        world.run(3600, lambda: not harness.is_alive or bool(result.violations))
+        world.run(3600, lambda: not harness.is_alive or self._has_failed())
         if harness.error is not None:
             raise harness.error
         for actor in [*controllers, *planners]:
             actor.process.go_on()
-            if not actor.process.is_alive:
+            if not actor.process.is_alive and not self._has_failed():
                 actor.start()
         for actor in self._actors:
             actor.shared.calm.value = 1
-        world.run(world.now + _SECONDS, lambda: self._is_over() or bool(result.violations))
-        if not self._is_over() and not result.violations:
-            result.violations.append(f"nothing ended in {_SECONDS:.0f} s: {self._state_of_all()}")
+        world.run(world.now + _SECONDS, lambda: self._is_over() or self._has_failed())
+        say = self._findings.at(None)
+        if not self._is_over() and not self._has_failed():
+            say(f"nothing ended in {_SECONDS:.0f} s")
+            result.stuck = stuck(self._network, _SHOWN, self._actors)
         for actor in self._actors:
             if actor.process.error is not None and actor.code not in _EXPECTED:
-                result.violations.append(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
-        result.violations += [*self._ran.problems(), *self._network.malformed]
-        result.faults, result.runs = faults.count, len(self._ran.begun)
-        result.log = [f"{at:.1f} {what}" for at, what in faults.log]
+                say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
+        for problem in [*self._ran.problems(), *self._network.malformed]:
+            say(problem)
+        result.violations, result.faults = self._findings.sentences(), faults.count
+        result.runs = len(self._ran.begun)
+        if result.violations:
+            first = self._findings.first()
+            result.log = night_log(self._network, faults.log, first)
+            result.shown_by = shown_by(self._network, first)
         return result
+
+    def _has_failed(self) -> bool:
+        has_ended = bool(self._world.failed) and any(
+            one.process.error is not None and one.code not in _EXPECTED for one in self._actors
+        )
+        return has_ended or bool(self._findings.sentences())
 
     def _actor(self, name: str, act: Any, *arguments: Any) -> Actor:
         port = self._network.line(name, self._world.chance.choice((0.001, 0.005, 0.05)))
@@ -126,19 +139,10 @@ class _Night:
         ledger = _data(self._network.now, _LEDGER)
         return bool(self._actors[0].shared.calm.value) and ledger.get("state") not in _UNDER_WAY
 
-    def _state_of_all(self) -> str:
-        prefixes = (_LEDGER, _JOB_GATES, _JOB_RECORDS, "upgrade/hosts/", "config_state/")
-        keys = {key: one.value for key, one in sorted(self._network.now.items()) if key.startswith(prefixes)}
-        return json.dumps(keys, indent=1)
-
     def _judge(self, step: Step) -> None:
         """Say what a step broke."""
         before, after = _data(step.before, _LEDGER), _data(step.after, _LEDGER)
-        changed = step.changed()
-
-        def say(text: str) -> None:
-            self._result.violations.append(f"index {step.index}: {text}")
-
+        changed, say = step.changed(), self._findings.at(step.index)
         if before.get("version") != after.get("version"):
             self._result.begun["job" if _is_job(after) else "version"] += 1
             if before.get("state") in _UNDER_WAY:
@@ -152,7 +156,7 @@ class _Night:
         self._of_caps(step, say)
 
     def _of_start(self, step: Step, host: str, role: str, say: Any) -> None:
-        key = f"{_JOB_RECORDS}{host}"
+        key = f"{JOB_RECORDS}{host}"
         was, now = _data(step.before, key), _data(step.after, key)
         if now.get("state") == "lost" != was.get("state"):
             self._result.lost += 1
@@ -197,7 +201,7 @@ def _is_job(ledger: Mapping[str, Any]) -> bool:
 def _is_down(state: State, host: str, is_job: bool) -> bool:
     """Return whether a host is at work, may begin at any time, or has failed in what moves the fleet."""
     job = state["upgrade/current_job"].value.removeprefix("job/") if "upgrade/current_job" in state else ""
-    record, of_job = _data(state, f"upgrade/hosts/{host}"), _data(state, f"{_JOB_RECORDS}{host}")
+    record, of_job = _data(state, f"upgrade/hosts/{host}"), _data(state, f"{JOB_RECORDS}{host}")
     if "started" in (record.get("state"), of_job.get("state")):
         return True
     if is_job:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache import key_cache, partitions
@@ -39,13 +38,14 @@ from .actor import Actor
 from .commands import CommandJudge
 from .faults import KINDS, Faults
 from .network import Network
-from .night_log import night_log
+from .night_log import night_log, shown_by, stuck
 from .notified import Hook, be_notifier
 from .planner_services import be_beginner, be_planner_service
 from .real_versions import RealVersions
 from .reported import mistakes_of_report
 from .start import network_with, simulated
 from .status import StatusReader
+from .story import NightResult
 from .world import Process, Thread, World
 
 _FAULTS = 12.0
@@ -75,25 +75,17 @@ _EXPECTED = ("went_back",)
 
 
 @dataclass
-class Result:
-    """What a night came to.
+class Result(NightResult):
+    """What a night of a rollout came to.
 
-    :param kind: what its seed stands for.
     :param seconds: how long the night was.
-    :param log: what happened before the first violation, in lines.
-    :param stuck: what there is to see of a rollout that did not end: keys, and where each process waits.
     """
 
-    seed: int
-    kind: str
+    OPTION = "--seed"
     seconds: float = 0
     admissions: int = 0
     writes: int = 0
     requests: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-    stuck: str = ""
 
 
 # What can be left out of a night, to see whether it fails without it too.
@@ -265,7 +257,7 @@ class Night:
                 say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
         if not self._is_complete and not self._has_failed():
             say(f"the rollout did not come to an end {why}")
-            result.stuck = self._stuck()
+            result.stuck = stuck(network, (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, *OF_RUNS), self._actors)
         for problem in [*faults.problems, *network.malformed]:
             say(problem)
         if self._has_notifiers and self._is_complete:
@@ -279,7 +271,8 @@ class Night:
         result.violations = self._findings.sentences()
         result.faults, result.seconds, result.requests = faults.count, world.now, network.requests
         if result.violations:
-            result.log = night_log(network, faults.log, self._findings.first())
+            first = self._findings.first()
+            result.log, result.shown_by = night_log(network, faults.log, first), shown_by(network, first)
         return result
 
     def _start(self) -> tuple[list[Actor], list[Actor]]:
@@ -518,12 +511,6 @@ class Night:
         if self._down is None or self._down[0] is not state or self._down[1] is not rules:
             self._down = (state, rules, Facts(state, rules).down())
         return self._down[2]
-
-    def _stuck(self) -> str:
-        prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, *OF_RUNS)
-        keys = {key: entry.value for key, entry in sorted(self._network.now.items()) if key.startswith(prefixes)}
-        stacks = "\n".join(f"{actor.name}:\n{actor.process.stacks()}" for actor in self._actors)
-        return f"{json.dumps(keys, indent=1)}\n{stacks}"
 
     def _judge(self, faults: Faults, result: Result) -> None:
         network = self._network

@@ -5,21 +5,22 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterator, Sequence
 
-from fire.facts import GATES, HISTORY, HOLDS, RECORDS, REPORTS, data_of
+from fire.facts import GATES, HISTORY, HOLDS, LEDGER, RECORDS, REPORTS, data_of
 from fire.replay import Step
 
+from .actor import Actor
 from .network import Network
 from .stand_ins import BEGIN
 
-MOST_LINES = 40
+JOB_RECORDS = "upgrade/job_records/"
 _DETAILS = 120
 
 
 def night_log(network: Network, faults: Sequence[tuple[float, str]], index: int | None) -> list[str]:
-    """Return the last lines up to an index, or up to the end.
+    """Return the lines up to an index, or up to the end.
 
     :param faults: time (seconds of the night) and text of each fault.
     """
@@ -27,9 +28,23 @@ def night_log(network: Network, faults: Sequence[tuple[float, str]], index: int 
     found = [(_time(step), f"{_who(step)}: {'; '.join(_changes(step))}") for step in steps]
     last = found[-1][0] if found else 0.0
     found += [(at, f"-- {text}") for at, text in faults if index is None or at <= last]
-    lines = [f"{at:8.3f} s  {text}" for at, text in sorted(found)]
-    left = len(lines) - MOST_LINES + 1
-    return lines if left <= 1 else [f"({left} earlier lines are left out)", *lines[left:]]
+    return [f"{at:8.3f} s  {text}" for at, text in sorted(found)]
+
+
+def shown_by(network: Network, index: int | None) -> str:
+    """Return who wrote the keys of an index, and of which events the history has got entries by that."""
+    for step in network.steps:
+        if step.index == index:
+            entries = {key: after for key, (_before, after) in step.changed().items() if key.startswith(HISTORY)}
+            return f"{_who(step)}: {', '.join(sorted({data_of(after)['what'] for after in entries.values() if after}))}"
+    return ""
+
+
+def stuck(network: Network, prefixes: tuple[str, ...], actors: Sequence[Actor]) -> str:
+    """Return a line for each key below some prefixes, that of the ledger first, then where each process waits."""
+    found = sorted((key != LEDGER, key, one.value) for key, one in network.now.items() if key.startswith(prefixes))
+    stacks = [f"{actor.name}:\n{actor.process.stacks()}" for actor in actors]
+    return "\n".join([*(f"{key}: {json.dumps(value)}" for _order, key, value in found), *stacks])
 
 
 def _time(step: Step) -> float:
@@ -51,6 +66,9 @@ def _changes(step: Step) -> Iterator[str]:
         if key.startswith(RECORDS) and after is not None:
             record = data_of(after)
             yield f"{key.removeprefix(RECORDS)} {record['state']} {record['version']}"
+        elif key.startswith(JOB_RECORDS) and after is not None:
+            record = data_of(after)
+            yield f"{key.removeprefix(JOB_RECORDS)} {record.get('state')} {record.get('job')}"
         elif key.startswith(REPORTS) and after is not None:
             yield f"report {key.removeprefix(REPORTS)}"
         elif key.startswith(HOLDS) or (key.startswith(GATES) and not events):
@@ -59,8 +77,3 @@ def _changes(step: Step) -> Iterator[str]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _DETAILS else f"{text[:_DETAILS]}..."
-
-
-def kind_of(violation: str) -> str:
-    """Return a violation without its numbers and names, to see whether another night fails in the same way."""
-    return re.sub(r"\[.*?\]|\(.*?\)|[a-z]*[0-9.]+", "", violation)

@@ -5,39 +5,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from types import ModuleType
 
-from .night import PARTS, Result, run
-from .night_log import kind_of
+from .story import NightResult, story
 
 
-def shrink(result: Result, again: Callable[[int, Collection[str]], Result] = run) -> tuple[Result, tuple[str, ...]]:
-    """Return the smallest night found that fails in the same way, and what was left out of it.
+def shrink(result: NightResult, night: ModuleType) -> tuple[NightResult, tuple[str, ...]]:
+    """Return the smallest night found that shows the same fault, and what was left out of it.
+
+    What is left out changes the order of the rest. So it shows the same fault only if its first violation is of the same kind, and the same kind
+    of process showed it by writing events of the same kind.
 
     :param result: the failing night.
+    :param night: the module of such nights, with what can be left out of them.
     """
-    kinds = {kind_of(one) for one in result.violations}
-    smallest, without = result, ()
+    smallest, without = result, tuple[str, ...]()
     is_smaller = True
     while is_smaller:
         is_smaller = False
-        for part in PARTS:
+        for part in night.PARTS:
             if part in without:
                 continue
-            tried = again(result.seed, (*without, part))
-            if kinds & {kind_of(one) for one in tried.violations}:
+            tried: NightResult = night.run(result.seed, (*without, part))
+            if tried.fault == result.fault:
                 smallest, without, is_smaller = tried, (*without, part), True
     return smallest, without
 
 
-def described(result: Result, without: Collection[str]) -> str:
-    """Return what is printed of a failing night: what is wrong, its log, and the command that repeats it."""
-    more = f" --without {','.join(without)}" if without else ""
-    return "\n".join(
-        [
-            f"seed {result.seed} ({result.kind}) fails:",
-            *(f"  {one}" for one in result.violations[:5]),
-            *(f"  {line}" for line in result.log),
-            f"Next: .venv/bin/python tests/simulation --seed {result.seed}{more}",
-        ]
-    )
+def shortest_story(result: NightResult, night: ModuleType) -> str:
+    """Return what is printed of a failing night, made as small as it can be."""
+    return story(*shrink(result, night))

@@ -10,10 +10,9 @@ What is judged here is read from the keys alone, without the code of the collect
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +25,10 @@ from fire.replay import State, Step
 from greenlet import getcurrent
 
 from ..actor import Actor
-from ..faults import Faults
-from ..night_log import night_log
+from ..faults import KINDS, Faults
+from ..night_log import night_log, shown_by, stuck
 from ..start import network_with, simulated
+from ..story import NightResult
 from ..world import Process, Thread, World
 from . import actors
 
@@ -37,6 +37,8 @@ _RUNS, _AGENTS = 2, 3
 # Tests name seeds below the end of these. They keep what they had before chance decided it.
 WITH_SERVICES = range(1000, 2000)
 _EXPECTED = ("went_back",)
+# The keys that are printed of a night without an end.
+_SHOWN = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, "upgrade/drivers/", "upgrade/once/")
 _ORDER = {"role_order": {"compute": "controller"}}
 # Rules, and what they mean: roles -> how many of their hosts may be down, and how many failed ones stop all admissions.
 RULES: tuple[tuple[Mapping[str, Any], Mapping[tuple[str, ...], int], int | None], ...] = (
@@ -49,36 +51,28 @@ RULES: tuple[tuple[Mapping[str, Any], Mapping[tuple[str, ...], int], int | None]
 )
 
 
+# What can be left out of a night: the second run or service, and kinds of faults.
+PARTS = ("second", *(kind for kind in dict.fromkeys(KINDS) if kind != "clock"))
+
+
 @dataclass
-class PostUpgradeResult:
-    """What a night came to.
+class PostUpgradeResult(NightResult):
+    """What a night of post-upgrade tasks came to.
 
     :param admissions: how often hosts were admitted to their tasks, and how many hosts that joined.
     """
 
-    seed: int
-    violations: list[str] = field(default_factory=list)
+    OPTION = "--post-upgrade-seed"
     admissions: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    log: list[str] = field(default_factory=list)
 
 
-def described(result: PostUpgradeResult) -> str:
-    """Return what is printed of a failing night: what is wrong, what happened before, and the command that repeats it."""
-    return "\n".join(
-        [
-            f"seed {result.seed} (post-upgrade tasks) fails:",
-            *(f"  {one}" for one in result.violations[:5]),
-            *(f"  {line}" for line in result.log),
-            f"Next: .venv/bin/python tests/simulation --post-upgrade-seed {result.seed}",
-        ]
-    )
+def run(seed: int, without: Collection[str] = ()) -> PostUpgradeResult:
+    """Simulate the night of a seed, and judge it.
 
-
-def run(seed: int) -> PostUpgradeResult:
-    """Simulate the night of a seed, and judge it."""
+    :param without: which of PARTS to leave out.
+    """
     with simulated(f"post-upgrade {seed}") as world:
-        return _Night(world, seed).run()
+        return _Night(world, seed, without).run()
 
 
 def has_services(seed: int) -> bool:
@@ -89,9 +83,10 @@ def has_services(seed: int) -> bool:
 
 
 class _Night:
-    def __init__(self, world: World, seed: int) -> None:
-        self._world, self._result = world, PostUpgradeResult(seed)
+    def __init__(self, world: World, seed: int, without: Collection[str]) -> None:
         self._has_services = has_services(seed)
+        kind = f"post-upgrade tasks, {'services' if self._has_services else 'push runs'}"
+        self._world, self._result, self._without = world, PostUpgradeResult(seed, kind), without
         self._site = actors.Site(self._work_on, () if self._has_services else actors.PUSHED)
         self._network = network_with(world, self._site.members)
         self._actors: list[Actor] = []
@@ -107,7 +102,7 @@ class _Night:
         world, result, seed = self._world, self._result, self._result.seed
         self._upgrade_all()
         self._network.listeners.append(self._judge)
-        runs = [self._run_or_service(n) for n in range(1, _RUNS + 1)]
+        runs = [self._run_or_service(n) for n in range(1, 2 if "second" in self._without else _RUNS + 1)]
         planner = self._actor("planner", actors.be_planner, self._site)
         pulled = [host for host, role in FLEET.items() if role not in self._site.pushed]
         agents = [
@@ -117,7 +112,7 @@ class _Night:
         for actor in self._actors:
             actor.start()
         to_kill = [*runs, planner, *agents]
-        faults = Faults(world, self._network, to_kill, self._actors, restores=False, without=["clock"])
+        faults = Faults(world, self._network, to_kill, self._actors, restores=False, without=[*self._without, "clock"])
         harness = Process(world, "faults")
         harness.start(lambda: faults.run(world.now + _FAULTS))
         joins_at = world.now + world.chance.uniform(0, _FAULTS)
@@ -138,12 +133,15 @@ class _Night:
             if actor.process.error is not None and actor.code not in _EXPECTED:
                 say(f"{actor.name} ended with {actor.process.error!r}\n{actor.process.stack}")
         if not self._is_over() and not self._has_failed():
-            say(f"the tasks did not come to an end in {_SECONDS:.0f} s: {self._keys()}")
+            say(f"the tasks did not come to an end in {_SECONDS:.0f} s")
+            result.stuck = stuck(self._network, _SHOWN, self._actors)
         for problem in self._network.malformed:
             say(problem)
         result.violations, result.faults = self._findings.sentences(), faults.count
         if result.violations:
-            result.log = night_log(self._network, faults.log, self._findings.first())
+            first = self._findings.first()
+            result.log = night_log(self._network, faults.log, first)
+            result.shown_by = shown_by(self._network, first)
         return result
 
     def _run_or_service(self, number: int) -> Actor:
@@ -195,12 +193,6 @@ class _Night:
         done = all(_post(state, host) == "done" for host in FLEET if host not in late)
         there = all(f"{REPORTS}{NEW}/{host}" in state for host in late)
         return done and there and is_open_again and ledger["state"] == "complete"
-
-    def _keys(self) -> str:
-        prefixes = (LEDGER, GATES, RECORDS, "upgrade/hold", REPORTS, "upgrade/drivers/", "upgrade/once/")
-        return json.dumps(
-            {key: one.value for key, one in self._network.now.items() if key.startswith(prefixes)}, indent=1
-        )
 
     def _judge(self, step: Step) -> None:
         """Say what a step broke."""
