@@ -95,7 +95,12 @@ def many(first: int, nights: int, others: int) -> int:
 def _run(task: tuple[str, int]) -> tuple[str, NightResult]:
     """Return the kind and the result of a night."""
     name, seed = task
-    return name, _KINDS[name].run(seed)
+    kind = _KINDS[name]
+    try:
+        return name, kind.run(seed)
+    except Exception as error:
+        again = f"Next: .venv/bin/python tests/simulation --{name.replace('_', '-')} {seed}"
+        raise RuntimeError(f"The harness of a night failed: {error!r}. {again}") from error
 
 
 def _show(done: int, count: int, failed: int, began: float) -> None:
