@@ -18,9 +18,9 @@ from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
-from .._run.last_hosts import PendingHosts, pending_hosts
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
+from .._upgrade_path.last_hosts import PendingHosts, pending_hosts
 from .._upgrade_path.routes import Routes, routes_of, unknown_hosts
 from .run import RunTaskGroup, task_groups_from
 

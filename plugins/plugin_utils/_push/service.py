@@ -16,6 +16,7 @@ from ...module_utils._consul.watch import BlockingQueries
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._state.store_pool import StorePool
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
+from .._wait.run_handover import RunHandover
 from .decision import LEASED_ELSEWHERE, Decision
 from .host_runs import HostRuns
 from .messages import (
@@ -37,7 +38,6 @@ from .messages import (
     TaskGroupStart,
 )
 from .run import PushRun
-from .run_handover import RunHandover
 from .session import RunSession
 from .waiting_hosts import RunAdmission
 
@@ -129,7 +129,7 @@ class PushService(HostService):
         :raises UpgradeError: what :class:`RunHandover` and :meth:`RunSession` raise.
         """
         # Before the session, which would stay open.
-        self._handover = RunHandover(run)
+        self._handover = RunHandover(run.settings, run.limit, is_job=run.is_job, needs_ansible=run.needs_ansible)
         super().__init__(run)
         self._admission = RunAdmission(
             run, self._pool, self.session.acquire, self.session.release_all, self._handover, queries

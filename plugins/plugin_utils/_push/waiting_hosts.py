@@ -29,9 +29,9 @@ from ...module_utils._state.keys import Keys
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
+from .._wait.run_handover import RunHandover
 from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
 from .run import POST_UPGRADE_PHASE, PushRun
-from .run_handover import RunHandover
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
 _LONGEST_WAIT = 30

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.last_hosts import PendingHosts, pending_hosts
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.last_hosts import PendingHosts, pending_hosts
 
 CANARY = [{"name": "canary", "hosts": 1}]
 

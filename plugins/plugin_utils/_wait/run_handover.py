@@ -5,38 +5,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...module_utils._consul.settings import Settings
 from ...module_utils._passes.planner_pass import PassResult
 from ...module_utils._rollout.handover import HandedOver, hand_over_while_waiting, handed_over, take_back
 from ...module_utils._state.store_pool import StorePool
-from .run import PushRun
 
 
 class RunHandover:
     """Ends the handover of a rollout that needs Ansible, and hands all others over."""
 
-    def __init__(self, run: PushRun) -> None:
+    def __init__(self, settings: Settings, limit: Sequence[str] | None, *, is_job: bool, needs_ansible: bool) -> None:
         """End a handover to planner services if they would admit hosts that only Ansible can upgrade.
 
+        :param limit: host patterns of what they may admit; None for all hosts.
+        :param is_job: whether the rollout is a job.
+        :param needs_ansible: whether Ansible upgrades hosts of the fleet, or runs the tasks of a job.
         :raises UpgradeError: what :func:`take_back` raises.
         """
-        self._run, self._pool = run, StorePool(run.settings, is_job=run.is_job)
+        self._limit, self._needs_ansible, self._pool = limit, needs_ansible, StorePool(settings, is_job=is_job)
         self._is_given = False
         self._warning = ""
         self.current = HandedOver()
-        if run.needs_ansible:
+        if needs_ansible:
             with self._pool.store() as store:
                 take_back(store)
 
     def note_pass(self, outcome: PassResult) -> None:
         """Hand the rollout over after the first pass whose hosts are not all upgraded. Before it, the ledger may lack what services need."""
-        if self._run.needs_ansible or outcome.ledger is None:
+        if self._needs_ansible or outcome.ledger is None:
             return
         if self._is_given:
             self.current = handed_over(outcome.snapshot, outcome.ledger)
             return
         self._is_given = True
         with self._pool.store() as store:
-            self.current = hand_over_while_waiting(store, outcome.ledger, self._run.limit)
+            self.current = hand_over_while_waiting(store, outcome.ledger, self._limit)
         self._warning = self.current.warning
 
     def take_warning(self) -> str:
