@@ -13,6 +13,7 @@ from fire.facts import APPROVALS, HISTORY, HOLDS, LEDGER, WAKES, Facts, data_of,
 from fire.fleet import FLEET, NEW, OLD
 from fire.replay import State, Step
 from fire.rules import Rules
+from greenlet import getcurrent
 
 from .network import Network
 from .stand_ins import BEGIN
@@ -60,8 +61,8 @@ class CommandJudge:
             raise
         steps = network.steps[first:]
         own = self._own(name, steps, at)
-        moments = [_as_read(own[-1])] if own else [before, *(step.after for step in steps)]
-        missing = [self._missing(name, about, state) for state in moments]
+        moments = [own[-1].after] if own else [before, *(step.after for step in steps)]
+        missing = [self._missing(name, about, self._as_read(state) if name == "abort" else state) for state in moments]
         if all(missing):
             self._say(f"{self._who}: {name} succeeded, and {missing[-1]}")
         if name == "retry":
@@ -80,6 +81,12 @@ class CommandJudge:
             if name not in _WITH_PASS or set(events) & set(_WITH_PASS[name]):
                 found.append(step)
         return found
+
+    def _as_read(self, state: State) -> State:
+        """Return keys with the records of hosts as the command has read them last: it can't know what hosts report meanwhile."""
+        lines = [line for line in self._network.lines.values() if line.name == self._who]
+        readings = [line.readings[getcurrent()] for line in lines if getcurrent() in line.readings]
+        return with_own_records(state, readings[0].entries()) if readings else state
 
     def _missing(self, name: str, about: Mapping[str, Any], state: State) -> str:
         """Return which effect of a command the keys do not have, empty for none."""
@@ -129,13 +136,6 @@ def keys_of_holds(about: Mapping[str, Any]) -> list[str]:
     whom = about["whom"]
     found = [f"{HOLDS}global"] if whom.everything else []
     return [*found, *(f"{HOLDS}role/{role}" for role in whom.roles), *(f"{HOLDS}host/{host}" for host in whom.hosts)]
-
-
-def _as_read(step: Step) -> State:
-    """Return the keys after a step, with the records of hosts as its writer has read them: no command can know what hosts report meanwhile."""
-    assert step.write is not None
-    reading = step.write.reading
-    return step.after if reading is None else with_own_records(step.after, reading.entries())
 
 
 def _events(step: Step) -> list[tuple[str, Collection[str]]]:

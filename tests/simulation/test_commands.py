@@ -17,6 +17,7 @@ from fire.fleet import NEW, OLD
 from fire.journal import Write
 from fire.replay import Entry, State, Step
 from fire.rules import CAPS, LOOSE
+from greenlet import getcurrent
 
 from .commands import CommandJudge
 from .network import Network, StateReading
@@ -51,7 +52,7 @@ class _Site:
     """A network, and an operator whose commands write what a test says."""
 
     def __init__(self, before: dict[str, str]) -> None:
-        self.network = SimpleNamespace(world=SimpleNamespace(now=1.0), steps=[], now=keys(before))
+        self.network = SimpleNamespace(world=SimpleNamespace(now=1.0), steps=[], now=keys(before), lines={})
         self.said: list[str] = []
         rules = {"caps": CAPS, "loose": LOOSE}
         self.judge = CommandJudge(
@@ -102,13 +103,8 @@ def test_an_abort_leaves_hosts_that_it_has_read_as_begun(has_read: bool) -> None
     started = {f"{RECORDS}web1": json.dumps({"state": "started", "version": NEW})}
     reading = StateReading(1, BEGIN, keys(started if has_read else {}))
 
-    def act() -> None:
-        site.write({"state": "aborted", f"{GATES}host/web1": "True"})
-        write = site.network.steps[-1].write
-        assert write is not None
-        write.reading = reading
-
-    site.judge.give("abort", act, {})
+    site.network.lines[1] = SimpleNamespace(name="operator", readings={getcurrent(): reading})
+    site.judge.give("abort", lambda: site.write({"state": "aborted", f"{GATES}host/web1": "True"}), {})
     assert bool(site.said) != has_read
 
 
