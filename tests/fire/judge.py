@@ -220,8 +220,9 @@ class Judge:
         if write is None or later is None or later.write is None or later.write.who != write.who:
             return False
         now = later.after.get(key)
-        is_soon = later.write.at - write.answered_at < _TAKEN_BACK
-        return is_soon and (now and now.value) == (was and was.value)
+        if later.write.at - write.answered_at >= _TAKEN_BACK:
+            return False
+        return (now and now.value) == (was and was.value)
 
     def _goes_on(self, step: Step, key: str, version: str) -> bool:
         """Return whether the writer was at work on the host before a restore, which took its start back: its report is true."""

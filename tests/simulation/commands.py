@@ -117,7 +117,7 @@ class CommandJudge:
 
     def _of_retry(self, hosts: Collection[str], own: Sequence[Step]) -> None:
         """Say which hosts a retry names and has not reset, and the other way round."""
-        reset = set()
+        reset: set[str] = set()
         for step in own:
             facts = Facts(step.after, Rules({}, {}))
             for what, of in _events(step):
