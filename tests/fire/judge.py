@@ -187,7 +187,13 @@ class Judge:
             found += [
                 f"{host} was retried, and has not failed"
                 for host in event["hosts"]
-                if not facts.has_failed(host) and not _is_unadmitted(facts, host) and not _may_be_lost(facts, host)
+                # Of these, the last ones are retried by name, as they keep a slot.
+                if not (
+                    facts.has_failed(host)
+                    or _is_unadmitted(facts, host)
+                    or _may_be_lost(facts, host)
+                    or facts.has_failed_elsewhere(host)
+                )
             ]
         return found
 
