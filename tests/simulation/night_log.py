@@ -25,7 +25,10 @@ def night_log(network: Network, faults: Sequence[tuple[float, str]], index: int 
     :param faults: time (seconds of the night) and text of each fault.
     """
     steps = [step for step in network.steps if index is None or step.index <= index]
-    found = [(_time(step), f"{_who(step)}: {'; '.join(_changes(step))}") for step in steps]
+    # What wakes processes or shows that they are alive is left out, unless it is the last one.
+    texts = [(step, "; ".join(_changes(step))) for step in steps]
+    found = [(_time(step), f"{_who(step)}: {text}") for step, text in texts[:-1] if text]
+    found += [(_time(step), f"{_who(step)}: {text or ', '.join(step.changed())}") for step, text in texts[-1:]]
     last = found[-1][0] if found else 0.0
     found += [(at, f"-- {text}") for at, text in faults if index is None or at <= last]
     return [f"{at:8.3f} s  {text}" for at, text in sorted(found)]
@@ -61,7 +64,7 @@ def _changes(step: Step) -> Iterator[str]:
     events = [data_of(after) for key, (_before, after) in changed.items() if key.startswith(HISTORY) and after]
     for event in events:
         names = [*event.get("hosts", ()), *event.get("roles", ())]
-        yield f"epoch {event['epoch']}, {event['what']} {_cut(', '.join(map(str, names)))}"
+        yield f"epoch {event['epoch']}, {event['what']} {_cut(', '.join(map(str, names)))}".rstrip()
     for key, (_before, after) in changed.items():
         if key.startswith(RECORDS) and after is not None:
             record = data_of(after)
