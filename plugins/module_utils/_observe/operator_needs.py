@@ -138,8 +138,12 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
-    if not found and not plan.complete and not plan.can_move and plan.unfinished:
-        found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
+    if not found and not plan.complete and plan.unfinished:
+        upgrading = [one for one in fleet.hosts.values() if one.state == UPGRADING]
+        if not plan.can_move:
+            found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
+        elif is_quiet and upgrading and all(one.hold is not None and not one.is_soaking for one in upgrading):
+            found.append(_of_held_started([one.host for one in upgrading], snapshot))
     if uncarried is not None:
         found.append(uncarried)
     if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
@@ -195,10 +199,7 @@ def _of_held_after(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
         f"Post-upgrade tasks do not run on {plural(len(held), 'host')} because of holds: {listing(held, _MOST_IN_TEXT)}. End the holds, then planner "
         "services go on there."
     )
-    if len(held) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in held):
-        return OperatorNeed(POST_UPGRADE, text, "unhold", {"host": ",".join(held)})
-    # The hold may be on a role or on the whole fleet, or be set on the host itself.
-    return OperatorNeed(POST_UPGRADE, text, "status", {"host": held[0]})
+    return _end_of_holds(POST_UPGRADE, text, held, snapshot)
 
 
 def _broken_text(broken: Sequence[HostState]) -> str:
@@ -358,11 +359,7 @@ def _of_interrupted(names: Sequence[str], ledger: Ledger) -> OperatorNeed:
 def _of_interrupted_held(names: Sequence[str], snapshot: Snapshot, ledger: Ledger) -> OperatorNeed:
     """Return the need of hosts that no run continues while they are held."""
     text = _in_the_middle(names, ledger, f"{'is' if len(names) == 1 else 'are'} held, so no run continues there")
-    text += " Nothing else goes on. End the hold, then continue."
-    if len(names) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in names):
-        return OperatorNeed(INTERRUPTED, text, "unhold", {"host": ",".join(names)})
-    # The hold may be on a role or on the whole fleet, or be set on the host itself.
-    return OperatorNeed(INTERRUPTED, text, "status", {"host": names[0]})
+    return _end_of_holds(INTERRUPTED, f"{text} Nothing else goes on. End the hold, then continue.", names, snapshot)
 
 
 def _in_the_middle(names: Sequence[str], ledger: Ledger, why: str) -> str:
@@ -392,6 +389,23 @@ def _failed_at(record: HostRecord | None) -> float:
     if record is None or not record.readable:
         return 0.0
     return float(record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED) or 0)
+
+
+def _of_held_started(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
+    """Return the need of hosts that may have to begin their agent runs again, which their holds prevent, while nothing else goes on."""
+    text = (
+        f"Nothing goes on but the upgrade of held hosts: {listing(held, _MOST_IN_TEXT)}. An agent run goes on in spite of a hold, but if one was ended, "
+        "such as by a reboot, the next waits for the end of the hold."
+    )
+    return _end_of_holds(STUCK, text, held, snapshot)
+
+
+def _end_of_holds(code: str, text: str, held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
+    """Return a need that the end of the hosts' own holds meets; of other holds, the status names the command."""
+    if len(held) <= _MOST_NAMED and all(host in snapshot.holds.hosts for host in held):
+        return OperatorNeed(code, text, "unhold", {"host": ",".join(held)})
+    # The hold may be on a role or on the whole fleet, or be set on the host itself.
+    return OperatorNeed(code, text, "status", {"host": held[0]})
 
 
 def _of_behind(hosts: Sequence[str]) -> OperatorNeed:
@@ -425,11 +439,16 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
                 "that nothing runs there, then retry."
             )
         return OperatorNeed(STUCK, text, "retry", {"host": ",".join(down[:_MOST_NAMED])})
-    held = [host for host in plan.unfinished if hosts[host].state == HELD]
-    first = (waiting or list(plan.unfinished))[0]
-    if waiting or not held:
+    # A waiting host may wait for one that is out of scope.
+    held = [one.host for one in hosts.values() if one.state == HELD and (waiting or one.host in plan.unfinished)]
+    first = (held or waiting or list(plan.unfinished))[0]
+    if not held:
         return OperatorNeed(STUCK, f"No host can be admitted. See what {first} waits for.", "status", {"host": first})
-    text = f"Only held hosts are left: {listing(held, _MOST_IN_TEXT)}."
+    if waiting:
+        are = "is held, and others may wait for it" if len(held) == 1 else "are held, and others may wait for them"
+        text = f"No host can be admitted. {listing(held, _MOST_IN_TEXT)} {are}."
+    else:
+        text = f"Only held hosts are left: {listing(held, _MOST_IN_TEXT)}."
     ends_by_name = [host in snapshot.holds.hosts or isinstance(hosts[host].hold, HoldOfFormerRole) for host in held]
     if len(held) <= _MOST_NAMED and all(ends_by_name):
         return OperatorNeed(STUCK, text, "unhold", {"host": ",".join(held)})

@@ -137,6 +137,12 @@ def _target(keys: Keys, request: PassRequest, snapshot: Snapshot) -> str:
             f"version is not given, and {keys.ledger} has no rollout to continue. Give version (-e version=X).",
         )
     version = snapshot.ledger.version
+    if snapshot.current_version is None:
+        raise UpgradeError(
+            "foreign_version",
+            f"{keys.current_version} has no value, or this token may not read it, but the rollout in {keys.ledger} goes to {version!r}. Check the "
+            "policy of the token, or give version (-e version=X) to set it again.",
+        )
     if snapshot.current_version != version:
         raise UpgradeError(
             "foreign_version",

@@ -213,6 +213,22 @@ def test_a_rollout_of_which_only_held_hosts_are_left_needs_their_end() -> None:
     assert (found.code, found.playbook) == ("stuck", "status")
 
 
+def test_hosts_that_wait_for_a_held_one_need_the_end_of_its_hold() -> None:
+    site = fleet(controller=1, compute=2).held("host/controller1")
+    site.ledger = Ledger(3, NEW, OLD, instructions={**UNLIMITED, "role_order": {"compute": ["controller"]}})
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "controller1"})
+    assert found.text == "No host can be admitted. controller1 is held, and others may wait for it."
+
+
+def test_a_held_host_that_has_started_needs_the_end_of_its_hold_once_nothing_else_goes_on() -> None:
+    site = rollout().upgraded("compute1").started("compute2").admitted("compute2").held("host/compute2")
+    assert needs(site) == []
+    (found,) = needs(site.upgraded("compute3"))
+    assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "compute2"})
+    assert found.text.startswith("Nothing goes on but the upgrade of held hosts: compute2.")
+
+
 def test_a_rollout_that_can_admit_no_host_is_stuck() -> None:
     (found,) = needs(rollout({"rolling_rules": {"global": 0}}))
     assert (found.code, found.playbook, found.variables) == ("stuck", "status", {"host": "compute1"})

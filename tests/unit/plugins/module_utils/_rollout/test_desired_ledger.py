@@ -31,7 +31,7 @@ ONE = {"rolling_rules": {"global": 1}, "stages": [{"name": "canary", "hosts": 1}
 LEDGER = Ledger(epoch=4, version=NEW, previous_version=OLD, state=RUNNING, instructions=ONE, who="ann", since=7)
 
 
-def fleet(ledger: Ledger | None = None, current: str = NEW) -> Fleet:
+def fleet(ledger: Ledger | None = None, current: str | None = NEW) -> Fleet:
     return Fleet({}, current, ledger=ledger).running(OLD, "web1", "web2", "db1")
 
 
@@ -56,6 +56,15 @@ def test_without_a_cap_nothing_begins(rules: dict[str, Any] | None) -> None:
 def test_a_half_done_rollout_of_other_code_is_adopted_under_rules_alone() -> None:
     assert refusal(fleet(None), NEW).code == "no_cap"
     assert not desired(fleet(None), NEW, UNLIMITED).begins
+
+
+def test_a_version_that_a_token_may_not_read_is_not_said_to_be_set_by_others() -> None:
+    error = refusal(fleet(LEDGER, None), None)
+    assert error.code == "foreign_version"
+    assert (
+        "has no value, or this token may not read it, but the rollout in upgrade/ledger goes to '2.0'. Check the policy"
+        in error.message
+    )
 
 
 def test_rules_of_a_running_rollout_do_not_lose_their_cap() -> None:
