@@ -143,7 +143,7 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         if not plan.can_move:
             found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
         elif is_quiet and upgrading and all(one.hold is not None and not one.is_soaking for one in upgrading):
-            found.append(_of_held_started([one.host for one in upgrading], snapshot))
+            found.append(_of_held([one.host for one in upgrading], snapshot))
     if uncarried is not None:
         found.append(uncarried)
     if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
@@ -391,11 +391,11 @@ def _failed_at(record: HostRecord | None) -> float:
     return float(record.times.get(REPORTED_LOST if record.state == REPORTED_LOST else FAILED) or 0)
 
 
-def _of_held_started(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
-    """Return the need of hosts that may have to begin their agent runs again, which their holds prevent, while nothing else goes on."""
+def _of_held(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:
+    """Return the need of held hosts that were admitted, beside which nothing goes on. They may have to begin again, which their holds prevent."""
     text = (
-        f"Nothing goes on but the upgrade of held hosts: {listing(held, _MOST_IN_TEXT)}. An agent run goes on in spite of a hold, but if one was ended, "
-        "such as by a reboot, the next waits for the end of the hold."
+        f"Nothing goes on beside {'a held host' if len(held) == 1 else 'held hosts'}: {listing(held, _MOST_IN_TEXT)}. An agent run goes on in spite of "
+        "a hold, but if it was ended, such as by a reboot, the next waits for the end of the hold."
     )
     return _end_of_holds(STUCK, text, held, snapshot)
 
@@ -439,8 +439,12 @@ def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) ->
                 "that nothing runs there, then retry."
             )
         return OperatorNeed(STUCK, text, "retry", {"host": ",".join(down[:_MOST_NAMED])})
-    # A waiting host may wait for one that is out of scope.
-    held = [one.host for one in hosts.values() if one.state == HELD and (waiting or one.host in plan.unfinished)]
+    # A waiting host may wait for one that is out of scope, or that was admitted and is held before its start.
+    held = [
+        one.host
+        for one in hosts.values()
+        if one.hold is not None and one.state in (HELD, UPGRADING) and (waiting or one.host in plan.unfinished)
+    ]
     first = (held or waiting or list(plan.unfinished))[0]
     if not held:
         return OperatorNeed(STUCK, f"No host can be admitted. See what {first} waits for.", "status", {"host": first})

@@ -219,6 +219,8 @@ def test_hosts_that_wait_for_a_held_one_need_the_end_of_its_hold() -> None:
     (found,) = needs(site)
     assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "controller1"})
     assert found.text == "No host can be admitted. controller1 is held, and others may wait for it."
+    # It was admitted before the hold.
+    assert needs(site.opened("controller1")) == [found]
 
 
 def test_a_held_host_that_has_started_needs_the_end_of_its_hold_once_nothing_else_goes_on() -> None:
@@ -226,7 +228,7 @@ def test_a_held_host_that_has_started_needs_the_end_of_its_hold_once_nothing_els
     assert needs(site) == []
     (found,) = needs(site.upgraded("compute3"))
     assert (found.code, found.playbook, found.variables) == ("stuck", "unhold", {"host": "compute2"})
-    assert found.text.startswith("Nothing goes on but the upgrade of held hosts: compute2.")
+    assert found.text.startswith("Nothing goes on beside a held host: compute2. An agent run goes on")
 
 
 def test_a_rollout_that_can_admit_no_host_is_stuck() -> None:
