@@ -72,9 +72,10 @@ def host_report(
             *(_Change(at, OPEN) for at in opened),
             *recorded,
         ),
-        # Within a second, an admission comes before its end, and the current state of the record last.
+        # Within a second, an admission comes before its end, and the current state of the record last. What the record has from before the rollout
+        # counts from its beginning.
         key=lambda one: (
-            one.at,
+            min(max(one.at, begun), end),
             one.phase == now,
             one.phase == WAITS and one.at in closed,
             PHASES.index(one.phase),

@@ -65,6 +65,15 @@ def test_each_host_goes_through_its_phases() -> None:
     )
 
 
+def test_a_host_that_had_ended_before_the_rollout_began_again_has_not_only_been_admitted() -> None:
+    # The write of its end was under way when an operator began the rollout again, and its gate was opened in the same second.
+    events = [EVENTS[0], entry(100, "open", hosts={"compute3": "slot"})]
+    records = {"compute3": HostRecord("2", "upgraded", times={"started": 98, "upgraded": 99})}
+    found = rollout_report(events, MEMBERS, records, {}, 250, is_current=True)
+    (host,) = (one for one in found["hosts"] if one["host"] == "compute3")
+    assert host["phase"] == "upgraded"
+
+
 def test_what_is_reported_of_all_of_them() -> None:
     found = report()
 
