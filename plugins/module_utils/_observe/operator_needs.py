@@ -133,14 +133,17 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     # Hosts that came later keep the others of a complete rollout from their tasks.
     is_open = not plan.complete and (ledger.is_under_way or (ledger.state == COMPLETE and bool(ledger.post_upgrade)))
     uncarried = _of_handover(snapshot, ledger) if is_open else None
+    is_stuck = not plan.complete and not plan.can_move and bool(plan.unfinished)
     if plan.post_upgrade and is_upgraded and uncarried is None:
-        found += _of_post_upgrade(snapshot, plan, fleet, ledger)
+        # The tasks run once all hosts are upgraded, and one that joined may wait for the slot of one that a run has left in its tasks.
+        stuck = _of_stuck(snapshot, plan, fleet.hosts) if is_stuck else None
+        found += [stuck] if stuck and stuck.playbook == "retry" else _of_post_upgrade(snapshot, plan, fleet, ledger)
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and plan.unfinished:
         upgrading = [one for one in fleet.hosts.values() if one.state == UPGRADING]
-        if not plan.can_move:
+        if is_stuck:
             found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
         elif is_quiet and upgrading and all(one.hold is not None and not one.is_soaking for one in upgrading):
             found.append(_of_held([one.host for one in upgrading], snapshot))

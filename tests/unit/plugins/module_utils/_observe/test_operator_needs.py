@@ -297,6 +297,15 @@ def test_post_upgrade_tasks_that_failed_are_retried_with_their_playbook_or_by_na
     assert (found.code, found.playbook, found.variables) == ("broken_hosts", "retry", {"host": "compute1"})
 
 
+def test_a_host_that_was_left_in_its_post_upgrade_tasks_is_retried_if_one_that_joined_waits_for_its_slot() -> None:
+    site = rollout(CAPPED, post_upgrade=("compute",), state="complete").upgraded("compute1", "compute2")
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post="started")
+    # Until then, a run of the tasks would be refused.
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "retry", {"host": "compute1"})
+    assert found.text.startswith("No host can be admitted. compute1 keeps its slot, because of post-upgrade tasks")
+
+
 def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_one() -> None:
     site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded(
         "compute1", "compute2", "compute3"
