@@ -50,7 +50,7 @@ def test_a_pass_that_crashes_ends_its_push_run(error: BaseException, is_crash: b
         _pass=lambda: _raise(error),
         _queued=[],
         _waiting={},
-        _has_failed=False,
+        _failure="",
         _changed=SimpleNamespace(notify_all=lambda: None),
     )
     with simulated("a pass") as world:
