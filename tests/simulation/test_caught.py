@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
@@ -24,10 +26,10 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _process(world: World, act: object) -> Process:
+def _process(world: World, act: Callable[[], object]) -> Process:
     """Return a process after two minutes."""
     process = Process(world, "one")
-    process.start(act)  # type: ignore[arg-type]
+    process.start(act)
     world.run(120, lambda: False)
     return process
 
@@ -54,7 +56,7 @@ def test_a_pass_that_crashes_ends_its_push_run(error: BaseException, is_crash: b
         _changed=SimpleNamespace(notify_all=lambda: None),
     )
     with simulated("a pass") as world:
-        process = _process(world, lambda: RunAdmission._try_pass(hosts))  # type: ignore[arg-type]
+        process = _process(world, lambda: RunAdmission._try_pass(cast(RunAdmission, hosts)))
         assert repr(process.error) == ("CaughtByTheProduct(KeyError('host'))" if is_crash else "None")
         assert ("_try_pass" in process.stack) == is_crash
 

@@ -39,8 +39,7 @@ class _Site:
     def send(self, name: str, at: float, epoch: int, event: str) -> None:
         """Let a notifier start at a time, and send an event at once."""
         process = self.processes[name]
-        act = lambda: self.hook.call({"epoch": epoch, "event": event})  # noqa: E731
-        self.world.call(lambda: process.start(act), at)
+        self.world.call(lambda: process.start(lambda: self.hook.call({"epoch": epoch, "event": event})), at)
 
     def at(self, seconds: float, act: Callable[[], Any]) -> None:
         self.world.call(act, seconds)
