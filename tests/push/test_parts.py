@@ -362,7 +362,7 @@ def test_a_primary_is_no_canary_before_its_replicas(site: Site, plane: str) -> N
     for more in (["--check"], []):
         shown = site.play("upgrade", *more, version="v1", instructions=rules, code=2)
         assert (
-            "[bad_instructions] instructions: stages[0].hosts: db1 would go before db2, db3, which a later stage than 'canary' has."
+            "[bad_instructions] instructions: stages[0].hosts: db1 would go in stage 'canary', before db2, db3 of a later stage."
             in shown
         )
         assert (

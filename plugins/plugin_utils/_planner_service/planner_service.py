@@ -232,7 +232,8 @@ class PlannerService:
             return f"{what} is {ledger.state}."
         if ledger.by_ansible:
             return f"Ansible runs the tasks of {what}, so the run with these tasks admits its hosts."
-        how = f"To hand it over, run {command_again(ledger)} -e wait=false."
+        again = f"run {command_again(ledger)} -e wait=false"
+        how = f"To hand it over, {again}."
         if keys.handover not in found:
             return f"{what} was not handed over. {how}"
         try:
@@ -242,15 +243,18 @@ class PlannerService:
             return f"{problem} Update this service, or hand the rollout over again. {how}"
         if not handover.is_of(ledger):
             return f"{what} was not handed over, only one before it. {how}"
+        if handover.limit is not None:
+            # Without the limit, services would admit other hosts too.
+            again += f", with the limit of the handover ({handover.limit_text()})"
         if handover.id in self._refused:
-            return f"{self._refused[handover.id]} {how}"
+            return f"{self._refused[handover.id]} To hand it over, {again}."
         entry = found.get(keys.current_version)
         current = decode_version(entry.key, entry.value) if entry is not None else None
         if not ledger.is_job and current != ledger.version:
             # Otherwise each pass would be refused.
             return (
                 f"{keys.current_version} is {current!r}, but {keys.ledger} has {what}: something other than a planner has set it. "
-                f"To go on with that rollout, run {command_again(ledger)} -e wait=false."
+                f"To go on with that rollout, {again}."
             )
         return _HandedOver(ledger, handover, found[keys.handover].modify_index, is_after)
 

@@ -54,9 +54,9 @@ class PendingHosts:
             first = listing([*dict.fromkeys(mate for mates in found.values() for mate in mates)], 3)
             raise UpgradeError(
                 "bad_instructions",
-                f"instructions: stages[{at}].hosts: {listing([*found], 3)} would go before {first}, which a later stage than {stage!r} has. "
+                f"instructions: stages[{at}].hosts: {listing([*found], 3)} would go in stage {stage!r}, before {first} of a later stage. "
                 "They go last in their roles (upgrade_goes_last), as the primary of a database does. Nothing was touched: name the hosts of this "
-                f"stage in the rules, hosts: [{listing(chosen, 20)}]; then run the same command again.",
+                f"stage in the rules, hosts: [{', '.join(chosen)}]; then run the same command again.",
                 key=f"stages[{at}].hosts",
                 stage=stage,
             )

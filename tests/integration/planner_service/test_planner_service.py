@@ -311,6 +311,14 @@ def test_a_handover_is_not_that_of_the_next_rollout_to_the_same_version(
     assert open_hosts(consul, HOSTS) == ["web6"]
 
 
+def test_what_goes_on_with_a_rollout_has_the_limit_of_its_handover(service: Start, store: Store, consul: RawKV) -> None:
+    _begin(store, consul, ["web2"])
+    consul.put("current_version", "3")
+    text = service().says("standing_by", "something other than a planner has set it")
+    # Without it, the command would admit other hosts.
+    assert text.endswith("convoy.upgrade.upgrade -e version=2 -e wait=false, with the limit of the handover (web2).")
+
+
 @pytest.mark.thorough
 def test_a_service_with_fewer_hosts_than_the_run_admits_none(service: Start, store: Store, consul: RawKV) -> None:
     seed(consul, HOSTS)

@@ -37,7 +37,7 @@ def test_a_host_that_goes_last_is_in_no_stage_before_the_others_of_its_role() ->
         pending(stages, db1="upgrading", web1="upgraded").refuse_in_earlier_stage(["db1", "cache1"])
     assert (caught.value.code, caught.value.details["key"]) == ("bad_instructions", "stages[0].hosts")
     assert caught.value.message == (
-        "instructions: stages[0].hosts: cache1, db1 would go before cache2, db2, db3, which a later stage than 'canary' has. They go last in their "
+        "instructions: stages[0].hosts: cache1, db1 would go in stage 'canary', before cache2, db2, db3 of a later stage. They go last in their "
         "roles (upgrade_goes_last), as the primary of a database does. Nothing was touched: name the hosts of this stage in the rules, hosts: [web1, "
         "cache2, db2]; then run the same command again."
     )
