@@ -51,7 +51,7 @@ class MemoryConsul:
     @contextmanager
     def in_place(self) -> Iterator[MemoryConsul]:
         """Let all connections that are made meanwhile lead here."""
-        session = SimpleNamespace(mount=lambda *_: None, headers={})
+        session = SimpleNamespace(mount=lambda *_: None, headers={}, close=lambda: None)
         http = {name: self._method(name) for name in ("get", "put", "delete")}
         with mock.patch.object(transport, "HTTPClient", lambda *_: SimpleNamespace(session=session, **http)):
             yield self

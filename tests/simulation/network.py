@@ -409,7 +409,9 @@ class HTTPClient:
         """Remember the port, which is that of a line."""
         self._port = port
         self._adapters: list[Any] = []
-        self.session = SimpleNamespace(mount=lambda _prefix, adapter: self._adapters.append(adapter), headers={})
+        self.session = SimpleNamespace(
+            mount=lambda _prefix, adapter: self._adapters.append(adapter), headers={}, close=lambda: None
+        )
 
     def get(self, callback: Callable[[Any], Any], path: str, params: Any = ()) -> Any:
         """Send a GET."""

@@ -102,6 +102,10 @@ class ConsulClient:
         self._transport = Transport(settings)
         self._send = self._transport.send
 
+    def close(self) -> None:
+        """Close the idle connections. Consul accepts 200 from one address."""
+        self._transport.close()
+
     @property
     def requests(self) -> int:
         """How many requests were sent."""
@@ -305,15 +309,20 @@ class ConsulClient:
         """Create a session, and return its ID. When the session ends, Consul deletes the keys that it has locked.
 
         :param seconds: the TTL, at least 10. A session that is not renewed ends after one to two times that.
+        The request is repeated, because a session whose ID was lost has locked nothing and expires.
+
         :param keeps_keys: unlock the keys instead of deleting them.
-        :raises UpgradeError: what :meth:`write` raises.
+        :raises UpgradeError: what :meth:`read` raises.
         """
         behavior = "release" if keeps_keys else "delete"
         facts = {"Name": name, "TTL": f"{seconds}s", "Behavior": behavior, "LockDelay": "0s"}
-        session: str = self._json(
-            self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts))), with_texts("ID")
-        )["ID"]
-        return session
+
+        def ask() -> str:
+            reply = self._checked(self._send("put", "/v1/session/create", data=json.dumps(facts)))
+            session: str = self._json(reply, with_texts("ID"))["ID"]
+            return session
+
+        return self._retrying(ask)
 
     def renew_session(self, session: str) -> bool:
         """Renew a session; return False if it has already ended."""

@@ -131,6 +131,10 @@ class Transport:
             return reply._replace(body=reply.body.replace(token, _HIDDEN))
         return reply
 
+    def close(self) -> None:
+        """Close the connection. The next request opens another one."""
+        self._http.session.close()
+
     def unreachable(self, reason: str) -> Unreachable:
         """Return the error for an agent that gave no valid answer.
 

@@ -47,6 +47,12 @@ class StorePool:
         yield store
         self._idle.put(store)
 
+    def close(self) -> None:
+        """Close the connections of idle stores."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().client.close()
+
     def with_retries(self, act: Callable[[Store], T]) -> T:
         """Return the result of a function that reads before it writes. Call it again on conflicts and while Consul can't be reached.
 

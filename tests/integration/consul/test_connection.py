@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store_pool import StorePool
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import seed
@@ -48,6 +50,43 @@ def speaking(handler: Any) -> Iterator[int]:
             yield server.server_address[1]
         finally:
             server.shutdown()
+
+
+def test_a_session_whose_answer_was_lost_is_opened_again() -> None:
+    answers = ["", '{"ID": "a session"}']
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            answer = answers.pop(0)
+            if answer:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(answer.encode())
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    with speaking(Handler) as port:
+        assert Store(Settings(port=port)).client.open_session("a test", 15) == "a session"
+    assert answers == []
+
+
+def test_a_pool_that_is_closed_leaves_no_connection(store: Store) -> None:
+    def connections() -> set[str]:
+        """Return the local ends of the connections to Consul."""
+        rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+        # The state 01 is an established connection.
+        return {row[1] for row in rows if row[2] == f"0100007F:{store.settings.port:04X}" and row[3] == "01"}
+
+    pool = StorePool(store.settings)
+    before = connections()
+    with pool.store() as one, pool.store() as other:
+        for each in (one, other):
+            each.client.get("upgrade/nothing")
+        new = connections() - before
+    assert len(new) == 2
+    pool.close()
+    assert connections().isdisjoint(new)
 
 
 def test_an_agent_on_this_machine_is_asked_without_a_proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
