@@ -209,6 +209,7 @@ class ActionModule(ControllerAction):
             else frozenset(),
             services=services_of(run.composition) if run.job is None else {},
             limit=run.handed_over,
+            excluded=run.excluded,
         )
         ask(StartPush(push))
         ask(FollowProgress(push.settings, push.fleet, push.version))

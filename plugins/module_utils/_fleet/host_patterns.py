@@ -51,6 +51,18 @@ def select_hosts(patterns: Iterable[str], members: Mapping[str, str], group: Map
     return frozenset(found)
 
 
+def pattern_without(host: str) -> str:
+    """Return the host pattern that excludes a host."""
+    # In brackets, a colon separates no patterns.
+    return "!~" + re.escape(host).replace(":", "[:]") + "$"
+
+
+def excluded_by(pattern: str) -> str:
+    """Return what a pattern with an exclamation mark excludes, for a sentence: for one of :func:`pattern_without` its host."""
+    one = re.fullmatch(r"!~(.*)\$", pattern)
+    return re.sub(r"\\(.)", r"\1", one[1].replace("[:]", ":")) if one else pattern[1:]
+
+
 def select_roles(patterns: Iterable[str], members: Mapping[str, str], group: Mapping[str, str]) -> frozenset[str]:
     """Return the roles that patterns select by the name of the role or its group: hosts that join such a role later are meant too.
 

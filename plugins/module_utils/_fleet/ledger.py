@@ -15,6 +15,7 @@ from .._common.clock import is_time
 from .._common.names import is_job, is_valid_target, is_valid_version, listing
 from .._common.patterns import compiled
 from .._common.sanitize import truncate_middle, truncated_repr
+from .host_patterns import excluded_by
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -256,9 +257,16 @@ class Handover:
 
     def limit_text(self) -> str:
         """Return the limit for a sentence. The pattern of a group of the inventory names all of its hosts."""
-        if self.limit is None:
-            return "all hosts"
-        return listing([truncate_middle(one, _MOST_OF_PATTERN) for one in self.limit], _MOST_PATTERNS)
+        limit = self.limit or ()
+        chosen = [truncate_middle(one, _MOST_OF_PATTERN) for one in limit if not one.startswith("!")]
+        excluded = [truncate_middle(excluded_by(one), _MOST_OF_PATTERN) for one in limit if one.startswith("!")]
+        text = listing(chosen, _MOST_PATTERNS) if chosen else "all hosts" if self.is_of_all else "no host"
+        return f"{text} but {listing(excluded, _MOST_PATTERNS)}" if excluded else text
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is for all hosts, or for all but some."""
+        return self.limit is None or (bool(self.limit) and all(one.startswith("!") for one in self.limit))
 
 
 @dataclass(frozen=True, slots=True)

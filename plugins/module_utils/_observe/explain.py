@@ -339,7 +339,7 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
         return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.UPGRADED and plan.fleet is not None and plan.fleet.hosts[host].is_in_post_upgrade:
         is_there = "in its post-upgrade tasks, or was admitted to them"
-        return f"It is {_lost_after(host, plan) or is_there}, and keeps its slot until they are done."
+        return f"It is {_lost_after(host, plan) or is_there}, and keeps its slot until they are done or it is retried."
     if view.state == state_names.UPGRADED and host in plan.post_upgrade:
         return "Its post-upgrade tasks follow once every host is upgraded."
     if view.state == state_names.UPGRADED:

@@ -101,19 +101,23 @@ def hand_over(store: Store, ledger: Ledger, limit: Sequence[str] | None, *, dry:
     return retry_on_conflict(write, lambda: keys.ledger, tries=TRIES_OF_LEDGER)
 
 
-def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] | None) -> HandedOver:
+def hand_over_while_waiting(
+    store: Store, ledger: Ledger, limit: Sequence[str] | None, excluded: Sequence[str] = ()
+) -> HandedOver:
     """Hand a rollout over that its run waits for, so that planner services go on if the run ends: one read, and at most one write.
 
-    Without a planner service, nothing is written, and neither if one carries the rollout with this limit already. A handover without a limit
-    stays as it is: a run for some of the hosts must not end what planner services do for the others. No failure ends the run.
+    Without a planner service, nothing is written, and neither if one carries the rollout with this limit already. A handover of all hosts
+    stays one: a run for some of them must not end what planner services do for the others. Only ``excluded`` is taken from it. No failure
+    ends the run.
 
     :param limit: as for :func:`hand_over`.
+    :param excluded: host patterns that exclude the hosts which the run leaves out, because it can't tell how to upgrade them.
     """
     keys = store.keys
     goes_on = ledger.is_under_way or ledger.has_post_upgrade_tasks
     if ledger.by_ansible or not goes_on or (limit is not None and not limit):
         return HandedOver()
-    new, kind = _new_handover(ledger, limit), "job" if ledger.is_job else "rollout"
+    kind = "job" if ledger.is_job else "rollout"
 
     def write() -> HandedOver:
         entries = {entry.key: entry for entry in store.client.read((keys.ledger, keys.handover, keys.planners))}
@@ -121,10 +125,14 @@ def hand_over_while_waiting(store: Store, ledger: Ledger, limit: Sequence[str] |
         if not services:
             return HandedOver()
         entry = entries.get(keys.handover)
-        if (old := _decoded(entry)) is not None and old.is_of(ledger):
+        old = found if (found := _decoded(entry)) is not None and found.is_of(ledger) else None
+        stays = limit is not None and old is not None and old.is_of_all
+        kept = old.limit if old is not None and stays else limit
+        new = _new_handover(ledger, tuple(dict.fromkeys((*(kept or ()), *excluded))) or None)
+        if old is not None and old.limit == new.limit:
             answers = _answers_in(store, services, old.id)
             carrying = tuple(name for name, refusal in answers.items() if refusal == "")
-            if (old.limit is None and new.limit is not None) or (old.limit == new.limit and carrying):
+            if stays or carrying:
                 return HandedOver(id=old.id, planners=carrying)
         _replace(store, new, ledger, entries)
         return _replaced(store, new, ledger, entry)
@@ -191,9 +199,10 @@ def _replaced(store: Store, new: Handover, ledger: Ledger, before: KVEntry | Non
         if old.is_of(ledger) and new.limit is not None:
             warning = (
                 f"Planner services carry {rollout_text(ledger.version)} only for {new.limit_text()} from now on, and before for "
-                f"{old.limit_text()}, because this run replaced the handover by {old.by}. To have them carry it for all hosts, run "
-                f"{command_again(ledger)} without upgrade_limit."
+                f"{old.limit_text()}, because this run replaced the handover by {old.by}."
             )
+            if not new.is_of_all:
+                warning += f" To have them carry it for all hosts, run {command_again(ledger)} without upgrade_limit."
     elif before is not None:
         text = before.value.decode(errors="replace")
     return HandedOver([Change(store.keys.handover, text, encode_handover(new))], new.id, warning=warning)

@@ -228,7 +228,7 @@ class PlannerService:
             # A run waits for an answer only if hosts are left. If it could admit none, the ledger is complete since before the handover.
             self._is_carried = is_own and entry is not None and entry.modify_index < found[keys.ledger].modify_index
             if is_own and not self._is_carried:
-                return f"{what} was complete before it was handed over. Hosts that came later are admitted by a run without -e wait=false."
+                return f"{what} was complete before it was handed over. To admit hosts that came later, run {command_again(ledger)}."
             return f"{what} is {ledger.state}."
         if ledger.by_ansible:
             return f"Ansible runs the tasks of {what}, so the run with these tasks admits its hosts."

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing, plural
 from ...module_utils._common.sanitize import limit_to, option
 from ...module_utils._fleet.fleet import WITH_VERSION
-from ...module_utils._fleet.host_patterns import select_hosts
+from ...module_utils._fleet.host_patterns import pattern_without, select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
@@ -74,7 +73,8 @@ class PreparedRun:
     :param composition: what the tasks were composed to, and ``upgrade_roles`` what they were composed from.
     :param job: the job of which it is a run; None for an upgrade.
     :param pending: the hosts of the fleet that are still to begin, when the run is prepared; none in a job.
-    :param handed_over: host patterns of what planner services may admit; None for all hosts. The hosts that are left out are not among them.
+    :param handed_over: host patterns of what planner services may admit; None for all hosts.
+    :param excluded: host patterns that exclude the hosts which are left out. Planner services may not admit them either.
     """
 
     version: str
@@ -95,6 +95,7 @@ class PreparedRun:
     job: Job | None = None
     pending: PendingHosts = field(default_factory=PendingHosts)
     handed_over: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -305,7 +306,8 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         request.retry_failed,
         task_timeout=_task_timeout(request.plan),
         limit=request.limit,
-        handed_over=_without(request.handed_over, scope.left_out),
+        handed_over=request.handed_over,
+        excluded=tuple(map(pattern_without, scope.left_out)),
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
         pending=pending_hosts(request.plan, request.limit),
@@ -371,13 +373,6 @@ def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:
         retry_failed=request.retry_failed,
         left_out=left_out,
     )
-
-
-def _without(limit: tuple[str, ...] | None, hosts: Iterable[str]) -> tuple[str, ...] | None:
-    """Return host patterns that exclude hosts too."""
-    # In brackets, a colon separates no patterns.
-    excluded = tuple("!~" + re.escape(host).replace(":", "[:]") + "$" for host in hosts)
-    return (*(limit or ()), *excluded) if excluded else limit
 
 
 def _task_timeout(plan: Mapping[str, Any]) -> int:

@@ -55,6 +55,7 @@ class PushRun:
     :param services: role -> the ID of the tasks of services that its hosts must have, for roles whose hosts run them themselves.
     :param on_host: whether this is a run on a pull host, which is admitted already and runs its own task groups.
     :param limit: host patterns of what planner services may admit if the rollout is handed over to them; None for all hosts.
+    :param excluded: host patterns that exclude the hosts which the run leaves out. Planner services may not admit them either.
     """
 
     settings: Settings
@@ -76,6 +77,7 @@ class PushRun:
     services: Mapping[str, str] = field(default_factory=dict)
     on_host: bool = False
     limit: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
 
     @property
     def needs_ansible(self) -> bool:

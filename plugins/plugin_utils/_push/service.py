@@ -61,8 +61,9 @@ class HostService:
         self._host_runs = HostRuns(run, self._pool, self.session)
 
     def close(self) -> None:
-        """End the Consul session."""
+        """End the Consul session, and close the connections."""
         self.session.close()
+        self._pool.close()
 
     def begin_on_host(self) -> None:
         """Begin the only host of a run on a pull host.
@@ -129,7 +130,9 @@ class PushService(HostService):
         :raises UpgradeError: what :class:`RunHandover` and :meth:`RunSession` raise.
         """
         # Before the session, which would stay open.
-        self._handover = RunHandover(run.settings, run.limit, is_job=run.is_job, needs_ansible=run.needs_ansible)
+        self._handover = RunHandover(
+            run.settings, run.limit, run.excluded, is_job=run.is_job, needs_ansible=run.needs_ansible
+        )
         super().__init__(run)
         self._admission = RunAdmission(
             run, self._pool, self.session.acquire, self.session.release_all, self._handover, queries

@@ -16,21 +16,32 @@ from ...module_utils._state.store_pool import StorePool
 class RunHandover:
     """Ends the handover of a rollout that needs Ansible, and hands all others over."""
 
-    def __init__(self, settings: Settings, limit: Sequence[str] | None, *, is_job: bool, needs_ansible: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        limit: Sequence[str] | None,
+        excluded: Sequence[str],
+        *,
+        is_job: bool,
+        needs_ansible: bool,
+    ) -> None:
         """End a handover to planner services if they would admit hosts that only Ansible can upgrade.
 
         :param limit: host patterns of what they may admit; None for all hosts.
+        :param excluded: host patterns that exclude what they may not admit in either case.
         :param is_job: whether the rollout is a job.
         :param needs_ansible: whether Ansible upgrades hosts of the fleet, or runs the tasks of a job.
         :raises UpgradeError: what :func:`take_back` raises.
         """
-        self._limit, self._needs_ansible, self._pool = limit, needs_ansible, StorePool(settings, is_job=is_job)
+        self._limit, self._excluded, self._needs_ansible = limit, excluded, needs_ansible
+        self._pool = StorePool(settings, is_job=is_job)
         self._is_given = False
         self._warning = ""
         self.current = HandedOver()
         if needs_ansible:
             with self._pool.store() as store:
                 take_back(store)
+            self._pool.close()
 
     def note_pass(self, outcome: PassResult) -> None:
         """Hand the rollout over after the first pass whose hosts are not all upgraded. Before it, the ledger may lack what services need."""
@@ -41,7 +52,8 @@ class RunHandover:
             return
         self._is_given = True
         with self._pool.store() as store:
-            self.current = hand_over_while_waiting(store, outcome.ledger, self._limit)
+            self.current = hand_over_while_waiting(store, outcome.ledger, self._limit, self._excluded)
+        self._pool.close()
         self._warning = self.current.warning
 
     def take_warning(self) -> str:

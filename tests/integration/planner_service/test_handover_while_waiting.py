@@ -249,6 +249,20 @@ def test_a_run_for_some_hosts_leaves_a_handover_of_all_as_it_is(store: Store, se
     for limit in (["web1"], None):
         left = hand_over_while_waiting(store, begun, limit)
         assert (left.id, left.planners, [*left.changes], handover(consul)) == (whole["id"], ("one",), [], whole)
+    # Hosts that a run can't upgrade are taken from it, also by a run for others, and stay so until a run can.
+    without = hand_over_while_waiting(store, begun, ["web2"], ["!~web1$"])
+    assert (without.id, handover(consul)["limit"]) == (handover(consul)["id"], ["!~web1$"])
+    assert without.warning.endswith(
+        f"only for all hosts but web1 from now on, and before for all hosts, because this run replaced the handover by {whole['by']}."
+    )
+    kept = handover(consul)
+    assert hand_over_while_waiting(store, begun, ["web3"]).id == kept["id"] == handover(consul)["id"]
+    hand_over_while_waiting(store, begun, ["web3"], ["!~web2$"])
+    assert handover(consul)["limit"] == ["!~web1$", "!~web2$"]
+    whole = {**whole, "id": hand_over_while_waiting(store, begun, None).id}
+    until(lambda: carried(consul))
+    assert handover(consul) == {**whole, "at": handover(consul)["at"]}
+    whole = handover(consul)
     # As after a restore of Consul: a service that refuses it waits for a new one.
     consul.put("upgrade/planners/one", json.dumps({"handover": whole["id"], "refusal": "no"}))
     assert hand_over_while_waiting(store, begun, ["web1"]).planners == ()

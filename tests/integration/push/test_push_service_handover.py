@@ -66,7 +66,7 @@ def test_a_run_of_hosts_that_upgrade_themselves_leaves_the_handover_as_it_is(
 def test_it_hands_over_with_its_limit_once_the_ledger_has_what_services_need(
     services: PushServices, consul: RawKV
 ) -> None:
-    service = services.begin({}, "2", 1, **PULL, limit=("web1", "!~web2$"))
+    service = services.begin({}, "2", 1, **PULL, limit=("web1",), excluded=("!~web2$",))
     assert handover(consul) == {}
     found = settle(service)
     assert (handover(consul)["id"], handover(consul)["limit"]) == (found.handover, ["web1", "!~web2$"])

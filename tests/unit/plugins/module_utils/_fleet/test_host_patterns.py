@@ -11,6 +11,8 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import (
+    excluded_by,
+    pattern_without,
     select_hosts,
     select_roles,
     with_inventory_groups,
@@ -194,3 +196,11 @@ def test_groups_of_the_inventory_are_known_by_their_hosts() -> None:
 )
 def test_a_role_is_selected_by_its_name_alone(patterns: list[str], roles: set[str]) -> None:
     assert select_roles(patterns, MEMBERS, GROUPS) - {"cache"} == roles - {"cache"}
+
+
+def test_the_pattern_of_a_host_excludes_no_other_one_and_is_read_back_for_a_sentence() -> None:
+    members = {"web1": "web", "web10": "web", "fe80:1": "web", "web1.a": "web", "web1-a": "web"}
+    for host in members:
+        assert select_hosts([pattern_without(host)], members, {}) == members.keys() - {host}
+        assert excluded_by(pattern_without(host)) == host
+    assert excluded_by("!web*") == "web*"

@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
     COMPLETE,
     RUNNING,
     STATES,
+    Handover,
     Ledger,
     names_that_fit,
 )
@@ -81,3 +82,19 @@ def test_an_invalid_field_is_refused_by_its_name(name: str, value: Any) -> None:
         Ledger(**{"epoch": 1, "version": "2.0", name: value})
 
     assert str(caught.value) == f"{name} is {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "is_of_all"),
+    [
+        (None, "all hosts", True),
+        ((), "no host", False),
+        (("web", "db1"), "web, db1", False),
+        (("!~web1$",), "all hosts but web1", True),
+        (("web", "!~fe80[:]1$", "!db*"), "web but fe80:1, db*", False),
+        (("&~(web)$",), "&~(web)$", False),
+    ],
+)
+def test_the_limit_of_a_handover_is_named_in_words(limit: tuple[str, ...] | None, text: str, is_of_all: bool) -> None:
+    handover = Handover("2", 1, limit, "h1", "ann@desk", 2)
+    assert (handover.limit_text(), handover.is_of_all) == (text, is_of_all)

@@ -443,7 +443,7 @@ def test_a_host_whose_post_upgrade_tasks_failed_names_the_failure_and_what_retri
     assert explained(one, "compute1")[3] == f"To change this: fix the host. Its agent tries again by itself. {retry}"
     one.records["compute1"] = replace(failed, post="open", error=None)
     assert explained(one, "compute1")[-1] == (
-        "It is in its post-upgrade tasks, or was admitted to them, and keeps its slot until they are done."
+        "It is in its post-upgrade tasks, or was admitted to them, and keeps its slot until they are done or it is retried."
     )
 
 

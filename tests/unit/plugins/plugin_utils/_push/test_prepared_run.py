@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.host_patterns import select_hosts
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
     RunRequest,
-    _without,
     check_services,
 )
 
@@ -46,11 +44,3 @@ def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_serv
         "ansible-playbook convoy.upgrade.enroll --limit cache4 -e puppet_gate_version=VERSION."
     )
     assert caught.value.details == {"hosts": ["cache1", "cache3", "cache4"]}
-
-
-def test_planner_services_may_not_admit_the_hosts_that_a_run_leaves_out() -> None:
-    members = {"web1": "web", "web10": "web", "fe80:1": "web"}
-    every, some = _without(None, ["web1", "fe80:1"]), _without(("web1,fe80:1",), ["fe80:1"])
-    assert select_hosts(every or (), members, {}) == {"web10"}
-    assert select_hosts(some or (), members, {}) == {"web1"}
-    assert (_without(None, []), _without(("web1",), [])) == (None, ("web1",))
