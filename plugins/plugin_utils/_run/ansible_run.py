@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from ansible import context
+from ansible.inventory.manager import split_host_pattern
 from ansible.plugins.loader import filter_loader
 
 from ...module_utils._common import runtime
@@ -374,7 +375,8 @@ class PlaybookRun:
             kept = reached.union(named)
             left_out = list(dict.fromkeys([*left_out, *(name for name in everybody if name not in kept)]))
         chosen = [name for name in named if name not in reached]
-        self._exit_without_limit(refuse_limit, self._command.playbook, self._name, limit, left_out, chosen)
+        given = [one for one in split_host_pattern(limit) if one not in reached]
+        self._exit_without_limit(refuse_limit, self._command.playbook, self._name, limit, left_out, chosen, given)
 
     def _exit_without_limit(self, check: Callable[..., None], *given: Any) -> None:
         """Exit if a check raises an error, with the command to run instead, which has no ``--limit``."""

@@ -69,19 +69,25 @@ def refuse_planner_hosts(playbook: str, pattern: str, found: Sequence[str], know
     )
 
 
-def refuse_limit(playbook: str, name: str, limit: str, left_out: Sequence[str], named: Sequence[str]) -> None:
+def refuse_limit(
+    playbook: str, name: str, limit: str, left_out: Sequence[str], named: Sequence[str], given: Sequence[str]
+) -> None:
     """Raise an error if a limit leaves out hosts of a play.
 
     :param playbook: the file that the command names.
     :param name: the name of the collection's playbook that it is or imports, such as ``upgrade``.
     :param left_out: the hosts of the play that the limit leaves out.
-    :param named: the hosts of the inventory that it keeps.
+    :param named: the hosts of the inventory that it keeps, without the planner host.
+    :param given: its patterns, without the name of the planner host.
     :raises UpgradeError: ``limited``. ``variables`` in its details has the variables to set instead.
     """
     if not left_out:
         return
     variable = _HOST_VARIABLES.get(name)
     variables = {variable: ",".join(named)} if variable and named and (name != "status" or len(named) == 1) else {}
+    if variable == "upgrade_limit" and variables and not any(one.lstrip("!&").startswith("@") for one in given):
+        # It takes the same patterns. A group of the inventory may have hosts outside the fleet, which can't be named.
+        variables = {variable: ",".join(given)}
     instead = f" and name hosts with {as_option(variables)}" if variables else ""
     raise UpgradeError(
         "limited",

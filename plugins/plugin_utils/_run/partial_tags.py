@@ -261,11 +261,13 @@ def _reason_to_wait(groups: Sequence[_Selected]) -> str:
 
 
 def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
-    """Return which task group ``--tags`` would leave to a later run while services may be down; empty for none."""
+    """Return which task group ``--tags`` would leave to a later run while the host is drained or services may be down; empty for none."""
     down = [one for one in groups if one.step in REPLACEMENT]
     missing = next((one for one in down if one.is_left and not one.whole), None)
     if missing and any(one.is_done or one.any for one in down):
         return f"{missing.name} would be left to a later run, and services may be down until then"
+    if missing and any(one.step == DRAIN and one.is_left and one.any for one in groups):
+        return f"{missing.name} would be left to a later run, and the host would stay drained until then"
     return ""
 
 

@@ -129,6 +129,16 @@ def test_true_and_false_are_written_in_one_way(store: Store, consul: RawKV, writ
     assert gates(consul) == {"global": "True"}
 
 
+def test_a_host_is_woken_also_if_its_gate_was_set_to_the_same_before(store: Store, consul: RawKV) -> None:
+    woken = set()
+    for _time in range(2):
+        set_gate(store, "host", "compute1", value=True)
+        woken.add(consul.get("upgrade/wake/compute1"))
+        # As global_disable does, which wakes no host.
+        consul.delete("config_state/enable_puppet/host/compute1")
+    assert len(woken) == 2 and None not in woken
+
+
 def test_a_gate_that_another_process_sets_meanwhile_is_read_again(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:

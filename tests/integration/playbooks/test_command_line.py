@@ -160,6 +160,26 @@ def test_a_limit_that_leaves_out_what_a_playbook_needs_is_refused_with_what_to_g
     assert consul.tree() == before
 
 
+def test_a_limit_with_hosts_outside_the_fleet_is_given_as_upgrade_limit(play: Shipped, consul: RawKV) -> None:
+    hosts = names(web=3)
+    seed(consul, hosts)
+    # The planner host is in no role, and neither is the monitoring host of the group.
+    site = {**inventory(hosts), "rack": ["web1", "web2", "monitoring1"]}
+    limited = {"inventory": site, "upgrade_roles": {"web": {}}, "version": "2"}
+    done = play("upgrade", "--limit", "localhost,rack,!web2", **limited)
+    assert done.returncode == 5, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.endswith("""-e '{"upgrade_limit": "rack,!web2"}'"""), last
+    again = play(
+        "upgrade",
+        "--check",
+        **limited,
+        upgrade_limit="rack,!web2",
+        instructions={"rolling_rules": {"global": "unlimited"}},
+    )
+    assert again.returncode == 0, again.stdout
+
+
 def test_a_limit_of_a_playbook_that_imports_a_rollout_is_refused_with_what_to_give_instead(
     play: Shipped, site: str
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..._codecs.values import decode_ledger, text_of
+from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, job_id
 from ..._consul.client import KVEntry, Operation
@@ -53,7 +54,9 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
             checks = [compare(legacy_key, legacy_index)] if copies.is_needed else []
             write = [compare(key, index), remove(key)] if after is None else [compare_and_put(key, after, index)]
             # The agent of the host reads its gate at once. Those of a role, or of all, read it some minutes later.
-            write += [put(keys.wake(place[1]), after or "")] if scope == "host" and place[1] is not None else []
+            if scope == "host" and place[1] is not None:
+                # A key that has the text already would wake no agent.
+                write.append(put(keys.wake(place[1]), runtime.new_id()))
             store.client.settle([*checks, *copies.operations(write)])
         return changes
 

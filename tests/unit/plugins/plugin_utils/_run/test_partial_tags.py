@@ -46,7 +46,7 @@ def scope_of(*pushed: str, pulled: str = "", begun: str = "") -> RunScope:
 
 
 def refusal(only: str, skip: str = "", done: str = "", checkpoints: tuple[str, ...] = ()) -> str:
-    names = NAMES + DRAINED * ("drain" in skip + done)
+    names = NAMES + DRAINED * ("drain" in only + skip + done)
     groups = sorted(map(task_group, names), key=lambda one: [*STEPS, "post_upgrade"].index(str(one["step"])))
     plan = {"hosts": {"web1": {"role": "web", "done": done.split(), "state": "upgrading" if done else "pending"}}}
     try:
@@ -106,6 +106,8 @@ def test_tags_that_leave_no_service_down_are_allowed(only: str, skip: str, done:
         ),
         ("prepare,stop,upgrade", "", "", "start/nginx would be left to a later run"),
         ("prepare", "", "stop/nginx", "stop/nginx would be left to a later run"),
+        ("prepare,may_stop,drain", "", "", "stop/nginx would be left to a later run, and the host would stay drained"),
+        ("drain", "", "prepare/nginx", "stop/nginx would be left to a later run, and the host would stay drained"),
         # Until a service is started, it is stopped again.
         (
             "start",
