@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Eight planners, an operator and slow nodes at once: no host starts with a closed gate, under a hold, or over the cap.
+"""Eight planners, an operator, slow nodes and push runs at once: no host starts with a closed gate, under a hold, or over the cap.
 
 Every transaction is noted with its index and played back, so what is judged is what stood in Consul when a host started.
 """
@@ -31,6 +31,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     set_holds,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store_pool import StorePool
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_runs import HostRuns
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.session import RunSession
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import GATES, names, seed
 
@@ -65,6 +69,7 @@ class Crowd:
     faults: list[BaseException] = field(default_factory=list)
     version: int = 2
     runs: dict[str, str] = field(default_factory=dict)
+    pushed: int = 0
 
     def worker(self, act: Callable[[Store, random.Random], None], seed: int) -> threading.Thread:
         """Return a thread that does something again and again, with a connection of its own."""
@@ -96,12 +101,29 @@ class Crowd:
         # As much happens between a node's question and its start.
         time.sleep(chance.uniform(0, 0.3))
         mine: list[int] = []
-        self.watched(store, mine)
-        write_report(store, HostReport(host, str(answer.version), "started", role=FLEET[host], default=False))
+        if chance.random() < 0.5:
+            self.start_by_push(host, str(answer.version), mine)
+        else:
+            self.watched(store, mine)
+            write_report(store, HostReport(host, str(answer.version), "started", role=FLEET[host], default=False))
         self.starts[mine[-1]] = host
         time.sleep(chance.uniform(0, 0.1))
         write_report(store, HostReport(host, str(answer.version), "upgraded"))
         self.runs[host] = str(answer.version)
+
+    def start_by_push(self, host: str, version: str, indexes: list[int]) -> None:
+        """Start an upgrade as the daemon of a push run does."""
+        pool = StorePool(self.settings)
+        with pool.store() as store:
+            self.watched(store, indexes)
+        session = RunSession(pool, list)
+        run = PushRun(self.settings, version, phase=UPGRADE, fleet=FLEET, task_groups={}, hosts=(host,))
+        try:
+            HostRuns(run, pool, session).begin(host)
+        finally:
+            session.close()
+            pool.close()
+        self.pushed += 1
 
     def watched(self, store: Store, indexes: list[int]) -> None:
         write = ConsulClient.write
@@ -193,3 +215,4 @@ def test_no_host_starts_without_an_admission_that_holds(
     assert crowd.faults == []
     assert judged(crowd) == []
     assert len(crowd.starts) >= 5
+    assert 0 < crowd.pushed < len(crowd.starts)
