@@ -46,6 +46,8 @@ def _checked(store: Store, epoch: int, commit: str, of_job: bool | None) -> Snap
     newest = snapshot.ledger or snapshot.job
     found = newest.epoch if newest is not None else 0
     if found < epoch:
+        # A token that may not read the key any more sees none in the snapshot, and is refused here.
+        store.client.get(store.keys.ledger)
         raise _went_back(
             store.keys,
             found,

@@ -14,9 +14,9 @@ from typing import Any
 from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.errors import UpgradeError
-from .._consul.client import KVEntry
+from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
-from .._consul.operations import check_lock, compare, compare_and_put, lock, put
+from .._consul.operations import check_lock, compare, compare_and_put, lock
 from .._fleet.ledger import Ledger
 from .._host.leases import SESSION_SECONDS, LeaseHolder, end_dead_holder, renew_session
 from .._observe.notifications import (
@@ -169,6 +169,7 @@ class SentKey:
         self._key = store.keys.notified
         self._over = runtime.event()
         self._session = ""
+        self._index = 0
         self._holder: Mapping[str, Any] = {}
 
     def take(self, sent: SentNotifications) -> SentNotifications | None:
@@ -189,7 +190,7 @@ class SentKey:
         self._holder = asdict(LeaseHolder.of_this_process(self._session))
         text = _encoded(found, self._holder)
         try:
-            self._store.client.write([compare(self._key, index), lock(self._key, text, self._session)])
+            self._write(compare(self._key, index), lock(self._key, text, self._session))
         except Conflict:
             end_dead_holder(self._store, entry)
             return None
@@ -216,16 +217,20 @@ class SentKey:
     def note(self, sent: SentNotifications) -> bool:
         """Store what was sent; return False if this run has lost the lock.
 
+        An earlier write of this run that arrives late changes nothing.
+
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
+        text = _encoded(sent, self._holder)
         try:
-            self._store.client.write(
-                [check_lock(self._key, self._session), put(self._key, _encoded(sent, self._holder))]
-            )
+            self._write(check_lock(self._key, self._session), compare_and_put(self._key, text, self._index))
         except Conflict:
             self._session = ""
             return False
         return True
+
+    def _write(self, check: Operation, change: Operation) -> None:
+        self._index = max(one["ModifyIndex"] for one in self._store.client.write([check, change]))
 
     def close(self) -> None:
         """End the session, and with it the lock."""

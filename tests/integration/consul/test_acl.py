@@ -26,6 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import write_report as report_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.job_report import write_job_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.restored_consul import RepeatedRead
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import progress_update
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
@@ -110,6 +111,17 @@ key_prefix "config_state/" { policy = "read" }
 key_prefix "upgrade/hold/" { policy = "read" }
 key "upgrade/hosts/compute1" { policy = "write" }
 """
+
+
+def test_a_ledger_that_a_token_may_not_read_any_more_is_not_taken_for_a_restore(guarded: Agent, kv: RawKV) -> None:
+    made = make_pass(store_with(guarded, MASTER), PassRequest(version="2", rules={"rolling_rules": {"global": 1}}))
+    assert made.ledger is not None
+    rules = (
+        'key_prefix "" { policy = "write" } key "upgrade/ledger" { policy = "deny" } node_prefix "" { policy = "read" }'
+    )
+    with pytest.raises(UpgradeError) as caught:
+        RepeatedRead(made.ledger.epoch, made.ledger.commit).read(store_with(guarded, new_token(kv, rules)))
+    assert caught.value.code == "denied"
 
 
 def test_only_tokens_that_may_read_the_layout_are_refused_for_a_newer_one(guarded: Agent, kv: RawKV) -> None:

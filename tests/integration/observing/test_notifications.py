@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import SentKey
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import SentKey, read_sent
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
@@ -294,6 +295,25 @@ def test_a_notifier_that_has_lost_its_lock_sends_nothing_until_it_has_it_again(s
     finally:
         notifier.finish()
     assert events == ["resume"]
+
+
+def test_a_note_that_arrives_late_does_not_undo_a_later_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = SentKey(store)
+    try:
+        taken = key.take(SentNotifications())
+        assert taken is not None
+        write, late = store.client.write, []
+        monkeypatch.setattr(store.client, "write", lambda operations: late.append(operations) or write(operations))
+        for epoch in (1, 2):
+            assert key.note(replace(taken, epoch=epoch))
+        monkeypatch.undo()
+        # As a request whose answer was given up, and that was on its way all the same.
+        with pytest.raises(Conflict):
+            store.client.write(late[0])
+        found = read_sent(store)
+        assert found is not None and found.epoch == 2
+    finally:
+        key.close()
 
 
 def test_a_notifier_warns_once_of_what_keeps_it_from_sending(store: Store, consul: RawKV) -> None:
