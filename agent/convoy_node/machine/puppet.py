@@ -59,13 +59,7 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
         if not folder.parent.is_dir() or os.path.lexists(path):
             return False
         folder.mkdir(mode=0o755, exist_ok=True)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(file, "w", encoding="utf-8") as out:
-            out.write(_lock_text(f"{OWN}{sanitize(reason).rstrip('.')}. {_NO_HOLD}"))
-        return True
+        return _create(path, _lock_text(f"{OWN}{sanitize(reason).rstrip('.')}. {_NO_HOLD}"))
 
     return _in_each(folders, lock)
 
@@ -123,6 +117,37 @@ def _in_each(folders: Sequence[str], change: Callable[[Path], bool]) -> bool:
     if errors:
         raise errors[0]
     return found
+
+
+def _create(path: Path, text: str) -> bool:
+    """Create a lock that is complete from its first moment, also after a power cut; return False if there is one already.
+
+    An incomplete lock would count as an operator's, and hold the node forever.
+    """
+    new = path.with_name(f".{_NAME}.{os.getpid()}")
+    _remove_left_over(path.parent)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        # Unlike a rename, this never replaces a lock.
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+            return True
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed. The module puppet_run gives its own the same names."""
+    for file in folder.glob(f".{_NAME}.*"):
+        number = file.suffix[1:]
+        if number.isdecimal() and (int(number) == os.getpid() or not Path("/proc", number).exists()):
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
 
 
 def _lock_text(reason: str) -> str:

@@ -241,20 +241,28 @@ def _reason(path: Path) -> str | None:
 @contextlib.contextmanager
 def _let_in() -> Iterator[None]:
     """Enable Puppet for a run of ``puppet agent``, which refuses to run while convoy-node keeps out other runs; then keep them out again."""
-    kept = {}
-    for lock in _LOCKS:
-        path = Path(lock).with_name(_DISABLED)
-        if _is_kept_out(path):
-            with contextlib.suppress(FileNotFoundError):
-                kept[path] = path.read_bytes()
-                path.unlink()
-    try:
+    # Each lock is put back, also if another one can't be.
+    with contextlib.ExitStack() as ended:
+        for lock in _LOCKS:
+            path = Path(lock).with_name(_DISABLED)
+            # convoy-node removes it if this process is killed.
+            aside = path.with_name(f".{_DISABLED}.{os.getpid()}")
+            if _is_kept_out(path):
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(aside)
+                    ended.callback(_put_back, aside, path)
         yield
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    """Put a lock back that was put aside. A copy could be interrupted, or find a full disk, and an incomplete lock would count as an operator's."""
+    try:
+        # An operator may have disabled Puppet meanwhile.
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
     finally:
-        for path, content in kept.items():
-            # An operator may have disabled Puppet meanwhile.
-            with contextlib.suppress(FileExistsError), path.open("xb") as out:
-                out.write(content)
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
 
 
 def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: float) -> PuppetRun:

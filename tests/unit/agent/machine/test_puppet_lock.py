@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._node import puppet as collection
@@ -31,6 +33,10 @@ def disable(folders: list[str], text: str) -> Path:
     path = Path(folders[1]) / LOCK
     path.write_text(text)
     return path
+
+
+def names(folder: str) -> list[str]:
+    return sorted(one.name for one in Path(folder).iterdir())
 
 
 def test_the_folders_are_those_of_the_collection() -> None:
@@ -106,6 +112,97 @@ def test_an_agent_run_lets_its_own_puppet_in_and_keeps_others_out_again(folders:
         assert path.read_text() == "mine"
 
 
+def test_a_lock_that_does_not_fit_on_the_disk_is_no_hold(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = os.fdopen
+
+    def on_full_disk(file: int, *more: Any, **named: Any) -> IO[Any]:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file)
+        os.close(full)
+        return real_open(file, *more, **named)
+
+    monkeypatch.setattr(os, "fdopen", on_full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        puppet.keep_out("closed", folders)
+    assert names(folders[1]) == []
+    monkeypatch.undo()
+    assert puppet.keep_out("closed", folders)
+    assert names(folders[1]) == [LOCK]
+
+
+def test_a_lock_has_its_name_only_when_it_is_complete(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk: list[bytes] = []
+    real_sync, real_link = os.fsync, os.link
+
+    def sync(file: int) -> None:
+        assert not (Path(folders[1]) / LOCK).exists()
+        real_sync(file)
+        on_disk.append(Path(f"/proc/self/fd/{file}").read_bytes())
+
+    def link(new: Path, path: Path) -> None:
+        assert new.read_bytes() == on_disk[0]
+        real_link(new, path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "link", link)
+    assert puppet.keep_out("closed", folders)
+    assert [(Path(folders[1]) / LOCK).read_bytes()] == on_disk
+
+
+def test_an_operator_who_disables_puppet_while_the_agent_writes_its_lock_wins(
+    folders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(folders[1]) / LOCK
+    monkeypatch.setattr(os, "fsync", lambda _file: path.write_text("mine"))
+    assert not puppet.keep_out("closed", folders)
+    assert path.read_text() == "mine"
+    assert names(folders[1]) == [LOCK]
+
+
+def test_what_a_killed_process_left_of_a_lock_does_no_harm(folders: list[str]) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for number in (ended.pid, os.getpid()):
+        (Path(folders[1]) / f".{LOCK}.{number}").touch()
+    # This process may be about to create or put back its own.
+    other = Path(folders[1]) / f".{LOCK}.{os.getppid()}"
+    other.touch()
+    assert puppet.disabled_by_operator(folders) is None
+    assert collection.disabled_for() is None
+    assert puppet.keep_out("closed", folders)
+    assert puppet.disabled_by_operator(folders) is None
+    assert names(folders[1]) == [other.name, LOCK]
+
+
+def test_an_agent_run_puts_the_same_lock_back_as_a_copy_needs_room_on_the_disk(folders: list[str]) -> None:
+    puppet.keep_out("closed", folders)
+    path = Path(folders[1]) / LOCK
+    before = path.stat().st_ino
+    (Path(folders[1]) / f".{LOCK}.{os.getpid()}").touch()
+    with collection._let_in():
+        assert [int(one.rpartition(".")[2]) for one in names(folders[1])] == [os.getpid()]
+    assert path.stat().st_ino == before
+    assert names(folders[1]) == [LOCK]
+
+
+def test_a_lock_that_can_t_be_put_back_keeps_no_other_one_from_it(
+    folders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(folders[0]).mkdir(parents=True)
+    puppet.keep_out("closed", folders)
+    real_link = os.link
+
+    def link(aside: Path, path: Path) -> None:
+        if path.parent == Path(folders[1]):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        real_link(aside, path)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="Read-only"), collection._let_in():
+        pass
+    assert [names(one) for one in folders] == [[LOCK], []]
+
+
 def test_a_first_run_is_kept_out_too(folders: list[str]) -> None:
     Path(folders[1]).rmdir()
     assert puppet.keep_out("closed", folders)
@@ -137,7 +234,7 @@ def test_a_folder_that_can_t_be_changed_keeps_no_other_one_from_its_lock(
     real_open, real_unlink = os.open, Path.unlink
 
     def fail(path: object) -> None:
-        if str(path) == str(locks[0]):
+        if Path(str(path)).parent == locks[0].parent:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     # A user who may change everything can only be stopped by a file system, so the calls fail here.
