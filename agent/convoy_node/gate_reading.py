@@ -243,7 +243,9 @@ class GateReading:
         """Let the first run of Puppet be due after the node's share of the splay, for processes that do not know of each other."""
         settings = self.settings
         if settings.puppet_interval is not None and self._runs.last() is None:
-            self._runs.note(settings.puppet_interval - own_share(settings.host) * settings.puppet_splay)
+            # A last run in the future would not be believed, and each process would note it again. Within the interval, a longer splay is as even.
+            share = own_share(settings.host) * settings.puppet_splay % settings.puppet_interval
+            self._runs.note(settings.puppet_interval - share)
 
     def _read_record(self, facts: NodeFacts) -> dict[str, ConsulKey]:
         """Return the host's record, if it matters.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ def test_runs_of_cron_spread_the_first_run_of_puppet_and_make_it(tmp_path: Path,
     PuppetRuns(str(tmp_path / "agent.json")).note(ago=1800)
     assert gate_reading(tmp_path, answers, single=True).read().run == PUPPET
     assert own_share("compute7") * 1800 > 1
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.0, 0), (0.25, 900), (0.5, 0), (0.75, 900), (0.9, 1440)])
+def test_runs_of_cron_make_the_first_run_of_puppet_also_with_a_splay_above_its_interval(
+    share: float, seconds: int, tmp_path: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10_000.0
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now + 1e9)
+    monkeypatch.setattr("convoy_node.node.state.time", clock)
+    monkeypatch.setattr("convoy_node.gate_reading.time", clock)
+    monkeypatch.setattr("convoy_node.gate_reading.own_share", lambda _host: share)
+    runs = []
+    for passed in range(0, 3600, 60):
+        now = 10_000.0 + passed
+        # Each is a process of its own.
+        found = gate_reading(tmp_path, answers, single=True, splay=3600)
+        if found.read().run == PUPPET:
+            runs.append(passed)
+            found.ended(PUPPET)
+    assert runs == [seconds, seconds + 1800]
 
 
 def test_without_a_splay_the_first_run_of_cron_runs_puppet(tmp_path: Path, answers: Answers) -> None:
