@@ -151,8 +151,10 @@ def _lacks_report(settings: NodeSettings, answer: Answer, facts: NodeFacts) -> b
         return True
     if not answer.is_open or answer.version != facts.version:
         return False
-    # The next ordinary run of Puppet, which has an interval of its own, makes up for a failure.
-    return answer.report != ("failed", facts.version) or settings.puppet_interval is None
+    # The next ordinary run of Puppet, which has an interval of its own, makes up for a failure. If only the report of an upgrade failed, the host
+    # would count as failed until then.
+    is_failed = answer.report == ("failed", facts.version)
+    return not is_failed or answer.has_failed_report(facts.version) or settings.puppet_interval is None
 
 
 def unreachable(settings: NodeSettings, reason: str, facts: NodeFacts, failures: int) -> NextAction:

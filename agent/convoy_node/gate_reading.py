@@ -71,8 +71,8 @@ class GateReading:
         self.keeps_puppet_out = False
         # In a process that ends, no later read finds out whether Consul was only starting again.
         self._failures = 1 if is_single else 0
-        # How long the last job that was tried waits for its next try.
-        self._job_pause = self._locked_pause = 0.0
+        # How long the last job, run that found a lock, or report that was tried waits for its next try.
+        self._job_pause = self._locked_pause = self._report_pause = 0.0
         self._is_single = is_single
         self._has_record = self._is_warned = False
         self._other_roles: tuple[str, ...] = ()
@@ -95,11 +95,11 @@ class GateReading:
         found._has_end_failed = self._has_end_failed
         if (settings.host, settings.role) == (self.settings.host, self.settings.role):
             found._facts, found._job_pause, found._wakes = self._facts, self._job_pause, self._wakes
-            found._locked_pause = self._locked_pause
+            found._locked_pause, found._report_pause = self._locked_pause, self._report_pause
             if _without_token(settings) != _without_token(self.settings):
                 # An operator may have corrected what failed.
                 found._facts = replace(found._facts, not_before=0.0, job_not_before=0.0)
-                found._job_pause = found._locked_pause = 0.0
+                found._job_pause = found._locked_pause = found._report_pause = 0.0
         else:
             found._facts = replace(found._facts, started_at=self._facts.started_at)
         return found
@@ -181,7 +181,7 @@ class GateReading:
         if any(self._wakes.get(key) != index for key, index in wakes.items()):
             # What failed lately may be tried again.
             self._facts = replace(self._facts, not_before=0.0, job_not_before=0.0)
-            self._job_pause = self._locked_pause = 0.0
+            self._job_pause = self._locked_pause = self._report_pause = 0.0
             # Planners admit a host to post-upgrade tasks in its record, and an operator may have retried it.
             self._has_record = False
         self._wakes = wakes
@@ -211,6 +211,8 @@ class GateReading:
             return
         self._locked_pause = 0.0
         is_report = what.startswith(REPORT)
+        if not is_report:
+            self._report_pause = 0.0
         # Behind a closed gate, a lost report is all that is made up for.
         is_closed = is_report and self.answer is not None and not self.answer.is_open
         if what not in (HOLD, UNHOLD, DOUBT) and not is_closed:
@@ -219,6 +221,9 @@ class GateReading:
         pause = {DOUBT: _DOUBT_AGAIN, PUPPET: 0.0}.get(what, self.settings.interval)
         if is_report and self.answer is not None and self.answer.report != ("started", self._facts.version):
             pause = max(pause, float(self.settings.puppet_interval or _REPORT_AGAIN))
+            if self.answer.has_failed_report(self._facts.version):
+                # What kept it from reporting an upgrade may have ended since.
+                pause = self._report_pause = min(pause, max(2 * self._report_pause, self.settings.interval))
         self._facts = replace(self._facts, tried=what, not_before=now + pause, doubt_since=None)
 
     def ensure_wake_key(self) -> bool:

@@ -22,6 +22,8 @@ from .consul import Consul, ConsulKey
 SCHEMA = 1
 # How the target of a rollout begins that is a job.
 _JOB = "job/"
+# The last step of an agent run, in which it reports. The role sets it in tasks/run/finished.yml.
+_REPORT_STEP = "report"
 _JOB_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,95}", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
@@ -134,6 +136,7 @@ class Answer:
     :param held: the host's own hold in its record; None if there is none.
     :param post_upgrade: the version after whose upgrade the host may run the tasks of its services; None for none.
     :param report: the state and the version in the host's record, empty if it has none; None if the record was not read.
+    :param step: the step in the host's record, at which a failed agent run ended; None for none.
     """
 
     is_open: Optional[bool]
@@ -143,6 +146,11 @@ class Answer:
     held: Optional[str] = None
     post_upgrade: Optional[str] = None
     report: Optional[tuple[str, str]] = None
+    step: Optional[str] = None
+
+    def has_failed_report(self, version: Optional[str]) -> bool:
+        """Return whether an agent run at a version did all its steps, but could not report its success."""
+        return self.report == ("failed", version) and self.step == _REPORT_STEP
 
 
 def is_job_id(text: str) -> bool:
@@ -226,7 +234,13 @@ def _answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool) -> 
     record = _record(entries.get(keys.record))
     report = (_text(record, "state") or "", _text(record, "version") or "") if keys.record in entries else None
     facts = Answer(
-        None, problem, version, held=_text(record, "held"), post_upgrade=_post_upgrade(record), report=report
+        None,
+        problem,
+        version,
+        held=_text(record, "held"),
+        post_upgrade=_post_upgrade(record),
+        report=report,
+        step=_text(record, "step"),
     )
     if problem:
         return facts

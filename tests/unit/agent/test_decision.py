@@ -24,6 +24,7 @@ from convoy_node.decision import (
 from convoy_node.node.connection import Connection
 from convoy_node.node.gate import Answer
 from convoy_node.node.settings import NodeSettings
+from devkit.agent import ROOT
 
 SETTINGS = NodeSettings("compute7", "compute", Connection(), {})
 OPEN = Answer(True, "open: gate is True", "v2")
@@ -77,6 +78,21 @@ def test_a_failed_run_of_puppet_is_repeated_by_what_runs_puppet_next() -> None:
     assert (found.run, found.keeps_puppet_out) == ("report of v2", False)
     for known in (None, ("upgraded", "v2")):
         assert run(replace(OPEN, report=known), puppet_interval=None) is None
+
+
+def test_an_upgrade_whose_report_alone_failed_is_reported_again_soon() -> None:
+    failed = replace(OPEN, report=("failed", "v2"), step="report")
+    assert run(failed, replace(FACTS, tried="upgrade to v2", not_before=2300.0)) == "report of v2"
+    for step in (None, "puppet", "validation"):
+        assert run(replace(failed, step=step)) is None
+    # An upgrade that has not ended, one to another version, a closed gate, and a node that must not report.
+    assert run(failed, replace(FACTS, version="")) == "upgrade to v2"
+    assert run(failed, replace(FACTS, version="v1")) == "upgrade to v2"
+    assert run(replace(failed, is_open=False)) is None
+    assert run(failed, noop=True) is None
+    # Nor does the step of a record count that is no failure.
+    assert run(replace(failed, report=("upgraded", "v2"))) is None
+    assert "puppet_gate_step: report\n" in (ROOT / "roles/puppet_gate/tasks/run/finished.yml").read_text()
 
 
 def test_a_node_with_services_runs_its_post_upgrade_tasks_once_it_is_admitted() -> None:

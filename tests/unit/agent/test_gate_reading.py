@@ -318,6 +318,27 @@ def test_a_report_that_is_refused_each_time_does_not_run_puppet_more_often(
     assert found.read().reason == "open: config_state/enable_puppet/global is True"
 
 
+@pytest.mark.parametrize("is_external", [False, True])
+def test_a_report_that_failed_at_the_end_of_an_upgrade_is_tried_again_soon_and_then_less_often(
+    is_external: bool, tmp_path: Path, answers: Answers
+) -> None:
+    answers.put(RECORD, b'{"version": "v2", "state": "failed", "step": "report"}')
+    found = gate_reading(tmp_path, answers, splay=0, is_external=is_external)
+    found.ended("upgrade to v2")
+    for pause in (300, 600, 1200, 1800, 1800):
+        assert found.read().run == "report of v2"
+        found.ended("report of v2")
+        assert pause - 1 < found.facts.not_before - time.monotonic() <= pause
+        # A token that changes often makes it no sooner.
+        other = replace(found.settings, data={**found.settings.data, "upgrade_consul_token": "another"})
+        found = found.with_settings(other)
+        found.consul = answers  # type: ignore[assignment]
+        assert "report of v2 is tried again later" in found.read().reason
+        found._facts = replace(found.facts, not_before=0.0)
+    answers.put(RECORD, b'{"version": "v2", "state": "upgraded", "step": ""}')
+    assert found.read().reason == "open: config_state/enable_puppet/global is True"
+
+
 def test_a_lost_report_with_a_closed_gate_counts_as_no_run_of_puppet(tmp_path: Path, answers: Answers) -> None:
     answers.put("config_state/enable_puppet/global", b"False")
     answers.put(RECORD, b'{"version": "v2", "state": "started"}')
