@@ -29,13 +29,8 @@ from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, Lo
 from .machine.lock_file import open_lock_file, wait_for_lock
 from .node.settings import FILE, NodeSettings, read_settings
 from .node.state import node_version
-from .releases import BAD_COMMANDS, NO_CONSUL, TrialResult
+from .releases import BAD_COMMANDS, BAD_SETTINGS, BAD_TOKEN, NO_CONSUL, TrialResult
 from .resident import Resident
-
-# The exit code for settings that can't be used, as in sysexits.h. The unit is not started again at once then.
-BAD_SETTINGS = 78
-# The exit code of the trial of an agent whose token can't be read.
-BAD_TOKEN = 75
 
 HELP = """\
 commands:
@@ -114,11 +109,12 @@ def say(text: str) -> None:
 def _agent(path: str, is_trial: bool) -> int:
     try:
         resident = Resident(path, say)
-    except BadToken as error:
+    except BadSettings as error:
         if not is_trial:
             raise
+        # The release before finds out whether it can read them.
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
-        return BAD_TOKEN
+        return BAD_TOKEN if isinstance(error, BadToken) else BAD_SETTINGS
     return resident.try_once() if is_trial else resident.run()
 
 

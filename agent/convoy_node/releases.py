@@ -25,12 +25,12 @@ from typing import Optional
 from . import agent_run
 from .agent_run import Release
 from .machine import puppet
-from .machine.errors import ConsulError, InstallError, sanitize
+from .machine.errors import BadSettings, ConsulError, InstallError, sanitize
 from .machine.lock_file import is_locked, wait_for_lock
 from .machine.processes import run_limited
 from .node.consul import Consul
 from .node.gate import NodeKeys, answer, read_keys
-from .node.settings import NodeSettings
+from .node.settings import NodeSettings, read_settings
 from .node.state import is_rebooting
 
 HOME = Path("/opt/convoy")
@@ -39,8 +39,9 @@ CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
 TRIAL = "trial"
 # A file in the folder of a release that could not report, with the reason.
 REFUSED = "refused"
-# Exit codes of convoy-node check, as in sysexits.h: Consul can't be read, or a command for jobs has a mistake.
-NO_CONSUL = 75
+# Exit codes of convoy-node, as in sysexits.h: Consul or the token can't be read, the settings can't be used, or a command for jobs has a mistake.
+NO_CONSUL = BAD_TOKEN = 75
+BAD_SETTINGS = 78
 BAD_COMMANDS = 65
 # A release that hangs is given up after this time, besides the limits of Puppet, packages and validations (seconds).
 _TRIAL_SECONDS = 1800.0
@@ -153,7 +154,7 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
     Whether the upgrade itself succeeds does not count. What counts is that the record of the host in Consul is one that the new
     release wrote at the end of its run. A release is refused only if the old one could have reported at that time.
     """
-    blocker = _blocker(settings)
+    blocker = _blocker(settings, path)
     if blocker:
         return TrialResult.POSTPONED, blocker
     try:
@@ -176,7 +177,7 @@ def try_release(old: Release, new: Release, settings: NodeSettings, path: str) -
         return TrialResult.ACTIVE, ""
     if is_rebooting(settings.version_file):
         return TrialResult.REBOOTS, ""
-    blocker = _blocker(settings)
+    blocker = _blocker(settings, path)
     if blocker:
         return TrialResult.POSTPONED, blocker
     try:
@@ -208,10 +209,10 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
         command = [program, "--settings", path, *words]
         try:
             code = run_limited(command, seconds)
-            if words[0] == "check" and code == NO_CONSUL:
-                if blocker := _blocker(settings):
+            if code in (NO_CONSUL, BAD_SETTINGS):
+                if blocker := _blocker(settings, path):
                     raise ConsulError(blocker)
-                # Consul was away for a moment, or only this release can't read it.
+                # Consul, the settings or the token could not be read for a moment, or only this release can't read them. Nothing has begun.
                 code = run_limited(command, seconds)
         except subprocess.TimeoutExpired:
             return f"its convoy-node {words[0]} did not end within {seconds:.0f} s"
@@ -226,8 +227,13 @@ def _trial(new: Release, settings: NodeSettings, path: str) -> Optional[str]:
     return problem
 
 
-def _blocker(settings: NodeSettings) -> str:
+def _blocker(settings: NodeSettings, path: str) -> str:
     """Return why no release could make an agent run and report it now; empty if one could."""
+    try:
+        # Something else may be writing them, or the token.
+        settings = read_settings(path)
+    except BadSettings as error:
+        return str(error)
     disabled = puppet.disabled_by_operator()
     if disabled is not None:
         return f"Puppet is disabled on this host: {disabled}"

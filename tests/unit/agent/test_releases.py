@@ -25,7 +25,7 @@ from convoy_node.machine.output import make_output_optional
 from convoy_node.machine.processes import run_limited
 from convoy_node.node.connection import Connection
 from convoy_node.node.consul import ConsulKey
-from convoy_node.node.settings import NodeSettings
+from convoy_node.node.settings import NodeSettings, read_settings
 from convoy_node.node.state import is_rebooting
 from convoy_node.releases import TrialResult
 
@@ -208,8 +208,12 @@ class Record:
 
     def read(self, _keys: Sequence[str], folder: str = "") -> dict[str, ConsulKey]:  # noqa: ARG002  of Consul
         self._answer("read")
-        gate = ConsulKey(self.gate, 1)
-        return {"config_state/enable_puppet/host/compute7": gate, "upgrade/hold/": ConsulKey(b"0123", 1)}
+        keys = {
+            "config_state/enable_puppet/host/compute7": self.gate,
+            "upgrade/hold/": b"0123",
+            "upgrade/schema": b"1",
+        }
+        return {key: ConsulKey(value, 1) for key, value in keys.items()}
 
     def _answer(self, what: str) -> None:
         self.failures[what] -= 1
@@ -239,13 +243,21 @@ def node(home: Path, tmp_path: Path) -> NodeSettings:
     (tmp_path / "script").write_text("")
     releases.install(new, home, stage=True)
     (tmp_path / "version").write_text("")
-    data = {"puppet_gate_lock_file": str(tmp_path / "run/node.lock")}
-    return NodeSettings("compute7", "compute", Connection(), data, version_file=str(tmp_path / "version"))
+    (tmp_path / "token").write_text("a-token")
+    facts = {
+        "puppet_gate_host": "compute7",
+        "puppet_gate_role": "compute",
+        "puppet_gate_lock_file": str(tmp_path / "run/node.lock"),
+        "puppet_gate_version_file": str(tmp_path / "version"),
+        "puppet_gate_token_file": str(tmp_path / "token"),
+    }
+    (tmp_path / "node.json").write_text(json.dumps(facts))
+    return read_settings(str(tmp_path / "node.json"))
 
 
 def tried(home: Path, node: NodeSettings) -> tuple[TrialResult, str]:
     old, new = Release.at(home / "releases/r1"), Release.at(home / "releases/r2")
-    return releases.try_release(old, new, node, "/nonexistent")
+    return releases.try_release(old, new, node, str(home.with_name("node.json")))
 
 
 @pytest.mark.parametrize(
@@ -443,7 +455,7 @@ def test_a_release_that_has_reported_waits_for_an_installation_before_it_becomes
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-@pytest.mark.parametrize("why", ["gate", "disabled", "lock", "Consul"])
+@pytest.mark.parametrize("why", ["gate", "disabled", "lock", "Consul", "settings", "token"])
 def test_a_release_is_not_refused_while_no_release_could_report(
     why: str,
     when: str,
@@ -468,6 +480,10 @@ def test_a_release_is_not_refused_while_no_release_could_report(
                 monkeypatch.setattr("convoy_node.machine.puppet.disabled_by_operator", lambda: "its disk")
             elif why == "gate":
                 record.gate = b"False"
+            elif why == "settings":
+                (tmp_path / "node.json").write_text("{")
+            elif why == "token":
+                (tmp_path / "token").write_text("")
             else:
                 record.failures["read"] = 1
 
@@ -481,7 +497,14 @@ def test_a_release_is_not_refused_while_no_release_could_report(
         else:
             monkeypatch.setattr(releases, "run_limited", run)
         outcome, reason = tried(home, node)
-    reasons = {"gate": "is False", "disabled": "its disk", "lock": "has the lock", "Consul": "Consul is away"}
+    reasons = {
+        "gate": "is False",
+        "disabled": "its disk",
+        "lock": "has the lock",
+        "Consul": "Consul is away",
+        "settings": "is not JSON",
+        "token": "is empty",
+    }
     assert (outcome, reasons[why] in reason) == (TrialResult.POSTPONED, True), reason
     assert ran.exists() == (when == "meanwhile")
     assert not (home / "releases/r2" / releases.REFUSED).exists()
@@ -495,6 +518,21 @@ def test_consul_that_is_away_for_a_moment_refuses_no_release(
     (tmp_path / "script").write_text(f"[ -e {first} ] || {{ touch {first}; exit 75; }}\n")
     record.failures["get"] = 2
     assert tried(home, node) == (TrialResult.ACTIVE, "")
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize("code", [75, 78])
+@pytest.mark.parametrize("command", ["check", "agent", "run"])
+def test_settings_or_a_token_that_can_t_be_read_for_a_moment_refuse_no_release(
+    command: str, code: int, node: NodeSettings, home: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    script = f'[ "$3" != {command} ] || [ -e {first} ] || {{ touch {first}; exit {code}; }}\n'
+    (tmp_path / "script").write_text(f'echo "$3" >> {tmp_path}/commands\n{script}')
+    assert tried(home, node) == (TrialResult.ACTIVE, "")
+    commands = (tmp_path / "commands").read_text().split()
+    assert list(dict.fromkeys(commands)) == ["check", "agent", "run"]
+    assert [one for one in commands if commands.count(one) > 1] == [command, command]
 
 
 def test_an_outage_at_the_moment_of_the_report_refuses_no_release(

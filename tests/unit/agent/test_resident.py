@@ -256,6 +256,9 @@ def test_an_agent_without_its_token_fails_with_one_sentence_and_keeps_out_puppet
     assert (reported, started) == ([reason] * 2, [True])
     # A release that is tried is not to blame.
     assert command_line.main(["--settings", str(file), "agent", "--trial"]) == 75
+    file.write_text("{")
+    monkeypatch.setattr(command_line, "_agent_code", lambda _path: pytest.fail("the settings are read again"))
+    assert command_line.main(["--settings", str(file), "agent", "--trial"]) == 78
     assert len(reported) == 2
 
 
