@@ -17,19 +17,37 @@ TEMPLATE = ROOT / "roles/puppet_gate/templates/convoy-node.cron.j2"
 LOG = "/var/log/convoy-node.log"
 
 
+def entry(home: str, interval: int) -> str:
+    """The only line of the entry apart from its comment, as Ansible's module ``template`` writes it."""
+    values = {
+        "ansible_managed": "test",
+        "puppet_gate_home": home,
+        "puppet_gate_settings_dir": "/etc/convoy",
+        "puppet_gate_interval": interval,
+        "puppet_gate_delay": 60,
+    }
+    comment, line, *more = jinja2.Template(TEMPLATE.read_text(), trim_blocks=True).render(values).splitlines()
+    assert (comment, more) == ("# test", [])
+    return line
+
+
+@pytest.mark.parametrize("interval", [1, 59, 60, 119, 300, 420, 900, 1500, 2700, 3540, 3599, 3600, 5400, 86_400])
+def test_cron_starts_the_agent_at_even_times_and_not_less_often_than_the_interval_or_once_an_hour(interval: int) -> None:
+    minutes, *others = entry("/opt/convoy", interval).split()[:5]
+    assert others == ["*"] * 4
+    step = int(minutes.removeprefix("*/")) if minutes.startswith("*/") else 60
+    assert minutes in ("0", f"*/{step}")
+    assert 60 % step == 0
+    assert step * 60 <= max(60, interval)
+    # No longer step would do.
+    assert not [one for one in range(step + 1, 61) if 60 % one == 0 and one * 60 <= interval]
+
+
 @pytest.mark.parametrize("has_logger", [True, False])
 def test_the_output_goes_to_the_system_s_log_or_is_appended_to_a_file_that_does_not_grow_without_end(
     has_logger: bool, tmp_path: Path
 ) -> None:
-    values = {
-        "ansible_managed": "test",
-        "puppet_gate_home": str(tmp_path),
-        "puppet_gate_settings_dir": "/etc/convoy",
-        "puppet_gate_interval": 300,
-        "puppet_gate_delay": 60,
-    }
-    comment, line, *more = jinja2.Template(TEMPLATE.read_text()).render(values).splitlines()
-    assert (comment, more) == ("# test", [])
+    line = entry(str(tmp_path), 300)
     assert line.startswith("*/5 * * * * root ")
     # To cron it would be the end of the command.
     assert "%" not in line
