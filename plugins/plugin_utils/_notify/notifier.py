@@ -95,6 +95,7 @@ class Notifier:
             traceback.print_exc()
             self._warn(f"The notifier of this run failed and sends no further events: {error!r}.")
         finally:
+            self._watch.close()
             # With the lock, no other run and no later notifier of this process could send them.
             self._sent_key.close()
 

@@ -40,6 +40,8 @@ class Outputs:
         """Start the threads that the settings need."""
         self._settings, self._log = settings, log
         self._closed = runtime.event()
+        # Of both threads: a notifier may be made again many times.
+        self._queries = BlockingQueries(settings.consul)
         self._page: LivePage | None = None
         self._notifier: Notifier | None = None
         self._page_due = 0.0
@@ -69,12 +71,11 @@ class Outputs:
 
     def _write_all(self) -> None:
         consul = self._settings.consul
-        queries = BlockingQueries(consul)
         while not self._closed.is_set():
             try:
                 latest: ProgressUpdate | None = None
                 # Without a rollout too: holds, failures, hosts that join, and hosts that are upgraded after an abort.
-                for found in follow(consul, self._settings.fleet or None, queries=queries, endless=True):
+                for found in follow(consul, self._settings.fleet or None, queries=self._queries, endless=True):
                     with self._writing:
                         if self._closed.is_set():
                             return
@@ -152,7 +153,7 @@ class Outputs:
         while messenger is not None and not self._closed.is_set():
             start = StartNotifier(self._settings.consul, messenger, self._settings.fleet, retry_failed=False)
             try:
-                self._notifier = Notifier(start, warn=self._warn)
+                self._notifier = Notifier(start, self._queries, self._warn)
             except Unreachable:
                 # The planner says so.
                 pass

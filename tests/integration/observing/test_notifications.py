@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notificati
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import SentKey, read_sent
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.legacy_keys import LegacyKeys
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier
@@ -365,3 +367,31 @@ def test_a_notifier_that_fails_gives_its_lock_back(store: Store, consul: RawKV) 
     assert working.finish() == ()
     assert "resume" in events
     assert later == []
+
+
+def test_a_notifier_that_fails_leaves_no_blocking_query(store: Store, consul: RawKV) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+
+    class Broken:
+        file = "hook.yml"
+
+        def call(self, event: Mapping[str, Any]) -> None:
+            raise MemoryError(event["event"])
+
+    def queries() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if "(_query)" in thread.name}
+
+    before, warnings, hook = queries(), list[str](), Broken()
+    given: Any = hook
+    broken = Notifier(StartNotifier(store.settings, given, {}, retry_failed=False), warn=warnings.append)
+    wait_until(lambda: queries() - before)
+    control.pause(store, control.Command("lunch"))
+    broken.wait()
+    assert warnings
+    # Each query ends with its answer.
+    keys = store.keys
+    for folder in (keys.upgrade, keys.reports, LegacyKeys(keys.prefix).reports, keys.gates):
+        consul.put(f"{folder}x", "changed")
+    consul.put(keys.current_version, "changed")
+    wait_until(lambda: not queries() - before)

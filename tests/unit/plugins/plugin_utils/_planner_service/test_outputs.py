@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._planner_service import outputs as tested
@@ -102,6 +103,35 @@ def test_the_page_says_that_the_service_has_ended_although_a_notification_hangs(
     kept._page, kept._notifier = page, notifier
     kept.close()
     assert calls == ["page", {"wait_for_holder": 0, "most_seconds": 10.0}]
+
+
+def test_each_notifier_uses_the_queries_of_the_service(
+    outputs: Callable[[Any], Outputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(tested, "BlockingQueries", lambda *_given: made.append(object()) or made[-1])
+    used: list[object] = []
+
+    def follow(*_given: Any, queries: object, **_more: Any) -> Iterator[None]:
+        used.append(queries)
+        while True:
+            time.sleep(0.02)
+            yield None
+
+    def notifier(_start: Any, queries: object = None, *_given: Any, **_more: Any) -> Any:
+        """Fail, as a notifier whose hook fails."""
+        used.append(queries)
+        return SimpleNamespace(wait=lambda: None, finish=lambda **_given: None)
+
+    monkeypatch.setattr(tested, "Notifier", notifier)
+    kept = outputs(follow)
+    messenger: Any = object()
+    kept._settings = replace(kept._settings, messenger=messenger)
+    runtime.start_thread(kept._notify)
+    _until(lambda: len(used) > 3)
+    kept.close()
+    assert len(made) == 1
+    assert {*map(id, used)} == {id(made[0])}
 
 
 def test_the_metrics_have_the_last_change_before_a_silence_and_are_written_again_in_it(
