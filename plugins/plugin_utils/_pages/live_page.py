@@ -168,12 +168,17 @@ class LivePage:
         elif self._read is not None:
             error = read.message if read is not None else self._state["error"]
             if self._is_behind:
+                # As above, also if only the last of these files can't be written.
+                at, self._at = self._at, -math.inf
                 self._write_host_details(self._read, most_seconds=_HOST_DETAILS_TIME_IN_QUIET)
                 self._folder.publish(int(runtime.now()), error, ended=False)
+                self._at = at
             if error != self._state["error"] or runtime.monotonic() - self._at >= _ALIVE:
                 self._state["error"] = error
                 if not error:
                     self._state["at"] = int(runtime.now())
+                # As above.
+                self._at = -math.inf
                 self._write(self._read)
         elif read is not None and (read.message != self._error or runtime.monotonic() - self._at >= _ALIVE):
             self._write_error(read.message)

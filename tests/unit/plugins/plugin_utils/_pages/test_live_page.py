@@ -350,6 +350,32 @@ def test_what_could_not_be_written_is_tried_again_although_nothing_changes(
     assert len([*(site.folder / "hosts").glob("*.html")]) == len({*json.loads(site.hosts_index).values()})
 
 
+@pytest.mark.parametrize("name", ["index.html", "state.json", "changes.json"])
+def test_an_error_that_could_not_be_written_is_tried_again_and_stays_a_warning_until_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    site.update()
+    # Until the pages of all hosts are written.
+    while site.page._is_behind:
+        site.page.update(None)
+    write = PageFolder.write
+
+    def fails(folder: PageFolder, file: str, text: str) -> bool:
+        if file == name:
+            raise UpgradeError("bad_folder", "page: no space left.")
+        return write(folder, file, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PageFolder, "write", fails)
+        for read in (Unreachable("unreachable", "Consul does not answer."), None):
+            site.page.update(read)
+            assert "no space left" in site.page.warning
+    site.page.update(None)
+    assert site.page.warning == ""
+    assert "Consul does not answer." in site.index
+    assert [site.state["error"], site.changes["error"]] == ["Consul does not answer."] * 2
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, site: Site) -> None:
     folder = tmp_path / "dry"
     folder.mkdir()
