@@ -411,16 +411,24 @@ def test_without_a_rollout_the_page_has_each_change_at_once(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("foreign", ["", "<h1>Our team</h1>"])
 def test_a_page_that_it_can_not_write_does_not_stop_the_rollout(
-    service: Start, store: Store, consul: RawKV, tmp_path: Path
+    service: Start, store: Store, consul: RawKV, tmp_path: Path, foreign: str
 ) -> None:
-    one = service(page=str(tmp_path / "none"), metrics_file=str(tmp_path / "none" / "x.prom"))
-    one.says("bad_folder", "There is no page: ")
+    page = tmp_path / "page"
+    if foreign:
+        page.mkdir()
+        (page / "index.html").write_text(foreign)
+    one = service(page=str(page), metrics_file=str(tmp_path / "none" / "x.prom"))
+    text = one.says("bad_folder", "There is no page: ")
+    assert ("its index.html is not a page of convoy.upgrade" in text) == bool(foreign)
     one.says("bad_metrics_file", "The metrics are not up to date: ")
     _begin(store, consul)
     upgrade(store, "web1")
     until(lambda: one.admitted() == ["web2"])
     assert len(one.messages("bad_folder")) == 1
+    assert [file.name for file in page.glob("*")] == ["index.html"] * bool(foreign)
+    assert not foreign or (page / "index.html").read_text() == foreign
 
 
 @pytest.mark.thorough
