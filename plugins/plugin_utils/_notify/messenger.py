@@ -11,10 +11,12 @@ import json
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,7 +30,7 @@ from .settings_file import refuse_unknown
 
 # Seconds to connect to a webhook, and to wait for its answer.
 _TIMEOUTS = (5, 10)
-# How long an event waits for targets that are still at an earlier one (seconds).
+# How long an event waits for targets that are slow, so that most failures are known at once (seconds).
 _LATE = 3.0
 # Further tries after a webhook could not be reached or had a passing problem, each after so many seconds.
 _PAUSES = (1.0, 3.0)
@@ -40,8 +42,6 @@ _CORRECT = "Correct {} in the file."
 _EITHER = "Check {} in the file, and the service behind it."
 # Parts of a URL that are so long may be secrets.
 _SECRET = re.compile(r"[^/:@?&=#\s]{6,}")
-# The file and the name of a target -> the thread that sends to it. One that hangs gets no further thread.
-_sending: dict[tuple[str, str], runtime.Thread] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,45 @@ class Target:
         return f"Target({self.name!r})"
 
 
+@dataclass(slots=True, eq=False)
+class _Delivery:
+    """An event on its way to a target.
+
+    :param until: when it is given up, if it has not ended before (seconds, as :func:`runtime.monotonic` has them).
+    :param failed: why it was not sent, once it has ended; None if it was sent.
+    """
+
+    messenger: Messenger
+    target: Target
+    event: Mapping[str, Any]
+    until: float
+    has_ended: bool = False
+    failed: NotSent | None = None
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """The key of its queue: the file and the name of its target."""
+        return self.messenger.file, self.target.name
+
+
+# Held for all below.
+_changed = runtime.condition()
+# The file and the name of a target -> the events for it, in order. The first one is being sent. Each queue has one thread, also if the target
+# hangs.
+_queues: dict[tuple[str, str], deque[_Delivery]] = {}
+# What no call has returned yet, in order.
+_unreported: list[_Delivery] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Messenger:
     """Sends each event to some targets. It stands in the place of a hook.
 
+    Each target gets its events in order. One that is slow or hangs delays no other target and no later event.
+
     :param file: the file that names the targets, for messages.
     :param page: URL of the live page, which messages then have; empty for none.
-    :param patience: seconds for an event, for each target. They are sent at the same time, so one that hangs delays no other.
+    :param patience: seconds for an event, for each target.
     """
 
     file: str
@@ -80,54 +112,28 @@ class Messenger:
     patience: float
 
     def call(self, event: Mapping[str, Any]) -> NotSent | None:
-        """Send an event to all targets that want it; return None if each of them got it."""
-        matching = [target for target in self.targets if event["event"] in target.events]
+        """Send an event to all targets that want it; return None if no target has failed. What slow targets do, :meth:`late` returns."""
         until = runtime.monotonic() + self.patience
-        answers: dict[str, NotSent | None] = {}
-        threads = {
-            target.name: runtime.start_thread(self._send_to, target, event, answers, until)
-            for target in matching
-            if not self._is_sending(target)
-        }
-        _sending.update({(self.file, name): thread for name, thread in threads.items()})
-        late_until = runtime.monotonic() + min(_LATE, self.patience)
-        for target in matching:
-            if target.name not in threads:
-                # It may be late only. One that hangs must not delay each event for all others.
-                _sending[self.file, target.name].join(max(0.0, late_until - runtime.monotonic()))
-                if self._is_sending(target):
-                    answers[target.name] = NotSent("it is still at an earlier event", _CHECK)
-                    continue
-                until = runtime.monotonic() + self.patience
-                thread = runtime.start_thread(self._send_to, target, event, answers, until)
-                threads[target.name] = _sending[self.file, target.name] = thread
-        for thread in threads.values():
-            thread.join(max(0.0, until - runtime.monotonic()))
-        # Threads that are late may still answer.
-        answers = dict(answers)
-        late = NotSent(f"not sent within {self.patience:.0f} s", _CHECK)
-        found = [(target.name, answers.get(target.name, late)) for target in matching]
-        failed = [(name, one) for name, one in found if one is not None]
-        if not failed:
-            return None
-        remedies: dict[str, list[str]] = {}
-        for name, one in failed:
-            remedies.setdefault(one.remedy, []).append(name)
-        return NotSent(
-            "; ".join(f"{name}: {one.why}" for name, one in failed),
-            " ".join(remedy.format(listing(names)) for remedy, names in remedies.items()),
-        )
+        found = [_Delivery(self, target, event, until) for target in self.targets if event["event"] in target.events]
+        with _changed:
+            for one in found:
+                if one.queue not in _queues:
+                    runtime.start_thread(_send_in_order, one.queue)
+                _queues.setdefault(one.queue, deque()).append(one)
+                _unreported.append(one)
+            _changed.wait_for(lambda: all(one.has_ended for one in found), min(_LATE, self.patience))
+            return _failure(_take_ended(found))
 
-    def _is_sending(self, target: Target) -> bool:
-        """Return whether a thread is still at an earlier event for a target."""
-        before = _sending.get((self.file, target.name))
-        return before is not None and before.is_alive()
+    def late(self, seconds: float = 0.0) -> list[tuple[Mapping[str, Any], NotSent]]:
+        """Return each event that slow targets did not get, and why: once, and also those of earlier messengers with the same file.
 
-    def _send_to(
-        self, target: Target, event: Mapping[str, Any], answers: dict[str, NotSent | None], until: float
-    ) -> None:
-        failed = self._send(target, event, until)
-        answers[target.name] = failed and failed._replace(why=_without_secrets(failed.why, target))
+        :param seconds: how long to wait until all targets have answered.
+        """
+        with _changed:
+            found = [one for one in _unreported if one.messenger.file == self.file]
+            _changed.wait_for(lambda: all(one.has_ended for one in found), seconds)
+            by_event = [[*group] for _event, group in groupby(_take_ended(found), lambda one: id(one.event))]
+        return [(group[0].event, failed) for group in by_event if (failed := _failure(group)) is not None]
 
     def _send(self, target: Target, event: Mapping[str, Any], until: float) -> NotSent | None:
         try:
@@ -150,6 +156,50 @@ class Messenger:
             if sender.add(target.url) and sender.notify(body, title, kind, body_format="text"):
                 return None
         return NotSent(" ".join(lines) or "it was not accepted", _EITHER)
+
+
+def _send_in_order(queue: tuple[str, str]) -> None:
+    """Send the events of a queue until it is empty."""
+    while True:
+        with _changed:
+            if not _queues[queue]:
+                del _queues[queue]
+                return
+            one = _queues[queue][0]
+        failed = one.messenger._send(one.target, one.event, one.until)
+        failed = failed and failed._replace(why=_without_secrets(failed.why, one.target))
+        with _changed:
+            _queues[queue].popleft()
+            if not one.has_ended:
+                one.has_ended, one.failed = True, failed
+            _changed.notify_all()
+
+
+def _take_ended(found: list[_Delivery]) -> list[_Delivery]:
+    """Return those that have ended, or that are given up now. Call it with ``_changed`` held."""
+    for one in found:
+        if not one.has_ended and runtime.monotonic() >= one.until:
+            one.has_ended, one.failed = True, NotSent(f"not sent within {one.messenger.patience:.0f} s", _CHECK)
+            if _queues[one.queue][0] is not one:
+                one.failed = NotSent("it is still at an earlier event", _CHECK)
+                _queues[one.queue].remove(one)
+    ended = [one for one in found if one.has_ended]
+    _unreported[:] = [one for one in _unreported if one not in ended]
+    return ended
+
+
+def _failure(ended: list[_Delivery]) -> NotSent | None:
+    """Return why an event was not sent to some targets; None if it was."""
+    failed = [(one.target.name, one.failed) for one in ended if one.failed is not None]
+    if not failed:
+        return None
+    remedies: dict[str, list[str]] = {}
+    for name, why in failed:
+        remedies.setdefault(why.remedy, []).append(name)
+    return NotSent(
+        "; ".join(f"{name}: {why.why}" for name, why in failed),
+        " ".join(remedy.format(listing(names)) for remedy, names in remedies.items()),
+    )
 
 
 @contextmanager

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -24,7 +25,9 @@ from ...module_utils._queries.notifications import (
 )
 from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
+from .hook import NotSent
 from .messages import StartNotifier
+from .messenger import Messenger
 
 # The rollout is read at least this often (seconds), because soaks and deadlines end without a change in Consul.
 _LONGEST_WAIT = 5.0
@@ -98,12 +101,16 @@ class Notifier:
             self._watch.close()
             # With the lock, no other run and no later notifier of this process could send them.
             self._sent_key.close()
+        if self._over.is_set():
+            # What slow targets have not got yet would end with this process.
+            self._warn_of_late_targets(at_end=True)
 
     def _send_all(self) -> None:
         give_up: float | None = None
         warned = ""
         while True:
             mark, began = self._watch.mark(), runtime.monotonic()
+            self._warn_of_late_targets()
             ending = self._over.is_set()
             if ending and give_up is None:
                 give_up = began + self._wait_for_holder
@@ -164,10 +171,7 @@ class Notifier:
             event = rollout.payload(notification)
             failed = hook.call(event)
             if failed is not None:
-                self._warn(
-                    f"{hook.file} was called with the event {notification.event} of {event['at']}, and failed: "
-                    f"{failed.why.rstrip('.')}. The rollout continues, but this event is not sent again. {failed.remedy}"
-                )
+                self._warn_not_sent(event, failed)
             self._store_sent(notification.after)
             if not self._has_lock:
                 # The run that holds the lock now sends the remaining events.
@@ -176,6 +180,22 @@ class Notifier:
             self._store_sent(after)
         self._of_job = rollout.reads_job(after)
         return self._has_lock
+
+    def _warn_of_late_targets(self, *, at_end: bool = False) -> None:
+        """Warn of events that slow targets did not get.
+
+        :param at_end: whether to wait until each target has answered, or its time for the event is over.
+        """
+        hook = self._start.hook
+        if isinstance(hook, Messenger):
+            for event, failed in hook.late(hook.patience if at_end else 0.0):
+                self._warn_not_sent(event, failed)
+
+    def _warn_not_sent(self, event: Mapping[str, Any], failed: NotSent) -> None:
+        self._warn(
+            f"{self._start.hook.file} was called with the event {event['event']} of {event['at']}, and failed: "
+            f"{failed.why.rstrip('.')}. The rollout continues, but this event is not sent again. {failed.remedy}"
+        )
 
     def _newest_sent(self) -> SentNotifications:
         """Return the notifications that the run with the lock has sent."""

@@ -27,7 +27,12 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import EVENTS
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import messenger
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messenger import Messenger, message, read_targets
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messenger import (
+    Messenger,
+    Target,
+    message,
+    read_targets,
+)
 
 SECRET = "s3cret-of-the-webhook"
 EVENT = {
@@ -211,6 +216,81 @@ def test_a_target_that_is_only_late_gets_the_next_event_after_the_earlier_one(
     server.wait = 0
     assert replace(one, patience=5).call(EVENT) is None
     assert len(server.requests) == 2
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What lets the requests of hanging targets go on."""
+    found, post = threading.Event(), messenger._post
+
+    def hangs(target: Target, *given: Any) -> Any:
+        if "hangs" in target.url:
+            found.wait()
+        return post(target, *given)
+
+    monkeypatch.setattr(messenger, "_post", hangs)
+    yield found
+    found.set()
+
+
+def texts(server: Server, path: str) -> list[str]:
+    """Return the texts that a target got, in order."""
+    return [json.loads(body)["text"] for where, _headers, body in server.requests if where == path]
+
+
+def test_a_target_that_hangs_keeps_no_event_from_the_others_and_gets_all_in_order(
+    server: Server, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_LATE", 0.1)
+    paths = ("hangs", "there")
+    one = sender(*({"name": path, "webhook": f"http://{server.host}/{path}"} for path in paths), patience=60)
+    sent = [f"event {number}" for number in range(4)]
+    for text in sent:
+        # The one that hangs has not failed yet.
+        assert one.call({**EVENT, "text": text}) is None
+    assert one.late() == []
+    end = time.monotonic() + 20
+    while texts(server, "/there") != sent:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert texts(server, "/hangs") == []
+
+    released.set()
+    assert one.late(60) == []
+    assert texts(server, "/hangs") == sent
+
+
+def test_what_a_slow_target_did_not_get_is_returned_once_with_its_event(
+    server: Server, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_LATE", 0.1)
+    one = sender({"name": "pager", "webhook": f"http://{server.host}/hangs"}, patience=60)
+    server.statuses = [403, 200, 404]
+    events = [{**EVENT, "text": text} for text in ("first", "second", "third")]
+    assert [one.call(event) for event in events] == [None] * 3
+    released.set()
+    # At the end of a run, this waits for all.
+    correct = "Correct pager in the file."
+    assert one.late(60) == [
+        (events[0], ("pager: it answered with status 403", correct)),
+        (events[2], ("pager: it answered with status 404", correct)),
+    ]
+    assert one.late() == []
+
+
+def test_at_the_end_of_a_run_a_target_that_hangs_is_given_up(
+    server: Server, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "_LATE", 0.1)
+    one = sender({"name": "pager", "webhook": f"http://{server.host}/hangs"}, patience=1)
+    events = [{**EVENT, "text": text} for text in ("first", "second")]
+    assert [one.call(event) for event in events] == [None, None]
+    check = "Check the service behind pager."
+    assert one.late(one.patience) == [
+        (events[0], ("pager: not sent within 1 s", check)),
+        (events[1], ("pager: it is still at an earlier event", check)),
+    ]
+    assert not released.is_set()
 
 
 def test_a_chat_gets_a_message_with_what_to_do_and_the_page(server: Server) -> None:
