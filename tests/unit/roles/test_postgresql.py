@@ -21,7 +21,8 @@ def goes_last(*, replica: bool, streaming: int = 0, **more: Any) -> Any:
     *_others, fact = yaml.safe_load(ORDER.read_text())
     expression = fact["ansible.builtin.set_fact"]["upgrade_goes_last"]
     variables = {"postgresql_is": {"replica": replica}, "postgresql_streaming": {"stdout": f"{streaming}\n"}}
-    variables |= {"postgresql_migration_file": "", "postgresql_migration_command": [], **more}
+    variables |= {"postgresql_migration_file": "", "postgresql_migration_command": []}
+    variables |= {"postgresql_switchover_command": [], **more}
     return NativeEnvironment(autoescape=False).from_string(expression).render(variables)
 
 
@@ -31,6 +32,13 @@ def test_a_primary_goes_after_its_standbys() -> None:
     # A standby may have standbys of its own.
     assert goes_last(replica=True, streaming=1) is False
     assert goes_last(replica=False) is False
+
+
+def test_a_primary_that_is_switched_over_goes_last_though_no_standby_streams_now() -> None:
+    switch: dict[str, Any] = {"postgresql_switchover_command": ["switch"]}
+    assert goes_last(replica=False, **switch) is True
+    assert goes_last(replica=False, streaming=1, **switch) is True
+    assert goes_last(replica=True, **switch) is False
 
 
 @pytest.mark.parametrize("migration", [FILE, COMMAND], ids=["file", "command"])
