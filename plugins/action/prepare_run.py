@@ -159,7 +159,8 @@ class ActionModule(ControllerAction):
         ensure_daemon()
         ask(KeepRun(run))
         forks = forks_lines(request.plan, run.scope, self.forks)
-        self._say([*run.routes.lines, *run.left_out, *resumed_lines(request.plan, run.scope), *outside.lines(), *forks])
+        resumed = resumed_lines(request.plan, run.scope)
+        self._say([*run.routes.lines, *run.left_out, *run.scope.waiting, *resumed, *outside.lines(), *forks])
         return run.as_result(str(self._vars.get("inventory_hostname")))
 
     def _check(self, options: Mapping[str, Any], *, has_services: bool) -> dict[str, Any]:

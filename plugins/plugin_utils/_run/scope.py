@@ -33,6 +33,7 @@ class RunScope:
     :param left_out: the hosts that are in no play because their upgrade paths can't be computed.
     :param held: the pushed hosts that an earlier run found to hold themselves.
     :param resumed: the pushed hosts that have begun in an earlier run.
+    :param waiting: sentences on the hosts that are in no play because they wait for hosts outside the run, as far as the plan does not name them.
     """
 
     pushed: Mapping[str, tuple[str, ...]]
@@ -42,6 +43,7 @@ class RunScope:
     left_out: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     resumed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
     @property
     def pushed_hosts(self) -> tuple[str, ...]:
@@ -145,7 +147,9 @@ def run_scope(
     order = _Order(plan)
     included = set(targets)
     outside = [host for host in hosts if host not in included]
-    targets = _without_blocked(hosts, targets, outside, order, part, fresh, limited=bool(limit))
+    free = _without_blocked(hosts, targets, outside, order, part, fresh, limited=bool(limit))
+    waiting = _waiting_lines(plan, [host for host in targets if host not in {*free}], outside, order, scope)
+    targets = free
     # A host that holds itself is validated again, which may end its hold.
     held = {host for host in targets if hosts[host]["state"] == HELD and not hosts[host]["holds_itself"]}
     skipped_states = {UPGRADED} | (set() if retry_failed else {FAILED, LOST})
@@ -181,6 +185,7 @@ def run_scope(
         resumed=tuple(host for host in pushed if host in resumed),
         plays={name: tuple(host for host in targets if play[host] == name) for name in (FIRST, CONTROL, DATA)},
         left_out=tuple(missed),
+        waiting=tuple(waiting),
     )
 
 
@@ -340,6 +345,31 @@ def _without_blocked(
         f"The data plane waits for hosts of the control plane that are not upgraded: {listing(unfinished)}. Run "
         "the same command with the playbook convoy.upgrade.controlplane first, or with convoy.upgrade.upgrade for both.",
     )
+
+
+def _waiting_lines(
+    plan: Mapping[str, Any], dropped: Collection[str], outside: Collection[str], order: _Order, scope: Collection[str]
+) -> list[str]:
+    """Return a sentence on dropped hosts that wait for the same hosts outside the run.
+
+    The plan names those that its limit blocks. It expects the others to be admitted, or they have begun.
+
+    :param scope: the hosts that a limit leaves in.
+    """
+    expected = {host for wave in plan["waves"] for host in wave}
+    others = order.blocking(outside)
+    found: dict[tuple[str, ...], list[str]] = {}
+    for host in dropped:
+        if host in expected or plan["hosts"][host]["state"] == UPGRADING:
+            firsts = [
+                one for place, mates in others.items() if order.comes_before(place, order.place(host)) for one in mates
+            ]
+            found.setdefault(tuple(firsts), []).append(host)
+    return [
+        f"Not in this run: {listing(hosts, 5)}; {'it waits' if len(hosts) == 1 else 'they wait'} for {listing(firsts, 5)}, which "
+        f"{'this run' if {*firsts} & {*scope} else 'upgrade_limit'} leaves out."
+        for firsts, hosts in found.items()
+    ]
 
 
 def hosts_with_post_upgrade_tasks(

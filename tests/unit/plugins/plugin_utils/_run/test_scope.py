@@ -252,6 +252,33 @@ def test_a_part_that_only_waits_for_the_other_is_refused(
     assert names in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"part": "controlplane"},
+            "Not in this run: control2; it waits for compute1, which this run leaves out.",
+        ),
+        (
+            {"part": "role", "role": "control", "limit": ["control"]},
+            "Not in this run: control2; it waits for compute1, which upgrade_limit leaves out.",
+        ),
+    ],
+)
+def test_hosts_that_wait_for_hosts_outside_the_run_are_named(options: dict[str, Any], line: str) -> None:
+    there = canary(**dict.fromkeys(ALL, "pending"))
+    assert run_scope(there, ROLES, COMPOSITION, **options).waiting == (line,)
+    # The plan names those that it does not expect to admit.
+    assert run_scope({**there, "waves": [["control1"]]}, ROLES, COMPOSITION, **options).waiting == ()
+    assert run_scope(there, ROLES, COMPOSITION).waiting == ()
+
+
+def test_begun_hosts_that_wait_for_hosts_that_a_limit_leaves_out_are_named() -> None:
+    there = plan(cache1="pending", db1="pending", web1="upgrading", web2="upgrading", web3="pending")
+    found = run_scope({**there, "order": {"web": ["cache"]}}, ROLES, COMPOSITION, limit=["db", "web"])
+    assert found.waiting == ("Not in this run: web1, web2; they wait for cache1, which upgrade_limit leaves out.",)
+
+
 def test_hosts_that_are_left_out_are_in_no_play_and_are_named() -> None:
     there = plan(compute1="pending", compute2="pending", compute3="upgraded", control1="upgraded", puppet1="pending")
     found = run_scope(there, ROLES, COMPOSITION, left_out=["compute2", "compute3", "puppet9"])
