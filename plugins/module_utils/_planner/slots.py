@@ -181,12 +181,12 @@ def refuse_uncapped(rules: Instructions, order: RoleOrder, former: str = "") -> 
     if not roles and not nothing:
         return
     whom = f"role {roles[0]}" if len(roles) == 1 else f"roles {listing(roles)}" if roles else "any role"
-    one = f"{{roles: {{{roles[0]}: 1}}}}" if len(roles) == 1 and not nothing else "{global: 1}"
+    before, after = (f"{{roles: {{{roles[0]}: ", "}}") if len(roles) == 1 and not nothing else ("{global: ", "}")
     raise UpgradeError(
         "no_cap",
         f"rolling_rules: no cap limits {whom}, so all of its hosts could be down at once. No host is admitted. Set how many hosts may "
-        f"be down at once, such as rolling_rules: {one}, or admit all of them at once with "
-        f"rolling_rules: {one.replace('1', 'unlimited')}.{former and f' {former}'}",
+        f"be down at once, such as rolling_rules: {before}1{after}, or admit all of them at once with "
+        f"rolling_rules: {before}unlimited{after}.{former and f' {former}'}",
         key="rolling_rules",
         roles=roles,
     )

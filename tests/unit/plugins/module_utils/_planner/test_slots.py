@@ -61,6 +61,16 @@ def test_rules_that_leave_a_role_without_a_cap_are_refused(rolling: dict[str, An
     assert "unlimited}" in caught.value.message
 
 
+def test_the_advice_for_a_role_without_a_cap_keeps_its_name() -> None:
+    rules = parse({"rolling_rules": {"roles": {"web": 2}}})
+
+    with pytest.raises(UpgradeError) as caught:
+        refuse_uncapped(rules, resolve(rules, {"web": 3, "ceph1": 3}))
+
+    assert "rolling_rules: {roles: {ceph1: 1}}, or" in caught.value.message
+    assert caught.value.message.endswith("rolling_rules: {roles: {ceph1: unlimited}}.")
+
+
 @pytest.mark.parametrize(
     "rolling", [{"global": "unlimited"}, {"global": 0}, {"fleet": 5}, {"roles": dict.fromkeys(MEMBERS, "unlimited")}]
 )
