@@ -124,16 +124,17 @@ def test_hosts_of_several_roles_in_a_wave_take_each_step_together(site: Site) ->
     (site.folder / "ansible.cfg").write_text("[defaults]\nstrategy = free\n")
     site.sleep(1.0, "api2")
     steps = ["prepare", "stop", "upgrade", "start", "verify"]
-    site.service("app", steps, meta="stop_together: true\n")
-    site.service("store", steps, meta="stop_together: true\n")
+    # The roles require each other, so nothing is upgraded before all is stopped.
+    for name, requires in (("app", "store"), ("store", ""), ("backup", "cache"), ("cache", "")):
+        site.service(name, steps, meta=f"requires: [{requires}]\n")
     roles = {
-        "api": {"plane": "controlplane", "services": ["app"]},
-        "db": {"plane": "controlplane", "services": ["store"]},
+        "api": {"plane": "controlplane", "services": ["app", "cache"]},
+        "db": {"plane": "controlplane", "services": ["store", "backup"]},
     }
     site.inventory(roles, {"api": ["api1", "api2"], "db": ["db1"]})
     site.play("upgrade", version="v1")
     times = {step: [one.at for one in site.entries() if one.task.endswith(f"/{step}")] for step in steps}
-    assert [len(found) for found in times.values()] == [6] * 5
+    assert [len(found) for found in times.values()] == [12] * 5
     for before, after in pairwise(times.values()):
         assert max(before) < min(after)
 

@@ -143,7 +143,13 @@ def compose(
         )
         for role, services in listed.items()
     }
-    composed = {role: _role(role, needs[role], services) for role, services in listed.items() if services}
+    among = order_among_roles(needs)
+    in_lockstep = {role for group in among.lockstep for role in group}
+    composed = {
+        role: _role(role, needs[role], services, in_lockstep=role in in_lockstep)
+        for role, services in listed.items()
+        if services
+    }
     for one in composed.values():
         if not any(group.step in STEPS[1:] for group in one.task_groups):
             names = ", ".join(entry.name for entry, _service in one.services)
@@ -158,8 +164,7 @@ def compose(
             _refuse_shared_handlers([one])
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
-    among = order_among_roles(needs)
-    return Composition(composed, among, tuple(warnings), tuple(_kept_order(composed, among, requires.by_use)))
+    return Composition(composed, among, tuple(warnings), tuple(_kept_order(composed, requires.by_use)))
 
 
 def _listed(
@@ -262,7 +267,9 @@ def _requires(
     return _Requires(by_use, list(warnings))
 
 
-def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Service]]) -> ComposedRole:
+def _role(
+    name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Service]], *, in_lockstep: bool
+) -> ComposedRole:
     by_use = {entry.name: (entry, service) for entry, service in services}
     ordered = [by_use[one] for one in order_within_role(list(by_use), needs.requires)]
     groups: list[TaskGroup] = []
@@ -275,8 +282,11 @@ def _role(name: str, needs: RoleNeeds, services: Sequence[tuple[ServiceEntry, Se
             if service.checkpoints
         }
     )
-    # A checkpoint may leave its service stopped for the next one.
-    stops_together = any(service.meta.stop_together or service.checkpoints for _entry, service in ordered)
+    # A checkpoint may leave its service stopped for the next one. In a wave, Ansible runs the whole file of one role and then that of
+    # another, so services of roles that require each other can be replaced in order only if all stop before any is upgraded.
+    stops_together = in_lockstep or any(
+        service.meta.stop_together or service.checkpoints for _entry, service in ordered
+    )
     for step in (*STEPS, POST):
         for use, checkpoint in on_path:
             mine = [piece for piece in checkpoint.pieces if piece.step == step]
@@ -317,27 +327,17 @@ def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[Ta
     ]
 
 
-def _kept_order(
-    roles: Mapping[str, ComposedRole], among: RoleOrdering, requires: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Return a sentence for each service that is replaced after one that it requires while it may still run, on its host or in its wave.
+def _kept_order(roles: Mapping[str, ComposedRole], requires: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a sentence for each service that is replaced after one of its host that it requires, while it may still run.
 
     In a rollback it runs with an older version of that service, because the order of services is that of an upgrade. A service that stops
     together with the others of its role does not.
     """
-    together = {role: group for group in among.lockstep for role in group}
     found = []
     for role in roles.values():
-        mates = [roles[name] for name in together.get(role.name, ()) if name in roles]
-        replaced = {
-            group.service: one.name for one in (*mates, role) for group in one.task_groups if group.step in REPLACEMENT
-        }
+        replaced = {group.service for group in role.task_groups if group.step in REPLACEMENT}
         for entry, service in () if role.stops_together else role.services:
-            firsts = [
-                name if replaced[name] == role.name else f"{name} of the role {replaced[name]}"
-                for name in _all_required(entry.name, requires)
-                if name in replaced
-            ]
+            firsts = [name for name in _all_required(entry.name, requires) if name in replaced]
             if firsts and entry.name in replaced:
                 found.append(
                     f"{role.name}: {entry.name} requires {listing(firsts)}, so it is replaced later, in a rollback too. If {entry.name} can't run "

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.composition import ComposedRole, compose
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._services.steps import REPLACEMENT
 from written_services import META, POST, TASKS, Roles
 
 
@@ -285,16 +286,21 @@ def test_services_of_a_host_that_go_back_in_the_order_of_an_upgrade_are_named(ro
     assert kept_order(roles, {"web": ["app", "cache"], "stores": ["store"]}) == []
 
 
-def test_services_of_a_wave_that_go_back_in_the_order_of_an_upgrade_are_named(roles: Roles) -> None:
+def test_services_of_roles_that_go_together_all_stop_before_any_is_upgraded(roles: Roles) -> None:
+    # In a wave, Ansible runs the whole file of x and then that of y, so in turn a would be replaced before b.
     for name, requires in (("a", "b"), ("b", ""), ("c", "d"), ("d", "")):
-        roles.simple(name, "stop", requires=requires)
+        roles.simple(name, "stop", "upgrade", "start", requires=requires)
     stage = {"plane": "controlplane"}
     fleet: dict[str, Any] = {"x": {**stage, "services": ["a", "d"]}, "y": {**stage, "services": ["b", "c"]}}
-    first, second = kept_order(roles, fleet)
-    assert first.startswith("x: a requires b of the role y, so it is replaced later, in a rollback too. If a ")
-    assert second.startswith("y: c requires d of the role x, so it is replaced later, in a rollback too. If c ")
-    roles.add("d", {META: "stop_together: true\n"})
-    assert kept_order(roles, fleet) == [second]
+    found = roles.compose(fleet)
+    in_files = {name: [len(role.of_file(step)) for step in REPLACEMENT] for name, role in found.roles.items()}
+    assert in_files == {"x": [2, 2, 2], "y": [2, 2, 2]}
+    assert commands(found.roles["x"]) == ["stop-a", "stop-d", "upgrade-a", "upgrade-d", "start-a", "start-d"]
+    assert kept_order(roles, fleet) == []
+    # A role that goes before them still replaces its services in turn.
+    fleet["y"]["services"] = ["b"]
+    found = roles.compose(fleet)
+    assert (found.among.lockstep, found.roles["x"].stops_together) == ((), False)
 
 
 def test_roles_of_pull_hosts_are_apart_and_never_go_together_with_others(roles: Roles) -> None:
