@@ -32,7 +32,9 @@ def entry(home: str, interval: int) -> str:
 
 
 @pytest.mark.parametrize("interval", [1, 59, 60, 119, 300, 420, 900, 1500, 2700, 3540, 3599, 3600, 5400, 86_400])
-def test_cron_starts_the_agent_at_even_times_and_not_less_often_than_the_interval_or_once_an_hour(interval: int) -> None:
+def test_cron_starts_the_agent_at_even_times_and_not_less_often_than_the_interval_or_once_an_hour(
+    interval: int,
+) -> None:
     minutes, *others = entry("/opt/convoy", interval).split()[:5]
     assert others == ["*"] * 4
     step = int(minutes.removeprefix("*/")) if minutes.startswith("*/") else 60
