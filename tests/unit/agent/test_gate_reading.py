@@ -320,7 +320,7 @@ def test_a_report_that_is_refused_each_time_does_not_run_puppet_more_often(
 
 @pytest.mark.parametrize("is_external", [False, True])
 def test_a_report_that_failed_at_the_end_of_an_upgrade_is_tried_again_soon_and_then_less_often(
-    is_external: bool, tmp_path: Path, answers: Answers
+    is_external: bool, tmp_path: Path, answers: Any
 ) -> None:
     answers.put(RECORD, b'{"version": "v2", "state": "failed", "step": "report"}')
     found = gate_reading(tmp_path, answers, splay=0, is_external=is_external)
@@ -332,7 +332,7 @@ def test_a_report_that_failed_at_the_end_of_an_upgrade_is_tried_again_soon_and_t
         # A token that changes often makes it no sooner.
         other = replace(found.settings, data={**found.settings.data, "upgrade_consul_token": "another"})
         found = found.with_settings(other)
-        found.consul = answers  # type: ignore[assignment]
+        found.consul = answers
         assert "report of v2 is tried again later" in found.read().reason
         found._facts = replace(found.facts, not_before=0.0)
     answers.put(RECORD, b'{"version": "v2", "state": "upgraded", "step": ""}')
