@@ -61,6 +61,10 @@ def services(fleet: Fleet) -> set[str]:
 
 @pytest.mark.thorough
 def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(fleet: Fleet) -> None:
+    # An operator has made it.
+    made = fleet.lab.nodes[PLANNERS[1]]
+    made.run("useradd", "--system", "--home-dir", "/srv/convoy", "--shell", "/bin/sh", "convoy-planner")
+    user = made.run("getent", "passwd", "convoy-planner").stdout
     install(fleet, "--check")
     assert services(fleet) == set()
     install(fleet)
@@ -75,9 +79,12 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
         settings = json.loads(node.read("/etc/convoy-planner/planner.json") or "")
         assert settings["name"] == name
         assert json.loads(node.read("/etc/convoy-planner/fleet.json") or "") == ROLES
+    assert made.run("getent", "passwd", "convoy-planner").stdout == user
+    releases = {name: fleet.lab.nodes[name].run("ls", "-l", "/opt/convoy-planner").stdout for name in PLANNERS}
     refused = install(fleet, code=2, planner_consul={"token": "s3cret"})
     assert "planner_consul has a token" in refused
-    refused = install(fleet, code=2, planner_metrics_file="/root/convoy.prom")
+    # With another release, which replaces none.
+    refused = install(fleet, code=2, planner_metrics_file="/root/convoy.prom", planner_requirements=["ansible-core"])
     assert "convoy-planner may not write /root on controller1" in refused
     assert "setfacl -m u:convoy-planner:rwx /root" in refused
     # A folder that every user may write, but that the unit hides.
@@ -85,6 +92,8 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
     refused = install(fleet, "--limit", PLANNERS[0], code=2, planner_page="/home/page")
     assert "convoy-planner may not write /home/page on controller1" in refused
     assert "outside of /home, /root," in refused
+    for name in PLANNERS:
+        assert fleet.lab.nodes[name].run("ls", "-l", "/opt/convoy-planner").stdout == releases[name]
     again = install(fleet)
     counts = [line for line in again.splitlines() if "changed=" in line]
     assert len(counts) == len(PLANNERS)
