@@ -148,7 +148,8 @@ def run_scope(
     included = set(targets)
     outside = [host for host in hosts if host not in included]
     free = _without_blocked(hosts, targets, outside, order, part, fresh, limited=bool(limit))
-    waiting = _waiting_lines(plan, [host for host in targets if host not in {*free}], outside, order, scope)
+    kept = {*free}
+    waiting = _waiting_lines(plan, [host for host in targets if host not in kept], outside, order, scope)
     targets = free
     # A host that holds itself is validated again, which may end its hold.
     held = {host for host in targets if hosts[host]["state"] == HELD and not hosts[host]["holds_itself"]}
@@ -358,13 +359,14 @@ def _waiting_lines(
     """
     expected = {host for wave in plan["waves"] for host in wave}
     others = order.blocking(outside)
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_place: dict[tuple[int, str], list[str]] = {}
     for host in dropped:
         if host in expected or plan["hosts"][host]["state"] == UPGRADING:
-            firsts = [
-                one for place, mates in others.items() if order.comes_before(place, order.place(host)) for one in mates
-            ]
-            found.setdefault(tuple(firsts), []).append(host)
+            by_place.setdefault(order.place(host), []).append(host)
+    found: dict[tuple[str, ...], list[str]] = {}
+    for place, hosts in by_place.items():
+        firsts = tuple(host for one, mates in others.items() if order.comes_before(one, place) for host in mates)
+        found.setdefault(firsts, []).extend(hosts)
     return [
         f"Not in this run: {listing(hosts, 5)}; {'it waits' if len(hosts) == 1 else 'they wait'} for {listing(firsts, 5)}, which "
         f"{'this run' if {*firsts} & {*scope} else 'upgrade_limit'} leaves out."
