@@ -222,12 +222,18 @@ class SentKey:
         :raises UpgradeError: what :meth:`ConsulClient.write` raises.
         """
         text = _encoded(sent, self._holder)
-        try:
-            self._write(check_lock(self._key, self._session), compare_and_put(self._key, text, self._index))
-        except Conflict:
-            self._session = ""
-            return False
-        return True
+        while True:
+            try:
+                self._write(check_lock(self._key, self._session), compare_and_put(self._key, text, self._index))
+            except Conflict:
+                entry = self._store.client.get(self._key)
+                if entry is None or not self.is_held():
+                    self._session = ""
+                    return False
+                # An earlier write of this run has changed it: one whose answer was lost, or that has arrived late.
+                self._index = entry.modify_index
+                continue
+            return True
 
     def _write(self, check: Operation, change: Operation) -> None:
         self._index = max(one["ModifyIndex"] for one in self._store.client.write([check, change]))
