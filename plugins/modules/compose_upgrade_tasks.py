@@ -108,7 +108,8 @@ files:
   elements: str
 roles:
   description: Maps roles with services to their C(plane), C(services) in order, C(paths) (checkpoints), C(version_rules) (allowed versions), C(task_groups)
-    and C(dropped) (remarks on duplicate tasks that were left out).
+    and C(dropped) (remarks on duplicate tasks that were left out). A role whose services go back in another order also has C(reversed_task_groups),
+    the names of its task groups in the order of a rollback.
   returned: success
   type: dict
   sample:
@@ -148,11 +149,6 @@ lockstep:
   returned: success
   type: list
   elements: list
-kept_order:
-  description: A sentence for each service that a rollback too replaces after one that it requires, and that may run until then.
-  returned: success
-  type: list
-  elements: str
 remarks:
   description: Remarks for the operator, such as a role whose services have no task.
   returned: success

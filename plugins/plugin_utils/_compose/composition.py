@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...module_utils._common.names import did_you_mean, in_order, listing
@@ -21,7 +21,15 @@ from .._services.task_file import TaskPiece
 from .duplicates import Use, are_duplicates
 from .inventory_roles import check_roles
 from .task_groups import TaskGroup, task_groups
-from .task_order import RoleNeeds, RoleOrdering, order_among_roles, order_within_role, refuse_cycle
+from .task_order import (
+    REVERSED_TASK_GROUPS,
+    RoleNeeds,
+    RoleOrdering,
+    inverted,
+    order_among_roles,
+    order_within_role,
+    refuse_cycle,
+)
 
 _FOLDER = re.compile(r"[\w-]+")
 
@@ -34,6 +42,8 @@ class ComposedRole:
     :param task_groups: task groups in the order in which they run: the step validate first, the post-upgrade tasks last.
     :param stops_together: whether all services are stopped before any of them is upgraded. Otherwise each one is stopped, upgraded and
         started before the next.
+    :param reversed_task_groups: the task groups in the order of a rollback: each service is replaced before those that it requires. None if
+        that is the order of an upgrade.
     :param dropped: sentences on tasks that are left out, because the task before them, of another service, is the same.
     :param pull: whether its hosts run the tasks themselves.
     """
@@ -45,6 +55,7 @@ class ComposedRole:
     dropped: tuple[str, ...]
     stops_together: bool = False
     pull: bool = False
+    reversed_task_groups: tuple[TaskGroup, ...] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, without the tasks themselves."""
@@ -59,6 +70,7 @@ class ComposedRole:
             "version_rules": {entry.name: version_rules_of(entry, service).plain() for entry, service in self.services},
             "task_groups": [group.plain() for group in self.task_groups],
             "dropped": list(self.dropped),
+            **({REVERSED_TASK_GROUPS: [group.name for group in back]} if (back := self.reversed_task_groups) else {}),
         }
 
     def of_file(self, step: str) -> list[TaskGroup]:
@@ -77,13 +89,11 @@ class Composition:
     """All roles that have services, and the order between all roles.
 
     :param among: the order between roles.
-    :param kept_order: sentences on services that a rollback replaces in the order of an upgrade, see :func:`_kept_order`.
     """
 
     roles: Mapping[str, ComposedRole]
     among: RoleOrdering
     warnings: tuple[str, ...] = field(default=())
-    kept_order: tuple[str, ...] = field(default=())
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, without the tasks themselves."""
@@ -97,7 +107,6 @@ class Composition:
                 if found
             },
             "lockstep": [list(group) for group in self.among.lockstep],
-            "kept_order": list(self.kept_order),
             # Ansible removes the key ``warnings`` from results.
             "remarks": list(self.warnings),
         }
@@ -164,7 +173,7 @@ def compose(
             _refuse_shared_handlers([one])
     if hosts is not None:
         _refuse_once_nowhere(composed, hosts)
-    return Composition(composed, among, tuple(warnings), tuple(_kept_order(composed, requires.by_use)))
+    return Composition(composed, among, tuple(warnings))
 
 
 def _listed(
@@ -311,9 +320,12 @@ def _role(
             elif kept:
                 last = (entry, service, kept[-1])
             groups += task_groups(step, entry.name, kept, provider=is_provider and step != POST)
-    if not stops_together:
-        groups = _by_service(groups, [entry.name for entry, _service in ordered])
-    return ComposedRole(name, needs.plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together, needs.pull)
+    found = ComposedRole(name, needs.plane, tuple(ordered), tuple(groups), tuple(dropped), stops_together, needs.pull)
+    if stops_together:
+        return found
+    forward = tuple(_by_service(groups, [entry.name for entry, _service in ordered]))
+    back = tuple(_by_service(groups, order_within_role(list(by_use), inverted(needs.requires))))
+    return replace(found, task_groups=forward, reversed_task_groups=back if back != forward else None)
 
 
 def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[TaskGroup]:
@@ -325,37 +337,6 @@ def _by_service(groups: Sequence[TaskGroup], services: Sequence[str]) -> list[Ta
         *(group for service in services for group in replacing if group.service == service),
         *groups[first + len(replacing) :],
     ]
-
-
-def _kept_order(roles: Mapping[str, ComposedRole], requires: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a sentence for each service that is replaced after one of its host that it requires, while it may still run.
-
-    In a rollback it runs with an older version of that service, because the order of services is that of an upgrade. A service that stops
-    together with the others of its role does not.
-    """
-    found = []
-    for role in roles.values():
-        replaced = {group.service for group in role.task_groups if group.step in REPLACEMENT}
-        for entry, service in () if role.stops_together else role.services:
-            firsts = [name for name in _all_required(entry.name, requires) if name in replaced]
-            if firsts and entry.name in replaced:
-                found.append(
-                    f"{role.name}: {entry.name} requires {listing(firsts)}, so it is replaced later, in a rollback too. If {entry.name} can't run "
-                    f"with an older version of what it requires, set stop_together: true in {service.path / 'meta/upgrade.yml'}, so that it is "
-                    "stopped before."
-                )
-    return found
-
-
-def _all_required(service: str, requires: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the services that a service requires, also through others."""
-    found = dict.fromkeys(requires[service])
-    left = list(found)
-    while left:
-        more = [name for name in requires[left.pop()] if name not in found]
-        found |= dict.fromkeys(more)
-        left += more
-    return list(found)
 
 
 def _refuse_too_many(roles: Mapping[str, ComposedRole]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ _HEAD = "# Written by convoy.upgrade.compose_upgrade_tasks from upgrade_roles; t
 
 # The file with the tasks of the step undrain for a host that failed before any of its services stopped.
 _AFTER_FAILURE = "undrain_after_failure.yml"
+# Of the files that take the place of others in a rollback whose order is reversed.
+_REVERSED = "_reversed"
+_IN_ROLLBACK = " In a rollback: each service is replaced before those that it requires."
 _PATIENCE = "{{ upgrade_may_stop_timeout | default(omit) }}"
 # Of a task of the check. A check that does not hang has time to end, however short the patience is.
 _LONGEST_CHECK = (
@@ -62,6 +66,10 @@ def files_of(composition: Composition, folder: str) -> dict[str, bytes]:
         for step in (*NUMBERED, POST):
             files[f"{role.name}/{file_of(step)}.yml"] = _text(_step_file(role, step))
         files[f"{role.name}/upgrade.yml"] = _text(_all_steps(role))
+        if role.reversed_task_groups is not None:
+            back = replace(role, task_groups=role.reversed_task_groups)
+            files[f"{role.name}/{file_of(UPGRADE)}{_REVERSED}.yml"] = _text(_step_file(back, UPGRADE, _IN_ROLLBACK))
+            files[f"{role.name}/upgrade{_REVERSED}.yml"] = _text(_all_steps(back, _IN_ROLLBACK))
         if not role.pull and any(group.step == DRAIN for group in role.task_groups):
             files[f"{role.name}/{_AFTER_FAILURE}"] = _text(_undrain_after_failure(role))
         services = {entry.name: service for entry, service in role.services}
@@ -93,6 +101,8 @@ def plain(composition: Composition, files: Mapping[str, bytes]) -> dict[str, Any
 
 def _playbook(role: ComposedRole, folder: str) -> str:
     order = "".join(f"#   {role.name}/{file_of(step)}.yml\n" for step in (*NUMBERED, POST) if role.of_file(step))
+    if role.reversed_task_groups is not None:
+        order += f"# A rollback runs {role.name}/{file_of(UPGRADE)}{_REVERSED}.yml instead, unless rollback_order is forward.\n"
     play = [
         {
             "name": f"Upgrade the role {role.name} as it is composed here",
@@ -106,9 +116,9 @@ def _playbook(role: ComposedRole, folder: str) -> str:
     )
 
 
-def _all_steps(role: ComposedRole) -> str:
+def _all_steps(role: ComposedRole, when: str = "") -> str:
     # It can't import the files of the steps: ansible-core 2.17 finds no file below an include whose path depends on the host.
-    head = f"---\n{_HEAD}# All steps of an admitted host of the role {role.name}.\n"
+    head = f"---\n{_HEAD}# All steps of an admitted host of the role {role.name}.{when}\n"
     return head + ("".join(_step_text(role, step) for step in NUMBERED[1:]) or "[]\n")
 
 
@@ -130,11 +140,11 @@ def _undrain_after_failure(role: ComposedRole) -> str:
     return head + (yaml_of(tasks) if tasks else "[]\n")
 
 
-def _step_file(role: ComposedRole, step: str) -> str:
+def _step_file(role: ComposedRole, step: str, when: str = "") -> str:
     title = "Post-upgrade tasks" if step == POST else f"Step {NUMBERED.index(step)}, {step},"
     if step == UPGRADE and not role.stops_together:
         title = "Each service in turn: stop, upgrade and start,"
-    return f"---\n{_HEAD}# {title} of the role {role.name}.\n" + (_step_text(role, step) or "[]\n")
+    return f"---\n{_HEAD}# {title} of the role {role.name}.{when}\n" + (_step_text(role, step) or "[]\n")
 
 
 def _step_text(role: ComposedRole, step: str) -> str:

@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from ...module_utils._common.errors import UpgradeError
 from .._services.planes import PLANES
+
+# The key of a role with the names of its task groups in the order of a rollback. Roles whose order is always the same have none.
+REVERSED_TASK_GROUPS = "reversed_task_groups"
+# Whether a run replaces the services of a role in that order.
+IS_REVERSED = "is_reversed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,34 @@ def order_within_role(services: Sequence[str], requires: Mapping[str, Sequence[s
     for name in services:
         add(name)
     return [name for name in done if name in listed]
+
+
+def inverted(requires: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return service -> the services that require it, which a rollback replaces before it."""
+    found: dict[str, list[str]] = {}
+    for service, firsts in requires.items():
+        for first in firsts:
+            found.setdefault(first, []).append(service)
+    return found
+
+
+def reversed_composition(composition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a composition as data whose roles have their task groups in the order of a rollback, see :func:`reversed_role`."""
+    kinds = {kind: composition[kind] for kind in ("roles", "pull_roles") if kind in composition}
+    oriented = {kind: {name: reversed_role(role) for name, role in roles.items()} for kind, roles in kinds.items()}
+    return {**composition, **oriented}
+
+
+def reversed_role(role: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a role of a composition as data with its task groups in the order of a rollback, and ``is_reversed`` if that is another one.
+
+    A role in a folder of an older release has only the order of an upgrade.
+    """
+    names = role.get(REVERSED_TASK_GROUPS)
+    if not names:
+        return role
+    groups = {group["name"]: group for group in role["task_groups"]}
+    return {**role, "task_groups": [groups[name] for name in names], IS_REVERSED: True}
 
 
 def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]) -> None:

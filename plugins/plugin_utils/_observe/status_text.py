@@ -16,6 +16,8 @@ from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 from ...module_utils._rules.instructions import FORWARD
+from .._compose.task_order import IS_REVERSED, REVERSED_TASK_GROUPS
+from .._services.steps import REPLACEMENT
 
 # The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
 _OF_BUDGETS = "no more hosts are admitted: "
@@ -293,6 +295,8 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
         lines += [f"  {step.ljust(width)}  {', '.join(groups)}" for step, groups in steps]
         if not steps:
             lines.append("  no tasks")
+        if replaced := _replaced_in_rollback(what):
+            lines.append(f"  a rollback replaces {', then '.join(replaced)}")
         lines += [f"  {sentence}" for sentence in what["dropped"]]
         lines += [f"  waits for {first}: {why}" for first, why in result["reasons"].get(role, {}).items()]
     lines += [
@@ -300,6 +304,15 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
     ]
     # A folder that an older release composed has none.
     return [*lines, *result.get("kept_order", ()), *result["remarks"]]
+
+
+def _replaced_in_rollback(role: Mapping[str, Any]) -> list[str]:
+    """Return the services of a role in the order in which a rollback replaces them; empty if that is the order of the task groups."""
+    if role.get(IS_REVERSED):
+        return []
+    groups = {one["name"]: one for one in role["task_groups"]} if role.get(REVERSED_TASK_GROUPS) else {}
+    back = (groups[name] for name in role.get(REVERSED_TASK_GROUPS, ()))
+    return [*dict.fromkeys(one["service"] for one in back if one["step"] in REPLACEMENT)]
 
 
 def mistake_lines(checked: Mapping[str, Any]) -> list[str]:

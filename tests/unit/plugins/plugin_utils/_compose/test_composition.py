@@ -263,27 +263,42 @@ def test_control_roles_that_need_each_other_go_together(roles: Roles) -> None:
     assert (found["lockstep"], found["role_order"], found["reasons"]) == ([["x", "y"]], {}, {"x": {}, "y": {}})
 
 
-def kept_order(roles: Roles, upgrade_roles: dict[str, Any]) -> list[str]:
-    """Return the sentences on services that a rollback replaces in the order of an upgrade, with ``R`` for the folder of the roles."""
-    return [one.replace(str(roles.folder), "R") for one in roles.compose(upgrade_roles).plain()["kept_order"]]
-
-
 @pytest.mark.parametrize("pull", [False, True])
-def test_services_of_a_host_that_go_back_in_the_order_of_an_upgrade_are_named(roles: Roles, pull: bool) -> None:
-    roles.simple("app", "start", requires="cache")
-    # These two replace nothing.
-    roles.simple("cache", "prepare", requires="store")
-    roles.simple("backend", "drain", requires="store")
-    roles.simple("store", "stop")
-    fleet = {"web": {"services": ["app", "cache", "backend", "store"], "pull": pull}}
-    assert kept_order(roles, fleet) == [
-        "web: app requires store, so it is replaced later, in a rollback too. If app can't run with an older version of what it requires, "
-        "set stop_together: true in R/app/meta/upgrade.yml, so that it is stopped before."
-    ]
-    roles.add("app", {META: "requires: [cache]\nstop_together: true\n"})
-    assert kept_order(roles, fleet) == []
-    roles.add("app", {META: "requires: [cache]\n"})
-    assert kept_order(roles, {"web": ["app", "cache"], "stores": ["store"]}) == []
+def test_a_rollback_replaces_each_service_before_those_that_it_requires(roles: Roles, pull: bool) -> None:
+    # app requires store through a service of another role.
+    roles.simple("app", "prepare", "stop", "start", "verify", requires="cache")
+    roles.simple("cache", "upgrade", requires="store")
+    roles.simple("store", "prepare", "stop", "upgrade", "verify")
+    roles.simple("other", "upgrade")
+    web = {"services": ["app", "other", "store"], "pull": pull}
+    role = roles.compose({"web": web, "caches": {"services": ["cache", "store"]}}).roles["web"]
+    others = ["prepare/store", "prepare/app"], ["verify/store", "verify/app"]
+    assert [group.name for group in role.task_groups] == [
+        *others[0], "stop/store", "upgrade/store", "stop/app", "start/app", "upgrade/other", *others[1],
+    ]  # fmt: skip
+    assert role.plain()["reversed_task_groups"] == [
+        *others[0], "stop/app", "start/app", "upgrade/other", "stop/store", "upgrade/store", *others[1],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("requires", "steps", "more"),
+    [
+        ("", ("stop", "start"), ""),
+        # It replaces nothing.
+        ("store", ("prepare", "verify"), ""),
+        ("store", ("stop", "start"), "stop_together: true\n"),
+    ],
+)
+def test_without_another_order_a_rollback_has_none_of_its_own(
+    roles: Roles, requires: str, steps: tuple[str, ...], more: str
+) -> None:
+    roles.simple("app", *steps)
+    roles.add("app", {META: f"requires: [{requires}]\n{more}"})
+    roles.simple("store", "stop", "start")
+    role = roles.compose({"web": ["app", "store"]}).roles["web"]
+    assert role.reversed_task_groups is None
+    assert "reversed_task_groups" not in role.plain()
 
 
 def test_services_of_roles_that_go_together_all_stop_before_any_is_upgraded(roles: Roles) -> None:
@@ -296,7 +311,7 @@ def test_services_of_roles_that_go_together_all_stop_before_any_is_upgraded(role
     in_files = {name: [len(role.of_file(step)) for step in REPLACEMENT] for name, role in found.roles.items()}
     assert in_files == {"x": [2, 2, 2], "y": [2, 2, 2]}
     assert commands(found.roles["x"]) == ["stop-a", "stop-d", "upgrade-a", "upgrade-d", "start-a", "start-d"]
-    assert kept_order(roles, fleet) == []
+    assert found.roles["x"].reversed_task_groups is None
     # A role that goes before them still replaces its services in turn.
     fleet["y"]["services"] = ["b"]
     found = roles.compose(fleet)

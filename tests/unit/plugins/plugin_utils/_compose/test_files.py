@@ -119,6 +119,27 @@ def test_the_file_of_all_steps_has_the_tasks_of_the_other_files(roles: Roles) ->
     ]  # fmt: skip
 
 
+def test_a_rollback_has_files_of_its_own_if_its_order_is_another_one(roles: Roles) -> None:
+    roles.simple("web", "prepare", "stop", "upgrade", requires="db")
+    roles.simple("db", "stop", "verify")
+    upgrade_roles = {"node": {"services": ["web", "db"], "pull": True}, "other": {"services": ["db"], "pull": True}}
+    composition = roles.compose(upgrade_roles)
+    found = files_of(composition, "/composed")
+    names = ["node/step3_upgrade_reversed.yml", "node/upgrade_reversed.yml"]
+    assert [name for name in found if "_reversed" in name] == names
+
+    def begun(name: str) -> list[str]:
+        return [task["name"] for task in yaml.safe_load(found[name])][::2]
+
+    assert begun("node/step3_upgrade.yml") == ["Begin stop/db", "Begin stop/web", "Begin upgrade/web"]
+    assert begun(names[0]) == ["Begin stop/web", "Begin upgrade/web", "Begin stop/db"]
+    assert begun(names[1]) == ["Begin prepare/web", *begun(names[0]), "Begin verify/db"]
+    assert b"# A rollback runs node/step3_upgrade_reversed.yml instead" in found["node.yml"]
+    # The ID comes from these data and files. That of the other role is what it was, so that its hosts need not be enrolled again.
+    data = plain(composition, found)["pull_roles"]
+    assert {role for role in data if "reversed_task_groups" in data[role]} == {"node"}
+
+
 def test_drained_services_can_be_undrained_after_a_failure(roles: Roles) -> None:
     roles.simple("web", "drain", "stop", "undrain")
     roles.add("db", "- {tags: drain, x: 1}\n- {tags: undrain, x: 1, notify: x}\n")

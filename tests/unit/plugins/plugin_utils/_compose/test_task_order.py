@@ -11,9 +11,11 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import (
     RoleNeeds,
+    inverted,
     order_among_roles,
     order_within_role,
     refuse_cycle,
+    reversed_composition,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,22 @@ def test_services_that_need_no_change_stay_as_they_are_listed(
     assert order_within_role(services, {}) == services
     once = order_within_role(services, requires)
     assert order_within_role(once, requires) == once
+
+
+@given(requirements())
+def test_a_rollback_has_each_service_before_all_that_it_requires(requires: dict[str, list[str]]) -> None:
+    found = order_within_role(list(requires), inverted(requires))
+    for at, name in enumerate(found):
+        assert all_required(name, requires) <= {*found[at + 1 :]}
+
+
+def test_only_roles_with_another_order_are_reversed() -> None:
+    groups = [{"name": "stop/db", "tasks": 1}, {"name": "stop/web", "tasks": 2}]
+    both = {"task_groups": groups, "reversed_task_groups": ["stop/web", "stop/db"]}
+    composition = {"roles": {"node": both, "old": {"task_groups": groups}}, "lockstep": []}
+    turned = {**both, "task_groups": groups[::-1], "is_reversed": True}
+    assert reversed_composition(composition) == {**composition, "roles": {**composition["roles"], "node": turned}}
+    assert reversed_composition({"roles": {}, "pull_roles": {"node": both}})["pull_roles"] == {"node": turned}
 
 
 @given(requirements())

@@ -181,7 +181,7 @@ def test_a_host_admitted_with_its_role_has_the_reason_of_the_role() -> None:
 
 def test_a_composition_is_shown_step_by_step() -> None:
     def task_group(step: str, service: str, tasks: int, once: bool = False) -> dict[str, Any]:
-        return {"step": step, "service": service, "tasks": tasks, "once": once}
+        return {"name": f"{step}/{service}", "step": step, "service": service, "tasks": tasks, "once": once}
 
     task_groups = [
         task_group("stop", "web", 2),
@@ -212,8 +212,20 @@ def test_a_composition_is_shown_step_by_step() -> None:
         "node: web requires db.",
         "Mind this.",
     ]
+    # Folders of this release have no such sentences.
     del found["kept_order"]
     assert "Mind this." in status_text.composition_lines(found)
+    back = ["verify/web", "upgrade/web", "upgrade/db"]
+    role = {
+        "plane": None,
+        "task_groups": [*task_groups, task_group("verify", "web", 1)],
+        "dropped": [],
+        "reversed_task_groups": back,
+    }
+    line = "  a rollback replaces web, then db"
+    assert line in status_text.composition_lines({**found, "roles": {"node": role}})
+    # A rollback shows its own order step by step.
+    assert line not in status_text.composition_lines({**found, "roles": {"node": {**role, "is_reversed": True}}})
 
 
 # The lines above all hosts
