@@ -26,6 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_
     pushed_roles,
     roles_of_plane,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import reversed_composition
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -124,9 +125,12 @@ class ActionModule(ControllerAction):
             )
         if not has_services:
             return {"pushes": False, "rollout": _rollout(options, {})}
+        if plan["rollback_order"] == REVERSED:
+            composition = reversed_composition(composition)
         if self._task.check_mode:
             self._say(composition_lines(composition))
         elif plan["rollback_order"] == REVERSED:
+            # Only a folder that an older release composed has them.
             self._say(composition.get("kept_order", ()))
         request = self._request(options, plan, composition)
         check_services(request)

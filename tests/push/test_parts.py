@@ -125,19 +125,37 @@ def test_a_role_goes_back_before_the_role_that_it_requires(site: Site) -> None:
         {"web": ["web1"], "cache": ["cache1"]},
     )
     rules = {"rolling_rules": {"global": 2}}
-    # Within a host, the order stays.
-    kept = "web: app requires library, so it is replaced later, in a rollback too. If app can't run with an older version of what it requires, "
     for version in ("v1", "v2"):
-        assert kept not in site.play("upgrade", version=version, instructions=rules)
-    assert kept in site.play("compose")
-    assert site.play("rollback", "--check", reason="logins fail").count(kept) == 1
+        site.play("upgrade", version=version, instructions=rules)
+    assert "  a rollback replaces app, then library" in site.play("compose")
+    assert "  upgrade  app (1 task), library (1 task)" in site.play("rollback", "--check", reason="logins fail")
     shown = site.play("rollback", reason="logins fail")
     assert "Order of the rollback: reversed; cache after web" in shown
-    assert shown.count(kept) == 1
+    # In its own order, a rollback keeps that of services too.
+    site.play("upgrade", version="v3", instructions=rules)
+    site.play("rollback", rollback_order="forward", reason="logins fail")
     begun = [one for one in sorted(site.entries(), key=lambda one: one.at) if one.what == "begin"]
     order = [one.host for one in begun if one.task != "library/upgrade"]
-    assert order == ["cache1", "web1", "cache1", "web1", "web1", "cache1"]
-    assert [one.task for one in begun if one.host == "web1"] == ["library/upgrade", "app/upgrade"] * 3
+    assert order == [*("cache1", "web1") * 2, "web1", "cache1", *("cache1", "web1") * 2]
+    up = ["library/upgrade", "app/upgrade"]
+    assert [one.task for one in begun if one.host == "web1"] == [*up, *up, *up[::-1], *up, *up]
+
+
+@pytest.mark.thorough
+def test_services_of_a_wave_go_back_in_the_reversed_order(site: Site) -> None:
+    site.service("store", ["stop", "upgrade"], meta="allow_downgrade: true\n")
+    site.service("app", ["stop", "upgrade"], meta="requires: [store]\nallow_downgrade: true\n")
+    site.inventory({"api": {"plane": "controlplane", "services": ["store", "app"]}}, {"api": ["api1"]})
+    rules = {"rolling_rules": {"global": 1}}
+    site.play("upgrade", version="v1", instructions=rules)
+    site.play("upgrade", version="v2", instructions=rules)
+    # It ends between the two, and goes on in the same order.
+    broken = site.fail("api1", "store/upgrade")
+    site.play("rollback", reason="logins fail", code=2)
+    broken.unlink()
+    site.play("upgrade", version="v1", retry_failed=True)
+    begun = [one.task for one in site.entries("api1") if one.what == "begin"][8:]
+    assert begun == ["app/stop", "app/upgrade", "store/stop", "store/upgrade", "store/stop", "store/upgrade"]
 
 
 @pytest.mark.thorough

@@ -28,6 +28,7 @@ _OF_UPGRADE = frozenset(
         "upgrade_prepared",
         "upgrade_composed",
         "upgrade_tasks_folder",
+        "upgrade_order_suffix",
         "upgrade_checkpoints",
     )
 )

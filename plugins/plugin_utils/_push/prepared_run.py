@@ -17,6 +17,7 @@ from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import pattern_without, select_hosts
 from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
+from .._compose.task_order import IS_REVERSED
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
 from .._upgrade_path.allowed_upgrades import ForbiddenUpgrades, forbidden_upgrades
 from .._upgrade_path.last_hosts import PendingHosts, pending_hosts
@@ -116,6 +117,7 @@ class PreparedRun:
         members = (host for hosts in self.scope.plays.values() for host in hosts)
         pushed = (host for host in members if self.fleet.get(host) in self.task_groups)
         hosts = dict.fromkeys((*self.scope.pushed_hosts, *self.scope.validate, *pushed_after, *pushed))
+        roles = self.composition.get("roles", {})
         return {
             "pushes": True,
             "role_order": self.composition.get("role_order", {}),
@@ -133,6 +135,7 @@ class PreparedRun:
             "hosts": {
                 host: {
                     "tasks_folder": f"{self.tasks_folder}/{self.fleet[host]}",
+                    IS_REVERSED: roles.get(self.fleet[host], {}).get(IS_REVERSED, False),
                     "version_before": self.post_upgrade.get(host, self.routes.origins.get(host, "")),
                     "checkpoints": list(self.routes.ahead.get(host, ())),
                 }

@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import reversed_role
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups, repeated_stops
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
     POST_UPGRADE_PHASE,
     UPGRADE,
     PushRun,
     RunTaskGroup,
+    task_groups_of_role,
 )
+from written_services import Roles
 
 TASK_GROUPS = (
     RunTaskGroup("stop/db", "stop", "db", once=False),
@@ -159,6 +163,19 @@ def test_services_that_stop_together_do_not_stop_again_once_one_is_started() -> 
     done = ["stop/db", "stop/web", "upgrade/db"]
     assert repeated_stops(of_run, "db1", done) == {"stop/db", "stop/web"}
     assert not repeated_stops(of_run, "db1", [*done, "upgrade/web", "start/db"])
+
+
+def test_in_a_rollback_a_service_stops_again_after_those_that_go_before_it(tmp_path: Path) -> None:
+    roles = Roles(tmp_path)
+    roles.simple("app", "stop", "upgrade", "start", requires="store")
+    roles.simple("store", "stop", "upgrade", "start")
+    data = roles.compose({"db": ["app", "store"]}).plain()["roles"]["db"]
+    back = replace(run(), task_groups={"db": task_groups_of_role(reversed_role(data))})
+    # The run ended between the two, and after the stop of the second one.
+    done = ["stop/app", "upgrade/app", "start/app"]
+    assert not repeated_stops(back, "db1", done)
+    assert repeated_stops(back, "db1", [*done, "stop/store"]) == {"stop/store"}
+    assert repeated_stops(back, "db1", ["stop/app", "upgrade/app"]) == {"stop/app"}
 
 
 def test_stops_of_a_provider_do_not_run_again() -> None:

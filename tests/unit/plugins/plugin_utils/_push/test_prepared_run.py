@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
+    PreparedRun,
     RunRequest,
     check_services,
 )
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, RunScope
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import Routes
 
 
 def host(
@@ -44,3 +48,18 @@ def test_pull_hosts_that_are_still_to_be_admitted_need_the_tasks_that_their_serv
         "ansible-playbook convoy.upgrade.enroll --limit cache4 -e puppet_gate_version=VERSION."
     )
     assert caught.value.details == {"hosts": ["cache1", "cache3", "cache4"]}
+
+
+def test_hosts_of_a_role_whose_order_is_reversed_run_the_files_of_that() -> None:
+    roles = {"web": {"task_groups": [], "is_reversed": True}, "db": {"task_groups": []}}
+    fleet = {"web1": "web", "db1": "db"}
+    plays: dict[str, tuple[str, ...]] = {FIRST: (), CONTROL: (), DATA: (*fleet,)}
+    scope = RunScope(plays, (), (), plays)
+    routes = Routes({}, {}, {}, {}, {}, ())
+    of_run = PreparedRun(
+        "1", "/run", fleet, {"web": (), "db": ()}, scope, routes, (), False, composition={"roles": roles}
+    )
+    hosts = of_run.as_result()["hosts"]
+    assert {host: data["is_reversed"] for host, data in hosts.items()} == {"web1": True, "db1": False}
+    # A job has no composition.
+    assert replace(of_run, composition={}).as_result()["hosts"]["web1"]["is_reversed"] is False

@@ -21,7 +21,7 @@ from devkit.agent import ROOT
 
 # Variables that playbooks pass to their tasks, or that Ansible sets.
 _INNER = {"upgrade_hook", "upgrade_hook_why", "upgrade_part", "upgrade_play", "upgrade_rollback"}
-_INNER |= {"upgrade_tasks_folder", "upgrade_planner", "upgrade_pushes"}
+_INNER |= {"upgrade_tasks_folder", "upgrade_order_suffix", "upgrade_planner", "upgrade_pushes"}
 
 
 @pytest.mark.parametrize(
