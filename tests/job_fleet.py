@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
@@ -27,17 +26,7 @@ RULES = {"rolling_rules": {"global": 1}}
 
 @dataclass
 class FlaggedConsul(MemoryConsul):
-    """It also keeps the flags of keys."""
-
-    flags: dict[str, int] = field(default_factory=dict)
-
-    def _do(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        if facts["Verb"] in ("set", "cas"):
-            self.flags[facts["Key"]] = facts.get("Flags", 0)
-        yield from super()._do(facts)
-
-    def _entry(self, key: str) -> dict[str, Any]:
-        return {**super()._entry(key), "Flags": self.flags.get(key, 0)}
+    """It is also written to as hosts do, who set no flags."""
 
     def write(self, key: str, value: object) -> None:
         """Write a key as a host does."""

@@ -44,6 +44,7 @@ class MemoryConsul:
     nodes: Sequence[str] = ()
     spoil: Callable[[str, str, Answer], Answer] = lambda _method, _path, answer: answer
     indexes: dict[str, int] = field(default_factory=dict)
+    flags: dict[str, int] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
     index: int = 10
     requests: int = 0
@@ -116,6 +117,7 @@ class MemoryConsul:
         if verb in ("set", "cas", "lock", "unlock"):
             self.keys[key] = base64.b64decode(facts.get("Value") or "")
             self.indexes[key] = self.index
+            self.flags[key] = facts.get("Flags", 0)
             if verb == "lock":
                 self.locks[key] = facts["Session"]
             yield {"Key": key, "Value": None, "ModifyIndex": self.index, "Flags": facts.get("Flags", 0)}
@@ -134,7 +136,7 @@ class MemoryConsul:
 
     def _entry(self, key: str) -> dict[str, Any]:
         value = base64.b64encode(self.keys[key]).decode() or None
-        return {"Key": key, "Value": value, "ModifyIndex": self._index(key), "Flags": 0}
+        return {"Key": key, "Value": value, "ModifyIndex": self._index(key), "Flags": self.flags.get(key, 0)}
 
 
 def _json(data: Any, code: int = 200) -> Answer:

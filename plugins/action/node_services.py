@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import REVERSED_FLAGS, bare_text
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import limit_to
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
@@ -28,6 +29,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.service_variables import HOST, inventory_of
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.folder import read_composition, refuse_untrusted
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_roles import fleet_of
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import IS_REVERSED, reversed_role
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -143,6 +145,7 @@ class ActionModule(ControllerAction):
             "tasks_id": data["tasks_id"],
             "resumes": _resumes(record, version),
             "tasks_folder": f"{folder}/{role}",
+            IS_REVERSED: _goes_back(store, version) and IS_REVERSED in reversed_role(data),
             "version_before": routes.origins[self._host],
             "checkpoints": list(routes.checkpoints.get(self._host, ())),
             "validate": list(routes.ahead.get(self._host, ())),
@@ -152,7 +155,8 @@ class ActionModule(ControllerAction):
     def _begin(self, options: Mapping[str, Any], phase: str, prepared: Mapping[str, Any]) -> dict[str, Any]:
         """Let the daemon of this run record the task groups of the host from now on."""
         folder, role = Path(options["folder"]).resolve(), options["role"]
-        groups = task_groups_of_role(_role_data(folder, role))
+        data = _role_data(folder, role)
+        groups = task_groups_of_role(reversed_role(data) if prepared.get(IS_REVERSED) else data)
         if self._task.check_mode:
             return {"go": False}
         require_watch()
@@ -187,6 +191,12 @@ def _role_data(folder: Path, role: str) -> Mapping[str, Any]:
             f"{folder} has no tasks for the role {role!r} with pull: true. Correct puppet_gate_role or puppet_gate_services, or enroll the host again.",
         )
     return found
+
+
+def _goes_back(store: Store, version: str) -> bool:
+    """Return whether the fleet is rolled back to the version in the reversed order."""
+    entry = store.client.get(store.keys.current_version)
+    return entry is not None and bare_text(entry.value) == version and entry.flags == REVERSED_FLAGS
 
 
 def _resumes(record: HostRecord | None, version: str) -> bool:

@@ -142,6 +142,10 @@ tasks_folder:
   returned: if tasks run
   type: str
   sample: /opt/convoy/services/1f0c2a7be5d94b1c/web
+is_reversed:
+  description: Whether the host replaces its services in the order of a rollback, so that it runs C(upgrade_reversed.yml).
+  returned: with O(state=prepared)
+  type: bool
 version_before:
   description: Version that the host comes from. Empty if it is not known.
   returned: with O(state=prepared)

@@ -171,6 +171,25 @@ def test_hosts_are_retried_that_are_neither_failed_nor_lost(
     assert any("web1 was retried" in one for one in findings.sentences()) == is_wrong
 
 
+@pytest.mark.parametrize(
+    ("what", "after", "is_wrong"),
+    [("rules", Entry(NEW, 4), False), ("pause", Entry(NEW, 4), True), ("rules", Entry(OLD, 4), True)],
+)
+def test_other_rules_change_the_flags_of_the_version_alone(what: str, after: Entry, is_wrong: bool) -> None:
+    ledger = {"epoch": 0, "version": NEW, "state": "running", "instructions": {}}
+    before = {**_BASE, CURRENT: Entry(NEW, 1, 1), LEDGER: Entry(json.dumps(ledger), 2)}
+    event = {"what": what, "epoch": 1}
+    keys = {
+        LEDGER: Entry(json.dumps({**ledger, "epoch": 1}), 4), f"{HISTORY}1": Entry(json.dumps(event), 4),
+    }  # fmt: skip
+    step = Step(4, before, {**before, **keys, CURRENT: after}, Write("operator", [], None))
+    findings = Findings()
+    Judge(before, [step], lambda _given: CAPS, lambda _who, _at: 0.0, lambda _who, _at: 0.0, steady=True).judge(
+        findings
+    )
+    assert any(f"an event {what} changed current_version" in one for one in findings.sentences()) == is_wrong
+
+
 def test_the_judge_says_so() -> None:
     key = f"{RECORDS}web2"
     step = Step(4, _BASE, {**_BASE, key: Entry(_RECORD, 4)}, Write("nodes0", [], None))

@@ -31,7 +31,7 @@ from .replay import Step
 # Event of the history -> the keys that such a write may have, besides the ledger and the history.
 _OF_EVENTS: Mapping[str, tuple[str, ...]] = {
     "begin": (CURRENT, GATES, HOLDS, MARKS, APPROVALS, ONCES, "upgrade/schema"),
-    "rules": (APPROVALS,),
+    "rules": (CURRENT, APPROVALS),
     "open": (GATES, WAKES),
     "close": (GATES,),
     "complete": (GATES,),

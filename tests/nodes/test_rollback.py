@@ -46,3 +46,28 @@ def test_a_half_upgraded_host_is_brought_back_by_a_rollback(make_fleet: MakeFlee
         assert node.read("/etc/facter/facts.d/convoy.txt") == "convoy_version=v1\n"
         assert node.read("/etc/fleet-release") == "manifest v1 on v1\n"
         assert (fleet.record(name)["state"], fleet.record(name)["version"]) == ("upgraded", "v1")
+
+
+@pytest.mark.thorough
+def test_services_of_a_host_go_back_before_those_that_they_require(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet({"compute1": "compute"})
+    node, log = fleet.lab.nodes["compute1"], "/var/log/services"
+    for name, requires in (("cart", "[stock]"), ("stock", "[]")):
+        role = fleet.folder / "roles" / name
+        for folder in ("tasks", "meta"):
+            (role / folder).mkdir(parents=True)
+        (role / "meta/upgrade.yml").write_text(f"requires: {requires}\nallow_downgrade: true\n")
+        (role / "tasks/upgrade_tasks.yml").write_text(
+            f"- name: Note\n  ansible.builtin.shell: {{cmd: echo {name} >>{log}}}\n  tags: [upgrade]\n"
+        )
+    fleet.consul.put("current_version", "v1")
+    fleet.write_inventory(upgrade_roles={"compute": {"pull": True, "services": ["cart", "stock"]}})
+    fleet.enroll(puppet_gate_version="v1")
+    fleet.play("upgrade", version="v2", instructions={"rolling_rules": {"roles": {"compute": 1}}})
+    fleet.play("rollback", reason="logins fail")
+    assert (node.read(log) or "").split() == ["stock", "cart", "cart", "stock"]
+    assert fleet.record("compute1")["done"][:2] == ["upgrade/cart", "upgrade/stock"]
+    # Another order is read by the next run.
+    fleet.play("upgrade", version="v2")
+    fleet.play("rollback", rollback_order="forward", reason="logins fail")
+    assert (node.read(log) or "").split()[-2:] == ["stock", "cart"]

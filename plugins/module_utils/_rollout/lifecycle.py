@@ -11,7 +11,7 @@ from typing import Any
 
 from .._codecs.job import Job, encode_job
 from .._codecs.migration import release_number
-from .._codecs.values import encode_approval
+from .._codecs.values import encode_approval, version_flags
 from .._consul.client import Operation
 from .._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from .._fleet.fleet import Snapshot
@@ -63,7 +63,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             # Fails if a hold was set since the read, because each hold writes the folder's own key.
             compare_and_put(keys.holds, "", snapshot.hold_index),
             *_as_read(keys, snapshot),
-            put(keys.current_version, ledger.version),
+            put(keys.current_version, ledger.version, version_flags(ledger)),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.
             *(() if keys.is_job else (remove_tree(keys.onces),)),
@@ -137,7 +137,10 @@ def _why(old: Ledger | None, ledger: Ledger) -> dict[str, Any]:
 
 
 def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
-    """Return the write that changes only the ledger: other rules, or a rollout that another tool began."""
+    """Return the write that changes only the ledger: other rules, or a rollout that another tool began.
+
+    Rules may change the order in a rollback, which the flags of ``current_version`` have too.
+    """
     adopted = snapshot.ledger is None or snapshot.ledger.version != ledger.version
     event = {
         "what": "adopt" if adopted else "rules",
@@ -151,6 +154,9 @@ def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
         () if snapshot.ledger is not None else (compare_and_put(keys.holds, "", snapshot.hold_index),)
     )
     checks = (*checks, *_job_operations(keys, snapshot, None))
+    # Planner services may not write this key. They give no rules, so the order stays.
+    if not adopted and snapshot.ledger is not None and version_flags(snapshot.ledger) != version_flags(ledger):
+        checks = (*checks, put(keys.current_version, ledger.version, version_flags(ledger)))
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or (not adopted and _stages_of(snapshot.ledger) == _stages_of(ledger)):
         return LedgerMove(ledger, event, checks, (), after)

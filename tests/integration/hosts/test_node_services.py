@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_release
 HOST = "localhost"
 RECORD = f"upgrade/hosts/{HOST}"
 ONCE = "upgrade/once/2/prepare/schema"
-UPGRADE_ROLES = {"web": {"plane": "dataplane", "pull": True, "services": ["schema", "shop"]}}
+UPGRADE_ROLES: dict[str, Any] = {"web": {"plane": "dataplane", "pull": True, "services": ["schema", "shop"]}}
 
 
 class Node:
@@ -35,6 +35,7 @@ class Node:
         self.run, self.consul = run, consul
         self.composed = run.folder / "composed"
         self.log = run.folder / "log"
+        self.upgrade_roles: dict[str, Any] = UPGRADE_ROLES
         roles = Roles(run.folder / "roles")
         roles.add("schema", {TASKS: self.note("expand", "[prepare, once]"), META: "allow_downgrade: true\n"})
         roles.add(
@@ -71,7 +72,7 @@ class Node:
     def __call__(self, *tasks: Task, **variables: Any) -> Played:
         """Run tasks on the host; the results of the first two, which compose, are left out."""
         compose = {
-            "upgrade_roles": UPGRADE_ROLES,
+            "upgrade_roles": self.upgrade_roles,
             "folder": str(self.composed),
             "roles_path": [str(self.run.folder / "roles")],
         }
@@ -89,15 +90,18 @@ class Node:
             "register": "prepared" if state == "prepared" else state,
         }
 
-    def upgrade(self, **variables: Any) -> Played:
-        """Make an upgrade as an agent run does."""
+    def upgrade(self, file: str = "upgrade.yml", **variables: Any) -> Played:
+        """Make an upgrade as an agent run does.
+
+        :param file: the file with all steps.
+        """
         return self(
             self.services("prepared", version_before="1"),
             report(HOST, "2", "started", role="web"),
             self.services("begun", prepared="{{ prepared }}"),
             {
                 "ignore_errors": False,
-                "block": [self.include("upgrade.yml"), host_task("ended")],
+                "block": [self.include(file), host_task("ended")],
                 "rescue": [host_task("failed", error="it failed")],
             },
             **variables,
@@ -163,6 +167,26 @@ def test_a_host_that_failed_names_the_step_and_continues_there(node: Node) -> No
     assert (failed[0]["resumes"], again[0]["resumes"]) == (False, True)
     # Puppet may have started the old version since.
     assert node.lines() == ["stop shop", "start"]
+
+
+@pytest.mark.parametrize(("target", "flags", "is_reversed"), [("2", 1, True), ("2", 0, False), ("1", 1, False)])
+def test_a_host_goes_back_in_the_reversed_order_if_the_version_says_so(
+    node: Node, target: str, flags: int, is_reversed: bool
+) -> None:
+    for name, meta in (("cart", "requires: [stock]\n"), ("stock", "")):
+        files = {TASKS: node.note(name, "upgrade"), META: f"allow_downgrade: true\n{meta}"}
+        Roles(node.run.folder / "roles").add(name, files)
+    node.upgrade_roles = {"web": {**UPGRADE_ROLES["web"], "services": ["cart", "stock"]}}
+    node.consul.call("PUT", f"kv/current_version?flags={flags}", target.encode())
+    (prepared,) = node(node.services("prepared", version_before="3"))
+    assert prepared["is_reversed"] is is_reversed
+    if target == "2":
+        file = "upgrade_reversed.yml" if is_reversed else "upgrade.yml"
+        played = node.upgrade(file)
+        assert played[-1]["state"] == "upgraded"
+        assert node.lines() == (["cart", "stock"] if is_reversed else ["stock", "cart"])
+        done = ["upgrade/cart", "upgrade/stock"]
+        assert node.record()["done"] == (done if is_reversed else done[::-1])
 
 
 @pytest.mark.thorough

@@ -83,6 +83,29 @@ def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_brok
         )
 
 
+def test_the_flags_of_the_version_follow_the_order_of_a_rollback() -> None:
+    fleet, key = {"web1": "web", "web2": "web"}, "current_version"
+    with FlaggedConsul().in_place() as consul:
+        store = consul.store()
+        for host in fleet:
+            consul.write(f"running/versions/1/{host}", "1")
+        make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
+        assert (consul.keys[key], consul.flags[key]) == (b"2", 0)
+        write_report(store, HostReport("web1", "2", "upgraded"))
+        rollback.roll_back(store, control.Command(fleet=fleet))
+        index = consul.indexes[key]
+        assert (consul.keys[key], consul.flags[key]) == (b"1", 1)
+        make_pass(store, PassRequest("1", {**UNLIMITED, "failure_rules": {"global": 1}}, fleet=fleet))
+        assert consul.indexes[key] == index
+        # A node that begins meanwhile reads its target again.
+        rules = {**UNLIMITED, "failure_rules": {"global": 1}}
+        make_pass(store, PassRequest("1", {**rules, "rollback_order": "forward"}, fleet=fleet))
+        assert (consul.keys[key], consul.flags[key]) == (b"1", 0)
+        assert consul.indexes[key] > index
+        make_pass(store, PassRequest("2", rules, fleet=fleet, replace="1"))
+        assert (consul.keys[key], consul.flags[key]) == (b"2", 0)
+
+
 def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = {"web1": "web", "web2": "web"}
     with FlaggedConsul().in_place() as consul:

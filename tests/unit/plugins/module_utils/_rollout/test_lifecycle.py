@@ -119,6 +119,35 @@ def test_other_rules_change_the_ledger_alone() -> None:
     assert move.after == replace(snapshot, ledger=LEDGER)
 
 
+BACK = replace(LEDGER, rollback=True)
+FORWARD = replace(BACK, instructions={**BACK.instructions, "rollback_order": "forward"})
+
+
+@pytest.mark.parametrize(("ledger", "flags"), [(BACK, 1), (FORWARD, 0), (LEDGER, 0)])
+def test_the_version_tells_nodes_whether_services_go_back_in_the_reversed_order(ledger: Ledger, flags: int) -> None:
+    assert put("cloud/current_version", "2.0", flags) in begin_rollout(KEYS, OPEN_FLEET, ledger).operations
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "flags"),
+    [
+        (BACK, FORWARD, 0),
+        (FORWARD, BACK, 1),
+        # A planner service, which may write for example after a job, may not write the version.
+        (BACK, replace(BACK, services={"web": "a1"}), None),
+        (FORWARD, replace(FORWARD, services={"web": "a1"}), None),
+        (replace(LEDGER, instructions={}), LEDGER, None),
+        # Something else has set another version since the rollback.
+        (replace(BACK, version="1.5"), LEDGER, None),
+    ],
+)
+def test_only_rules_with_another_order_change_what_nodes_read_of_it(
+    before: Ledger, after: Ledger, flags: int | None
+) -> None:
+    move = change_rules(KEYS, replace(OPEN_FLEET, current_version="2.0", ledger=before), after)
+    assert move.operations == (() if flags is None else (put("cloud/current_version", "2.0", flags),))
+
+
 def test_a_rollout_that_something_else_began_is_adopted() -> None:
     for found in (None, replace(LEDGER, version="1.5")):
         move = change_rules(KEYS, replace(OPEN_FLEET, ledger=found), LEDGER)
