@@ -83,7 +83,8 @@ def stops_to_repeat(task_groups: Sequence[tuple[str, str, str]], done: Collectio
 
     A reboot or an operator may have started the old version since. Its packages would be replaced while it runs, and ``start`` would not restart it.
     A service is started by ``start``, or by ``upgrade`` if it has no tasks of that step. If a part of that is done, nothing would start it again.
-    Services that stop together may stop each other, so none of them is stopped again once one is started.
+    Services that stop together may stop each other, so none of them is stopped again once one is started. Others go on in turn, whichever of them
+    were replaced before: the order may have changed since, as with ``rollback_order``.
 
     :param task_groups: name, step, and service or checkpoint of a host's task groups in their order, without those that one host runs for all.
     :param done: the finished task groups.
@@ -91,13 +92,14 @@ def stops_to_repeat(task_groups: Sequence[tuple[str, str, str]], done: Collectio
     names: dict[tuple[str, str], list[str]] = {}
     for name, step, unit in task_groups:
         names.setdefault((unit, step), []).append(name)
+    replacing = [REPLACEMENT.index(step) for _name, step, _unit in task_groups if step in REPLACEMENT]
+    is_together = replacing == sorted(replacing)
+    of_all = [name for name, step, _unit in task_groups if step == "start"] if is_together else []
     found = set()
-    for at, (stop, step, unit) in enumerate(task_groups):
+    for stop, step, unit in task_groups:
         starts = names.get((unit, "start")) or names.get((unit, UPGRADE))
-        if step == "stop" and stop in done and starts:
-            later = (name for name, step_after, _unit in task_groups[at:] if step_after == "start")
-            if not {*starts, *later} & {*done}:
-                found.add(stop)
+        if step == "stop" and stop in done and starts and not {*starts, *of_all} & {*done}:
+            found.add(stop)
     return found
 
 
