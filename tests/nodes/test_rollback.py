@@ -66,7 +66,6 @@ def test_services_of_a_host_go_back_before_those_that_they_require(make_fleet: M
     fleet.play("upgrade", version="v2", instructions={"rolling_rules": {"roles": {"compute": 1}}})
     fleet.play("rollback", reason="logins fail")
     assert (node.read(log) or "").split() == ["stock", "cart", "cart", "stock"]
-    assert fleet.record("compute1")["done"][:2] == ["upgrade/cart", "upgrade/stock"]
     # Another order is read by the next run.
     fleet.play("upgrade", version="v2")
     fleet.play("rollback", rollback_order="forward", reason="logins fail")
