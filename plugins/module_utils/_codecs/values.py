@@ -22,7 +22,6 @@ from .._common.sanitize import sanitize, truncate_middle, truncated_repr
 from .._fleet.health_marks import Approval, HealthMark
 from .._fleet.holds import Hold
 from .._fleet.ledger import Ledger
-from .._rules.instructions import FORWARD, ROLLBACK_ORDER
 
 # This collection writes at most five levels.
 _DEEPEST = 40
@@ -205,11 +204,6 @@ def decode_health_mark(value: bytes) -> HealthMark | None:
 def encode_health_mark(mark: HealthMark) -> str:
     """Return a health mark as it is stored."""
     return json.dumps(mark.plain(), sort_keys=True)
-
-
-def version_flags(ledger: Ledger) -> int:
-    """Return the flags of ``current_version``: :data:`REVERSED_FLAGS` in a rollback, unless its rules keep the order; otherwise 0."""
-    return REVERSED_FLAGS if ledger.rollback and ledger.instructions.get(ROLLBACK_ORDER) != FORWARD else 0
 
 
 def health_mark_flags(before: HealthMark | None, now: int) -> int:

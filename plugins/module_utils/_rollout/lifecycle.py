@@ -11,12 +11,13 @@ from typing import Any
 
 from .._codecs.job import Job, encode_job
 from .._codecs.migration import release_number
-from .._codecs.values import encode_approval, version_flags
+from .._codecs.values import REVERSED_FLAGS, encode_approval
 from .._consul.client import Operation
 from .._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
+from .._rules.instructions import FORWARD, ROLLBACK_ORDER
 from .._state.keys import SCHEMA, Keys
 from .._state.layout import RELEASE
 
@@ -63,7 +64,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             # Fails if a hold was set since the read, because each hold writes the folder's own key.
             compare_and_put(keys.holds, "", snapshot.hold_index),
             *_as_read(keys, snapshot),
-            put(keys.current_version, ledger.version, version_flags(ledger)),
+            put(keys.current_version, ledger.version, _version_flags(ledger)),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.
             *(() if keys.is_job else (remove_tree(keys.onces),)),
@@ -155,8 +156,8 @@ def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     )
     checks = (*checks, *_job_operations(keys, snapshot, None))
     # Planner services may not write this key. They give no rules, so the order stays.
-    if not adopted and snapshot.ledger is not None and version_flags(snapshot.ledger) != version_flags(ledger):
-        checks = (*checks, put(keys.current_version, ledger.version, version_flags(ledger)))
+    if not adopted and snapshot.ledger is not None and _version_flags(snapshot.ledger) != _version_flags(ledger):
+        checks = (*checks, put(keys.current_version, ledger.version, _version_flags(ledger)))
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or (not adopted and _stages_of(snapshot.ledger) == _stages_of(ledger)):
         return LedgerMove(ledger, event, checks, (), after)
@@ -218,3 +219,8 @@ def _one_gate(keys: Keys, snapshot: Snapshot, value: str) -> tuple[tuple[Operati
         (remove_tree(keys.gates), put(everywhere, value, at)),
         (*changes, Change(everywhere, old.get(everywhere), value)),
     )
+
+
+def _version_flags(ledger: Ledger) -> int:
+    """Return the flags of ``current_version``: :data:`REVERSED_FLAGS` in a rollback, unless its rules keep the order; otherwise 0."""
+    return REVERSED_FLAGS if ledger.rollback and ledger.instructions.get(ROLLBACK_ORDER) != FORWARD else 0
