@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.job import Job
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
@@ -24,25 +22,7 @@ FLEET = {"db1": "db", "web1": "web", "web2": "web", "web3": "web"}
 RULES = {"rolling_rules": {"global": 1}}
 
 
-@dataclass
-class FlaggedConsul(MemoryConsul):
-    """It is also written to as hosts do, who set no flags."""
-
-    def write(self, key: str, value: object) -> None:
-        """Write a key as a host does."""
-        self.index += 1
-        self.keys[key] = (value if isinstance(value, str) else json.dumps(value)).encode()
-        self.indexes[key] = self.index
-
-    def data(self, key: str) -> Any:
-        return json.loads(self.keys[key])
-
-    def store(self) -> Store:
-        """Return a store that talks to it while it is in place."""
-        return Store(Settings())
-
-
-def complete_fleet() -> FlaggedConsul:
+def complete_fleet() -> MemoryConsul:
     """Return a Consul with a fleet whose rollout to 2.0 is complete."""
     ledger = {
         "epoch": 3,
@@ -62,7 +42,7 @@ def complete_fleet() -> FlaggedConsul:
         **{f"running/versions/2.0/{host}": b"1700000000" for host in FLEET},
         **{f"upgrade/hosts/{host}": json.dumps(record).encode() for host in FLEET},
     }
-    return FlaggedConsul(keys)
+    return MemoryConsul(keys)
 
 
 def job(identifier: str = "j1", **facts: Any) -> Job:
@@ -78,11 +58,11 @@ def go_on(store: Store) -> PassResult:
     return make_pass(store, PassRequest(fleet=FLEET))
 
 
-def admitted(consul: FlaggedConsul) -> list[str]:
+def admitted(consul: MemoryConsul) -> list[str]:
     prefix = "upgrade/job_gates/host/"
     return sorted(key[len(prefix) :] for key, text in consul.keys.items() if key.startswith(prefix) and text == b"True")
 
 
-def reports(consul: FlaggedConsul, host: str, state: str, identifier: str = "j1", **facts: Any) -> None:
+def reports(consul: MemoryConsul, host: str, state: str, identifier: str = "j1", **facts: Any) -> None:
     record = {"job": identifier, "state": state, "run": "r", "attempt": 1, "times": {state: int(time.time())}, **facts}
     consul.write(f"upgrade/job_records/{host}", record)

@@ -20,6 +20,8 @@ from unittest import mock
 from urllib.parse import unquote
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul import transport
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 
 
 @dataclass
@@ -56,6 +58,21 @@ class MemoryConsul:
         http = {name: self._method(name) for name in ("get", "put", "delete")}
         with mock.patch.object(transport, "HTTPClient", lambda *_: SimpleNamespace(session=session, **http)):
             yield self
+
+    def store(self) -> Store:
+        """Return a store that talks to it while it is in place."""
+        return Store(Settings())
+
+    def write(self, key: str, value: object) -> None:
+        """Write a key as a host does, without flags."""
+        self.index += 1
+        self.keys[key] = (value if isinstance(value, str) else json.dumps(value)).encode()
+        self.indexes[key] = self.index
+        self.flags.pop(key, None)
+
+    def data(self, key: str) -> Any:
+        """Return the data in a key."""
+        return json.loads(self.keys[key])
 
     def _method(self, method: str) -> Callable[..., Any]:
         def send(callback: Callable[[Answer], Any], path: str, params: Any = (), data: str = "") -> Any:

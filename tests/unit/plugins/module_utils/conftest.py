@@ -9,15 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from job_fleet import FlaggedConsul, complete_fleet
+from job_fleet import complete_fleet
+from memory_consul import MemoryConsul
 
 
 @pytest.fixture
-def consul() -> Iterator[FlaggedConsul]:
+def consul() -> Iterator[MemoryConsul]:
     with complete_fleet().in_place() as found:
         yield found
 
 
 @pytest.fixture
-def store(consul: FlaggedConsul) -> Store:
+def store(consul: MemoryConsul) -> Store:
     return consul.store()

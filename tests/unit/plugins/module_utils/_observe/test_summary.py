@@ -25,7 +25,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.modules.consul_upgrade_plan import as_result
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import status_lines
 from fleets import NEW, OLD, UNLIMITED, fleet
-from job_fleet import FlaggedConsul
+from memory_consul import MemoryConsul
 
 
 def test_roles_and_states_are_counted() -> None:
@@ -120,7 +120,7 @@ def test_the_whole_result_of_a_pass_is_small_whatever_the_size_of_the_fleet(name
     def size(count: int) -> int:
         hosts = {f"web{number:05}": "web" for number in range(count)}
         request = PassRequest("2", UNLIMITED, fleet=hosts, post_upgrade=["web"])
-        with FlaggedConsul().in_place() as consul:
+        with MemoryConsul().in_place() as consul:
             for host in hosts:
                 consul.write(f"running/versions/1/{host}", "1")
             store = Store(Settings(pass_limit=120))
@@ -140,7 +140,7 @@ def test_the_whole_result_of_a_pass_is_small_whatever_the_size_of_the_fleet(name
 def test_results_are_small_if_each_host_has_an_error_or_a_hold_of_its_own() -> None:
     def size(count: int) -> int:
         hosts = {f"web{number:05}": "web" for number in range(count)}
-        with FlaggedConsul().in_place() as consul:
+        with MemoryConsul().in_place() as consul:
             store = Store(Settings(pass_limit=120))
             make_pass(store, PassRequest("2", UNLIMITED, fleet=hosts, limit=[]))
             for number, host in enumerate(hosts):

@@ -25,14 +25,15 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fleets import UNLIMITED
-from job_fleet import FLEET, RULES, FlaggedConsul, admitted, begin, go_on, job, reports
+from job_fleet import FLEET, RULES, admitted, begin, go_on, job, reports
+from memory_consul import MemoryConsul
 
 
 def states(store: Store, one: str | None = None) -> dict[str, str]:
     return {host: view.state for host, view in read_fleet(store, fleet=FLEET, job=one).plan.hosts.items()}
 
 
-def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store, consul: FlaggedConsul) -> None:
+def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store, consul: MemoryConsul) -> None:
     begin(store, rules={**RULES, "failure_rules": {"fleet": 1}})
     reports(consul, "web1", "failed", exit_status=3, error="restart: exit status 3: disk full")
     found = go_on(store)
@@ -47,7 +48,7 @@ def test_a_failure_takes_its_slot_spends_the_budget_and_is_retried(store: Store,
     assert consul.data("upgrade/ledger")["before"]["instructions"] == RULES
 
 
-def test_a_lost_host_is_lost_and_never_done(store: Store, consul: FlaggedConsul) -> None:
+def test_a_lost_host_is_lost_and_never_done(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     reports(consul, "web1", "lost", error="lost: the node restarted, so its result is unknown")
     found = go_on(store)
@@ -56,7 +57,7 @@ def test_a_lost_host_is_lost_and_never_done(store: Store, consul: FlaggedConsul)
     assert not found.admissions
 
 
-def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedConsul) -> None:
+def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: MemoryConsul) -> None:
     at = int(time.time())
     consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "started", "times": {"started": at}})
     begin(store)
@@ -77,7 +78,7 @@ def test_hosts_of_the_one_take_slots_of_the_other(store: Store, consul: FlaggedC
 
 
 def test_an_operator_ends_an_earlier_job_of_which_nobody_reports_the_end(
-    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+    store: Store, consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store)
     reports(consul, "web1", "started")
@@ -116,7 +117,7 @@ def test_an_operator_ends_an_earlier_job_of_which_nobody_reports_the_end(
     assert "web1" in [one.host for one in go_on(store).admissions]
 
 
-def test_a_host_on_which_a_run_works_is_not_retried(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_on_which_a_run_works_is_not_retried(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     reports(consul, "web1", "started")
     control.abort(store, Command(fleet=FLEET))
@@ -130,7 +131,7 @@ def test_a_host_on_which_a_run_works_is_not_retried(store: Store, consul: Flagge
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: Store, consul: FlaggedConsul) -> None:
+def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: Store, consul: MemoryConsul) -> None:
     begin(store, rules=UNLIMITED)
     reports(consul, "web1", "failed", error="restart: exit status 3", repeatable=False)
     others = [host for host in FLEET if host != "web1"]
@@ -161,7 +162,7 @@ def test_a_command_that_is_not_repeatable_is_not_retried(is_all: bool, store: St
 
 
 def test_a_budget_that_commands_which_are_not_repeatable_have_exhausted_is_not_retried(
-    store: Store, consul: FlaggedConsul
+    store: Store, consul: MemoryConsul
 ) -> None:
     begin(store, rules={"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}})
     reports(consul, "web1", "failed", error="restart: exit status 3", repeatable=False)
@@ -188,7 +189,7 @@ def test_a_budget_that_commands_which_are_not_repeatable_have_exhausted_is_not_r
 
 
 def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_any_other(
-    store: Store, consul: FlaggedConsul
+    store: Store, consul: MemoryConsul
 ) -> None:
     begin(store, job("j0"), rules=UNLIMITED)
     reports(consul, "web1", "started", "j0")
@@ -222,7 +223,7 @@ def test_a_host_that_works_on_an_earlier_job_is_admitted_to_the_next_one_like_an
 
 @pytest.mark.parametrize("state", ["upgraded", "failed"])
 def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
-    state: str, store: Store, consul: FlaggedConsul
+    state: str, store: Store, consul: MemoryConsul
 ) -> None:
     # It does not run the version, and its gate is open: it joined the fleet later, or it failed and tries again.
     del consul.keys["running/versions/2.0/web1"]
@@ -259,7 +260,7 @@ def test_a_host_that_may_start_an_upgrade_at_any_time_takes_a_slot(
 
 @pytest.mark.parametrize("hold", [None, "upgrade/hold/role/db"])
 def test_a_host_whose_role_has_changed_takes_a_slot_of_a_job_only_if_it_may_start_an_upgrade(
-    hold: str | None, store: Store, consul: FlaggedConsul
+    hold: str | None, store: Store, consul: MemoryConsul
 ) -> None:
     # It does not run the version, so it would start by an open gate.
     del consul.keys["running/versions/2.0/web1"]
@@ -278,7 +279,7 @@ def test_a_host_whose_role_has_changed_takes_a_slot_of_a_job_only_if_it_may_star
 
 @pytest.mark.parametrize("only", [(), ("web2",)])
 def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_its_gate(
-    only: tuple[str, ...], store: Store, consul: FlaggedConsul
+    only: tuple[str, ...], store: Store, consul: MemoryConsul
 ) -> None:
     consul.write("config_state/enable_puppet/global", "False")
     consul.write("upgrade/hosts/web3", {"version": "2.0", "state": "failed"})
@@ -290,7 +291,7 @@ def test_a_host_that_failed_in_an_upgrade_keeps_its_slot_during_a_job_whatever_i
 
 
 @pytest.mark.parametrize("post", ["open", "started", "failed"])
-def test_a_host_in_its_post_upgrade_tasks_takes_a_slot_of_a_job(post: str, store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_in_its_post_upgrade_tasks_takes_a_slot_of_a_job(post: str, store: Store, consul: MemoryConsul) -> None:
     consul.write("config_state/enable_puppet/global", "False")
     begin(store, job(hosts=("web2", "web3")), rules={"rolling_rules": {"global": 1}})
     assert admitted(consul) == ["web2"]
@@ -307,7 +308,7 @@ def test_a_host_in_its_post_upgrade_tasks_takes_a_slot_of_a_job(post: str, store
 
 @pytest.mark.parametrize("complete_sets", [False, True])
 def test_a_job_goes_through_all_hosts_that_failed_in_an_upgrade(
-    complete_sets: bool, store: Store, consul: FlaggedConsul
+    complete_sets: bool, store: Store, consul: MemoryConsul
 ) -> None:
     consul.write("config_state/enable_puppet/global", "False")
     broken = ("web1", "web2", "web3")
@@ -323,7 +324,7 @@ def test_a_job_goes_through_all_hosts_that_failed_in_an_upgrade(
     assert last.plan.complete
 
 
-def test_a_job_does_not_promise_that_a_failed_host_tries_again(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_does_not_promise_that_a_failed_host_tries_again(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     reports(consul, "web1", "started")
     reports(consul, "web1", "failed", error="disk full")
@@ -333,7 +334,7 @@ def test_a_job_does_not_promise_that_a_failed_host_tries_again(store: Store, con
     )
 
 
-def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consul: FlaggedConsul) -> None:
+def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consul: MemoryConsul) -> None:
     at = int(time.time())
     for host, role in FLEET.items():
         # So that the gates of roles are safe.
@@ -358,7 +359,7 @@ def test_a_busy_host_is_not_admitted_by_the_gate_of_its_role(store: Store, consu
     assert found.hosts()["web1"].busy
 
 
-def test_a_job_does_not_admit_a_host_with_another_role_in_its_settings(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_does_not_admit_a_host_with_another_role_in_its_settings(store: Store, consul: MemoryConsul) -> None:
     # It would look for a hold of that role only, and its record of the job does not say so before it begins.
     consul.write("upgrade/hosts/web2", {"version": "2.0", "state": "upgraded", "role": "db"})
     begin(store, rules={"rolling_rules": {"global": 9}})
@@ -366,7 +367,7 @@ def test_a_job_does_not_admit_a_host_with_another_role_in_its_settings(store: St
     assert "its settings have the role db" in read_fleet(store, fleet=FLEET).plan.hosts["web2"].reason
 
 
-def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: Store, consul: FlaggedConsul) -> None:
+def test_only_an_operator_who_names_it_frees_the_slot_of_a_silent_host(store: Store, consul: MemoryConsul) -> None:
     begin(store, rules={**RULES, "health": {"progress_deadline": 60}})
     consul.flags = {key: flags - 3600 for key, flags in consul.flags.items() if flags}
     reports(consul, "web1", "started", times={"started": int(time.time()) - 600})

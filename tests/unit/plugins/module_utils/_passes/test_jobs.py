@@ -31,10 +31,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from fleets import UNLIMITED
-from job_fleet import FLEET, RULES, FlaggedConsul, admitted, begin, go_on, job, reports
+from job_fleet import FLEET, RULES, admitted, begin, go_on, job, reports
+from memory_consul import MemoryConsul
 
 
-def of_puppet(consul: FlaggedConsul) -> dict[str, bytes]:
+def of_puppet(consul: MemoryConsul) -> dict[str, bytes]:
     """What a job must not touch."""
     folders = ("current_version", "config_state/", "running/", "upgrade/hosts/")
     return {key: value for key, value in consul.keys.items() if key.startswith(folders)}
@@ -50,7 +51,7 @@ def refusal(act: Any, *given: Any, **options: Any) -> UpgradeError:
     return error.value
 
 
-def test_a_job_runs_under_the_rules_in_force_and_touches_nothing_of_puppet(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_runs_under_the_rules_in_force_and_touches_nothing_of_puppet(store: Store, consul: MemoryConsul) -> None:
     before = of_puppet(consul)
     assert begin(store).plan.version == "job/j1"
     assert admitted(consul) == ["db1", "web1"]
@@ -74,13 +75,13 @@ def test_a_job_runs_under_the_rules_in_force_and_touches_nothing_of_puppet(store
 
 
 @pytest.mark.parametrize("value", ["", "[]", '{"job": "j1", "state": "finished"}', '{"job": "../x", "state": "done"}'])
-def test_a_report_that_can_t_be_read_is_a_failure(value: str, store: Store, consul: FlaggedConsul) -> None:
+def test_a_report_that_can_t_be_read_is_a_failure(value: str, store: Store, consul: MemoryConsul) -> None:
     begin(store)
     consul.write("upgrade/job_records/web1", value)
     assert go_on(store).hosts()["web1"].state == "failed"
 
 
-def test_a_report_on_another_job_is_none(store: Store, consul: FlaggedConsul) -> None:
+def test_a_report_on_another_job_is_none(store: Store, consul: MemoryConsul) -> None:
     reports(consul, "web1", "done", "j0")
     begin(store)
     assert "web1" in admitted(consul)
@@ -95,7 +96,7 @@ def test_a_report_on_another_job_is_none(store: Store, consul: FlaggedConsul) ->
     ],
 )
 def test_a_job_for_some_hosts(
-    targets: dict[str, Any], first: list[str], finished: dict[str, str], store: Store, consul: FlaggedConsul
+    targets: dict[str, Any], first: list[str], finished: dict[str, str], store: Store, consul: MemoryConsul
 ) -> None:
     begin(store, job(**targets))
     assert admitted(consul) == first
@@ -138,7 +139,7 @@ def test_what_an_operator_asks_for(store: Store) -> None:
     assert refused.code == "not_signed" and "/nowhere/key" in refused.message
 
 
-def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: FlaggedConsul) -> None:
+def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     kept = dict(consul.keys)
     for act in (
@@ -163,7 +164,7 @@ def test_only_one_of_the_two_changes_the_fleet_at_a_time(store: Store, consul: F
 @pytest.mark.parametrize("first", ["job", "version"])
 @pytest.mark.parametrize("second", ["job", "version"])
 def test_of_two_that_begin_together_one_wins_and_the_other_says_so(
-    first: str, second: str, store: Store, consul: FlaggedConsul
+    first: str, second: str, store: Store, consul: MemoryConsul
 ) -> None:
     def request(kind: str, number: int) -> PassRequest:
         if kind == "job":
@@ -193,7 +194,7 @@ def test_of_two_that_begin_together_one_wins_and_the_other_says_so(
     assert consul.data("upgrade/ledger")["version"] == ("job/j1" if first == "job" else "3.1")
 
 
-def test_a_job_that_is_over_does_not_go_on_after_the_ledger_was_written(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_that_is_over_does_not_go_on_after_the_ledger_was_written(store: Store, consul: MemoryConsul) -> None:
     begin(store, job(hosts=("web1",)))
     reports(consul, "web1", "done")
     assert go_on(store).plan.complete
@@ -204,7 +205,7 @@ def test_a_job_that_is_over_does_not_go_on_after_the_ledger_was_written(store: S
     assert consul.keys == kept
 
 
-def test_a_host_is_forgotten_in_a_fleet_that_only_had_a_job(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_is_forgotten_in_a_fleet_that_only_had_a_job(store: Store, consul: MemoryConsul) -> None:
     del consul.keys["upgrade/ledger"]
     begin(store, rules=RULES)
     for host in FLEET:
@@ -214,7 +215,7 @@ def test_a_host_is_forgotten_in_a_fleet_that_only_had_a_job(store: Store, consul
     assert not [key for key in consul.keys if key.endswith("/web3")]
 
 
-def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: Store, consul: FlaggedConsul) -> None:
+def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: Store, consul: MemoryConsul) -> None:
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
     for host in FLEET:
         reports(consul, host, "done")
@@ -227,7 +228,7 @@ def test_a_rollout_after_a_job_goes_on_as_if_the_job_had_not_been_there(store: S
     assert not [key for key in consul.keys if key.startswith(("upgrade/job_gates/", "upgrade/current_job"))]
 
 
-def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store: Store, consul: FlaggedConsul) -> None:
+def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store: Store, consul: MemoryConsul) -> None:
     del consul.keys["upgrade/ledger"]
     consul.write("config_state/enable_puppet/host/web2", "False")
     begin(store, rules=UNLIMITED)
@@ -244,7 +245,7 @@ def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store:
     assert "upgrade/hold/host/web2" not in consul.keys
 
 
-def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: FlaggedConsul) -> None:
+def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: MemoryConsul) -> None:
     # The gates of hosts are safe whichever role another host has in its settings.
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
     assert not [key for key in consul.keys if key.startswith("upgrade/job_gates/role/")]
@@ -259,14 +260,14 @@ def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: 
 
 
 def test_a_role_without_a_cap_that_has_other_hosts_too_is_admitted_by_the_gates_of_the_targets(
-    store: Store, consul: FlaggedConsul
+    store: Store, consul: MemoryConsul
 ) -> None:
     begin(store, job(hosts=("web1",)), rules=UNLIMITED)
     assert "upgrade/job_gates/role/web" not in consul.keys
     assert admitted(consul) == ["web1"]
 
 
-def test_a_job_keeps_the_health_of_the_rollout_before_it(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_keeps_the_health_of_the_rollout_before_it(store: Store, consul: MemoryConsul) -> None:
     mark = {"version": "2.0", "since": 6, "upgraded": True, "reported": 5}
     consul.write("upgrade/health/web1", mark)
     begin(store, rules={**UNLIMITED, "health": {"soak": 1}})
@@ -279,7 +280,7 @@ def test_a_job_keeps_the_health_of_the_rollout_before_it(store: Store, consul: F
 
 
 def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(
-    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+    store: Store, consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = {"rolling_rules": {"global": 1}}
     begin(store, rules=rules)
@@ -303,7 +304,7 @@ def test_a_rollout_that_goes_on_after_a_job_reads_again_before_it_admits(
     assert found.hosts()["web1"].busy
 
 
-def test_a_host_that_joins_after_the_end_of_a_job_finds_its_gates_closed(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_that_joins_after_the_end_of_a_job_finds_its_gates_closed(store: Store, consul: MemoryConsul) -> None:
     begin(store, rules=UNLIMITED)
     for host in FLEET:
         reports(consul, host, "done")
@@ -313,9 +314,7 @@ def test_a_host_that_joins_after_the_end_of_a_job_finds_its_gates_closed(store: 
     assert consul.data("upgrade/ledger")["state"] == "complete"
 
 
-def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
-    store: Store, consul: FlaggedConsul
-) -> None:
+def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(store: Store, consul: MemoryConsul) -> None:
     consul.write("upgrade/once/2.0/migrate", {"state": "done"})
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
     refused = refusal(begin, store)
@@ -327,7 +326,7 @@ def test_a_job_waits_for_the_tasks_after_an_upgrade_and_keeps_what_ran_once(
 
 
 def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after_it(
-    store: Store, consul: FlaggedConsul
+    store: Store, consul: MemoryConsul
 ) -> None:
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "post_upgrade": ["db"]})
     run = "ansible-playbook convoy.upgrade.post_upgrade -e version=2.0"
@@ -348,7 +347,7 @@ def test_a_pause_or_an_abort_of_a_complete_rollout_does_not_skip_the_tasks_after
     assert make_pass(store, PassRequest(version="2.1", fleet=FLEET)).begun
 
 
-def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, consul: FlaggedConsul) -> None:
+def test_a_job_of_ansible_that_was_interrupted_needs_an_operator(store: Store, consul: MemoryConsul) -> None:
     begin(store, job(by_ansible=True), limit=["web", "db"])
     reports(consul, "web1", "started")
     view = read_fleet(store, fleet=FLEET)
@@ -375,7 +374,7 @@ def test_an_empty_list_of_targets_is_not_the_whole_fleet(store: Store) -> None:
     assert (whole.roles, whole.hosts) == ((), ())
 
 
-def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: FlaggedConsul) -> None:
+def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     control.abort(store, Command(reason="wrong", fleet=FLEET))
     assert admitted(consul) == []
@@ -391,7 +390,7 @@ def test_the_present_version_goes_on_after_an_aborted_job(store: Store, consul: 
     assert refusal(make_pass, store, PassRequest(version="job/j1", fleet=FLEET)).code == "unknown_job"
 
 
-def test_commands_work_on_jobs(store: Store, consul: FlaggedConsul) -> None:
+def test_commands_work_on_jobs(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     set_holds(store, HoldTargets(hosts=["web2"]), "disk", "ann")
     reports(consul, "web1", "done")
@@ -408,7 +407,7 @@ def test_commands_work_on_jobs(store: Store, consul: FlaggedConsul) -> None:
 
 
 def test_ending_a_hold_that_was_made_of_a_gate_opens_that_gate_also_during_a_job(
-    store: Store, consul: FlaggedConsul
+    store: Store, consul: MemoryConsul
 ) -> None:
     consul.write("config_state/enable_puppet/host/web2", "False")
     hold = {"reason": "its gate was closed", "by": "the first rollout", "at": "2026-11-24T09:12:00Z"}
@@ -421,7 +420,7 @@ def test_ending_a_hold_that_was_made_of_a_gate_opens_that_gate_also_during_a_job
     assert consul.keys["upgrade/job_gates/host/web2"] == b"False"
 
 
-def test_stages_with_an_approval(store: Store, consul: FlaggedConsul) -> None:
+def test_stages_with_an_approval(store: Store, consul: MemoryConsul) -> None:
     begin(store, rules={**RULES, "stages": [{"name": "canary", "hosts": ["web3"], "approve": True}]})
     assert admitted(consul) == ["web3"]
     reports(consul, "web3", "done")
@@ -430,7 +429,7 @@ def test_stages_with_an_approval(store: Store, consul: FlaggedConsul) -> None:
     assert [one.host for one in go_on(store).admissions] == ["db1", "web1"]
 
 
-def test_a_rollback_after_a_job_is_one_of_the_version(store: Store, consul: FlaggedConsul) -> None:
+def test_a_rollback_after_a_job_is_one_of_the_version(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     for host in FLEET:
         reports(consul, host, "done")
@@ -440,7 +439,7 @@ def test_a_rollback_after_a_job_is_one_of_the_version(store: Store, consul: Flag
     assert (ledger["version"], ledger["rollback"]) == ("1.0", True)
 
 
-def test_no_host_is_admitted_to_a_job_that_has_expired(store: Store, consul: FlaggedConsul) -> None:
+def test_no_host_is_admitted_to_a_job_that_has_expired(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     reports(consul, "web1", "done")
     consul.write("upgrade/ledger", {**consul.data("upgrade/ledger"), "expires": int(time.time()) - 1})
@@ -448,7 +447,7 @@ def test_no_host_is_admitted_to_a_job_that_has_expired(store: Store, consul: Fla
     assert not found.admissions and found.plan.blocker is not None and found.plan.blocker.code == "expired"
 
 
-def test_older_planners_can_t_take_a_job_for_a_version(store: Store, consul: FlaggedConsul) -> None:
+def test_older_planners_can_t_take_a_job_for_a_version(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     # They refuse a ledger whose version is not valid.
     assert not is_valid_version(consul.data("upgrade/ledger")["version"])
@@ -471,7 +470,7 @@ def test_only_a_commander_may_write_jobs(store: Store) -> None:
     assert 'key_prefix "upgrade/job_gates/" {\n  policy = "read"' in node
 
 
-def test_check_mode_writes_nothing(store: Store, consul: FlaggedConsul) -> None:
+def test_check_mode_writes_nothing(store: Store, consul: MemoryConsul) -> None:
     kept = dict(consul.keys)
     one = replace(job(), reason="to see")
     found = make_pass(store, PassRequest(version=one.target, job=one, fleet=FLEET), dry=True)
@@ -479,7 +478,7 @@ def test_check_mode_writes_nothing(store: Store, consul: FlaggedConsul) -> None:
     assert consul.keys == kept
 
 
-def test_another_reason_replaces_that_of_a_pause_and_none_leaves_it(store: Store, consul: FlaggedConsul) -> None:
+def test_another_reason_replaces_that_of_a_pause_and_none_leaves_it(store: Store, consul: MemoryConsul) -> None:
     control.pause(store, Command(reason="look first", by="ann"))
     assert refusal(begin, store).code == "rollout_under_way"
     control.pause(store, Command(reason="look longer", by="bob"))

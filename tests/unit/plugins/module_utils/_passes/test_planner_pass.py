@@ -15,13 +15,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pas
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control, rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from fleets import UNLIMITED
-from job_fleet import FLEET, RULES, FlaggedConsul, complete_fleet
+from job_fleet import FLEET, RULES, complete_fleet
+from memory_consul import MemoryConsul
 
 
 @pytest.mark.parametrize("how", ["rules", "pause"])
 def test_the_open_gate_of_a_role_is_closed_when_it_no_longer_admits_every_host(how: str) -> None:
     fleet = {f"web{number}": "web" for number in range(1, 5)}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         for host in fleet:
             consul.write(f"running/versions/1/{host}", "1")
@@ -60,7 +61,7 @@ def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_brok
 ) -> None:
     fleet = {f"web{number}": "web" for number in range(1, 5)}
     rules = {**UNLIMITED, "health": {"progress_deadline": "10m"}}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         for host in fleet:
             consul.write(f"running/versions/1/{host}", "1")
@@ -85,7 +86,7 @@ def test_the_ledger_of_a_rollback_lists_those_first_that_no_record_shows_as_brok
 
 def test_the_flags_of_the_version_follow_the_order_of_a_rollback() -> None:
     fleet, key = {"web1": "web", "web2": "web"}, "current_version"
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         for host in fleet:
             consul.write(f"running/versions/1/{host}", "1")
@@ -108,7 +109,7 @@ def test_the_flags_of_the_version_follow_the_order_of_a_rollback() -> None:
 
 def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = {"web1": "web", "web2": "web"}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
         write_report(store, HostReport("web1", "2", "started"))

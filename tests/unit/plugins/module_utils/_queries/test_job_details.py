@@ -10,10 +10,11 @@ from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.job_details import JobDetails
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
-from job_fleet import FlaggedConsul, begin, reports
+from job_fleet import begin, reports
+from memory_consul import MemoryConsul
 
 
-def ends(consul: FlaggedConsul, host: str, state: str = "done", identifier: str = "j1", **facts: Any) -> dict[str, Any]:
+def ends(consul: MemoryConsul, host: str, state: str = "done", identifier: str = "j1", **facts: Any) -> dict[str, Any]:
     """Let a host report the end of a job as its agent does, and return the output."""
     output = {
         "job": identifier, "command": "restart", "state": state, "attempt": 1, "exit_status": 0, "at": 5, "seconds": 1.5, "error": "",
@@ -24,7 +25,7 @@ def ends(consul: FlaggedConsul, host: str, state: str = "done", identifier: str 
     return output
 
 
-def test_only_outputs_of_hosts_that_have_ended_the_job_since_are_read(consul: FlaggedConsul, store: Store) -> None:
+def test_only_outputs_of_hosts_that_have_ended_the_job_since_are_read(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     details = JobDetails(store)
     ends(consul, "web1")
@@ -48,7 +49,7 @@ def test_only_outputs_of_hosts_that_have_ended_the_job_since_are_read(consul: Fl
     assert (details.outputs["web2"]["state"], details.outputs["web2"]["exit_status"]) == ("failed", 3)
 
 
-def test_without_a_job_nothing_is_read(consul: FlaggedConsul, store: Store) -> None:
+def test_without_a_job_nothing_is_read(consul: MemoryConsul, store: Store) -> None:
     consul.write("upgrade/job_output/web1", [{"job": "j0", "state": "done", "output": "old"}])
     snapshot = store.snapshot()
     before = consul.requests
@@ -57,7 +58,7 @@ def test_without_a_job_nothing_is_read(consul: FlaggedConsul, store: Store) -> N
     assert (consul.requests, details.job, details.outputs) == (before, None, {})
 
 
-def test_a_fleet_takes_one_request_for_each_64_hosts(consul: FlaggedConsul, store: Store) -> None:
+def test_a_fleet_takes_one_request_for_each_64_hosts(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     for number in range(200):
         ends(consul, f"web{number}")
@@ -70,7 +71,7 @@ def test_a_fleet_takes_one_request_for_each_64_hosts(consul: FlaggedConsul, stor
     assert len(details.outputs) == 200
 
 
-def test_an_output_that_is_gone_or_of_another_job_is_none(consul: FlaggedConsul, store: Store) -> None:
+def test_an_output_that_is_gone_or_of_another_job_is_none(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     ends(consul, "web1")
     ends(consul, "web2")
@@ -86,7 +87,7 @@ def test_an_output_that_is_gone_or_of_another_job_is_none(consul: FlaggedConsul,
     assert details.outputs == {}
 
 
-def test_a_host_that_runs_the_job_again_has_its_output_of_before(consul: FlaggedConsul, store: Store) -> None:
+def test_a_host_that_runs_the_job_again_has_its_output_of_before(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     ends(consul, "web1", "failed", error="no disk")
     reports(consul, "web1", "started", attempt=2, times={"failed": 4, "started": 9})
@@ -95,7 +96,7 @@ def test_a_host_that_runs_the_job_again_has_its_output_of_before(consul: Flagged
     assert details.outputs["web1"]["error"] == "no disk"
 
 
-def test_of_a_long_output_the_beginning_and_the_end_are_kept(consul: FlaggedConsul, store: Store) -> None:
+def test_of_a_long_output_the_beginning_and_the_end_are_kept(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     text = "".join(f"line {number}\n" for number in range(1000))
     ends(consul, "web1", output=text)
@@ -107,7 +108,7 @@ def test_of_a_long_output_the_beginning_and_the_end_are_kept(consul: FlaggedCons
     assert found["left_out"] == len(text) - 2000
 
 
-def test_another_job_begins_without_outputs(consul: FlaggedConsul, store: Store) -> None:
+def test_another_job_begins_without_outputs(consul: MemoryConsul, store: Store) -> None:
     begin(store)
     ends(consul, "web1")
     details = JobDetails(store)

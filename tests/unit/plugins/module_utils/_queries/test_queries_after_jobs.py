@@ -24,7 +24,8 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_reques
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import entries_of
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.report_page import html_page
-from job_fleet import FLEET, RULES, FlaggedConsul, begin, complete_fleet, go_on, job, reports
+from job_fleet import FLEET, RULES, begin, complete_fleet, go_on, job, reports
+from memory_consul import MemoryConsul
 
 
 def explanation(store: Store, host: str) -> str:
@@ -33,7 +34,7 @@ def explanation(store: Store, host: str) -> str:
     return " ".join(details["explanation"])
 
 
-def test_a_host_is_explained_in_terms_of_a_job(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_is_explained_in_terms_of_a_job(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     assert "Next, it starts, runs the command and reports." in explanation(store, "web1")
     assert "If all commands succeed, it is admitted in wave" in explanation(store, "web3")
@@ -46,7 +47,7 @@ def test_a_host_is_explained_in_terms_of_a_job(store: Store, consul: FlaggedCons
     assert "The next pass of ansible-playbook convoy.upgrade.command -e job=j1 admits it." in explanation(store, "web2")
 
 
-def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> None:
+def test_only_the_last_job_can_be_shown(store: Store, consul: MemoryConsul) -> None:
     with pytest.raises(UpgradeError, match="'j1' is no job of this rollout"):
         read_fleet(store, fleet=FLEET, job="j1")
     begin(store)
@@ -60,7 +61,7 @@ def test_only_the_last_job_can_be_shown(store: Store, consul: FlaggedConsul) -> 
     assert read_fleet(store, fleet=FLEET, job="j1").plan.version == "job/j1"
 
 
-def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul: FlaggedConsul) -> None:
+def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     for host in FLEET:
         reports(consul, host, "done")
@@ -81,7 +82,7 @@ def test_the_report_of_a_job_has_what_hosts_reported_of_it(store: Store, consul:
 
 
 def test_the_report_of_an_aborted_job_ends_with_the_abort(
-    store: Store, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+    store: Store, consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store)
     control.abort(store, Command(fleet=FLEET))
@@ -118,7 +119,7 @@ def test_the_entries_of_a_rollout_go_on_after_a_job() -> None:
     assert [one["epoch"] for one in entries_of(history[1::-1], Ledger(2, "2.0"))] == [2, 1]
 
 
-def test_the_report_of_a_job_has_failures_that_were_retried_and_what_ran(store: Store, consul: FlaggedConsul) -> None:
+def test_the_report_of_a_job_has_failures_that_were_retried_and_what_ran(store: Store, consul: MemoryConsul) -> None:
     begin(store, job(hosts=("web1", "web2")))
     at = int(time.time())
     reports(consul, "web1", "failed", error="disk full", times={"started": at, "failed": at + 1})
@@ -142,7 +143,7 @@ def test_an_id_that_no_job_can_have_is_refused_as_one(store: Store) -> None:
         requested_job(store, {"run": "restart", "only": ["wbe"]}, FLEET, None, RULES)
 
 
-def test_a_host_whose_job_is_lost_is_a_failure_in_the_report(store: Store, consul: FlaggedConsul) -> None:
+def test_a_host_whose_job_is_lost_is_a_failure_in_the_report(store: Store, consul: MemoryConsul) -> None:
     begin(store)
     at = int(time.time())
     reports(consul, "web1", "lost", error="lost: its result is unknown", times={"started": at, "lost": at + 1})

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -328,10 +329,9 @@ def test_a_folder_that_is_lost_is_a_warning_and_written_again_when_it_is_back(si
     assert "no space" in site.index
 
 
-@pytest.mark.parametrize("name", ["index.html", "hosts/1.html", "hosts/index.json"])
-def test_what_could_not_be_written_is_tried_again_although_nothing_changes(
-    site: Site, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+@contextmanager
+def full_disk_for(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let one file of the page find no space on the disk."""
     write = PageFolder.write
 
     def fails(folder: PageFolder, file: str, text: str) -> bool:
@@ -341,6 +341,14 @@ def test_what_could_not_be_written_is_tried_again_although_nothing_changes(
 
     with monkeypatch.context() as patched:
         patched.setattr(PageFolder, "write", fails)
+        yield
+
+
+@pytest.mark.parametrize("name", ["index.html", "hosts/1.html", "hosts/index.json"])
+def test_what_could_not_be_written_is_tried_again_although_nothing_changes(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with full_disk_for(name, monkeypatch):
         site.page.update(site.read())
         assert site.page.warning
         assert not (site.folder / name).exists()
@@ -358,15 +366,7 @@ def test_an_error_that_could_not_be_written_is_tried_again_and_stays_a_warning_u
     # Until the pages of all hosts are written.
     while site.page._is_behind:
         site.page.update(None)
-    write = PageFolder.write
-
-    def fails(folder: PageFolder, file: str, text: str) -> bool:
-        if file == name:
-            raise UpgradeError("bad_folder", "page: no space left.")
-        return write(folder, file, text)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PageFolder, "write", fails)
+    with full_disk_for(name, monkeypatch):
         for read in (Unreachable("unreachable", "Consul does not answer."), None):
             site.page.update(read)
             assert "no space left" in site.page.warning

@@ -19,8 +19,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow imp
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.job_details import JobDetails
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from devkit.agent import ROOT
-from job_fleet import FLEET, FlaggedConsul, begin, complete_fleet, go_on, job, reports
+from job_fleet import FLEET, begin, complete_fleet, go_on, job, reports
 from jsonschema import Draft7Validator
+from memory_consul import MemoryConsul
 
 SCHEMA = Draft7Validator(json.loads((ROOT / "schemas/page.json").read_text()))
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m"
@@ -29,7 +30,7 @@ HOSTILE = "</pre><script>alert(1)</script>\x1b[31m"
 class Site:
     """A fleet in a Consul in memory that runs a job, and its page."""
 
-    def __init__(self, consul: FlaggedConsul, folder: Path) -> None:
+    def __init__(self, consul: MemoryConsul, folder: Path) -> None:
         self.consul, self.folder = consul, folder
         self.store = consul.store()
         self.page = LivePage(self.store, str(folder))

@@ -12,7 +12,8 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView, decide, decide_finally
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun
-from job_fleet import FLEET, FlaggedConsul, begin, complete_fleet, job, reports
+from job_fleet import FLEET, begin, complete_fleet, job, reports
+from memory_consul import MemoryConsul
 
 
 @pytest.mark.parametrize("has_started", [False, True])
@@ -36,7 +37,7 @@ def test_no_host_begins_a_job_that_has_expired(has_started: bool) -> None:
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_a_host_that_was_admitted_begins_in_no_pause(state: str, has_started: bool) -> None:
     fleet = {"web1": "web", "web2": "web"}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=fleet))
         if has_started:
@@ -53,7 +54,7 @@ def test_a_host_that_was_admitted_begins_in_no_pause(state: str, has_started: bo
 def test_a_host_that_joins_after_a_rollout_is_admitted_only_once_it_begins_again() -> None:
     fleet = {"web1": "web", "web2": "web", "web3": "web"}
     rules = {"rolling_rules": {"global": 1}}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         consul.write("running/versions/2/web1", "1")
         make_pass(store, PassRequest("2", rules, fleet={"web1": "web"}, converge=True))
@@ -73,7 +74,7 @@ def test_a_host_that_joins_after_a_rollout_is_admitted_only_once_it_begins_again
 def test_a_host_that_was_admitted_does_not_begin_once_the_budget_of_its_role_is_exhausted(has_started: bool) -> None:
     fleet = {"web1": "web", "web2": "web"}
     rules = {"rolling_rules": {"global": 2}, "failure_rules": {"roles": {"web": 1}}}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         make_pass(store, PassRequest("2", rules, fleet=fleet))
         # The run died after web1 had failed. web2 was admitted too.
@@ -90,7 +91,7 @@ def test_a_host_that_was_admitted_does_not_begin_once_the_budget_of_its_role_is_
 def test_a_rollout_that_another_tool_began_without_a_gate_admits_no_host_beyond_the_rules() -> None:
     fleet = {"web1": "web", "web2": "web"}
     rules = {"rolling_rules": {"global": 1}}
-    with FlaggedConsul().in_place() as consul:
+    with MemoryConsul().in_place() as consul:
         store = consul.store()
         consul.write("current_version", "2")
         run = PushRun(store.settings, "2", UPGRADE, fleet, {}, tuple(fleet))

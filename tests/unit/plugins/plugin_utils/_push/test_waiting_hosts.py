@@ -27,13 +27,14 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store_pool import StorePool
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.waiting_hosts import RunAdmission
-from job_fleet import FLEET, FlaggedConsul, begin, complete_fleet, reports
+from job_fleet import FLEET, begin, complete_fleet, reports
+from memory_consul import MemoryConsul
 
 HOSTS = tuple(FLEET)
 
 
 @pytest.fixture
-def consul() -> Iterator[FlaggedConsul]:
+def consul() -> Iterator[MemoryConsul]:
     with complete_fleet().in_place() as found:
         yield found
 
@@ -64,7 +65,7 @@ def planned(plan: Plan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["2.1", "job/j1"])
-def test_a_pass_reads_and_plans_only_what_has_changed_since_the_last_one(version: str, consul: FlaggedConsul) -> None:
+def test_a_pass_reads_and_plans_only_what_has_changed_since_the_last_one(version: str, consul: MemoryConsul) -> None:
     admission = begun(consul.store(), version)
     first, second = admission._make_pass([]).outcome, admission._make_pass(["web1"]).outcome
     consul.write("upgrade/hold/host/web3", {"reason": "disk", "by": "ann", "at": 1})
@@ -83,7 +84,7 @@ def test_a_pass_reads_and_plans_only_what_has_changed_since_the_last_one(version
 @pytest.mark.parametrize("version", ["2.1", "job/j1"])
 @pytest.mark.parametrize("seed", range(6))
 def test_passes_with_changing_limits_plan_what_passes_without_memory_plan(
-    version: str, seed: int, consul: FlaggedConsul, monkeypatch: pytest.MonkeyPatch
+    version: str, seed: int, consul: MemoryConsul, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [time.time()]
     monkeypatch.setattr(runtime, "now", lambda: clock[0])
