@@ -26,7 +26,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.inventory_
     pushed_roles,
     roles_of_plane,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import reversed_composition
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import composition_of_rollback
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon.start import ensure_daemon
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.address import require_watch
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.client import ask
@@ -125,8 +125,8 @@ class ActionModule(ControllerAction):
             )
         if not has_services:
             return {"pushes": False, "rollout": _rollout(options, {})}
-        if plan["rollback_order"] == REVERSED:
-            composition = reversed_composition(composition)
+        if plan["rollback_order"]:
+            composition = composition_of_rollback(composition, is_reversed=plan["rollback_order"] == REVERSED)
         if self._task.check_mode:
             self._say(composition_lines(composition))
         elif plan["rollback_order"] == REVERSED:

@@ -295,7 +295,7 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     assert shown.rstrip().endswith("--tags verify,undrain")
     assert site.record("web1")["next_step"] == "verify"
     shown = site.play("status", host="web1")
-    assert "no Ansible run works on it now: run the command of its rollout again" in shown
+    assert "no Ansible run works on it now: run ansible-playbook convoy.upgrade.upgrade -e version=v1." in shown
     site.play("upgrade", "--tags", "verify", version="v1", instructions=rules)
     assert site.done("web1") == [
         f"app/{step}" for step in ("prepare", "may_stop", "drain", "stop", "upgrade", "start", "verify", "undrain")

@@ -288,8 +288,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
             again = "the command of its rollout again"
-            if snapshot.is_job and snapshot.ledger is not None:
-                again = f"ansible-playbook convoy.upgrade.command -e job={job_id(snapshot.ledger.version)} -e run_tasks=FILE, with its file"
+            if snapshot.ledger is not None:
+                playbook, variables = same_again(snapshot.ledger)
+                options = " ".join(option(name, value) for name, value in variables.items())
+                more = " -e run_tasks=FILE, with its file" if snapshot.is_job else ""
+                again = f"ansible-playbook convoy.upgrade.{playbook} {options}{more}"
             return f"No rule keeps it waiting, but no Ansible run works on it now: run {again}."
         return "No rule keeps it waiting: the host or the Ansible run that upgrades it has to finish."
     return ""
@@ -351,6 +354,8 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
             return "Until then it keeps its slot."
         if view.held and not view.started:
             return "Until then it keeps its slot, because it was admitted."
+        if plan.fleet is not None and is_interrupted(plan.fleet.snapshot, host):
+            return "Until then it keeps its slot."
         if view.busy:
             return "It takes a slot until it has finished its work."
         if job:

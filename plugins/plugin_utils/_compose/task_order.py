@@ -78,11 +78,21 @@ def inverted(requires: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return found
 
 
-def reversed_composition(composition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a composition as data whose roles have their task groups in the order of a rollback, see :func:`reversed_role`."""
+def composition_of_rollback(composition: Mapping[str, Any], *, is_reversed: bool) -> dict[str, Any]:
+    """Return a composition as data whose roles have their task groups in the order of this rollback, and no other order.
+
+    :param is_reversed: whether it reverses the order, see :func:`reversed_role`.
+    """
     kinds = {kind: composition[kind] for kind in ("roles", "pull_roles") if kind in composition}
-    oriented = {kind: {name: reversed_role(role) for name, role in roles.items()} for kind, roles in kinds.items()}
+    oriented = {
+        kind: {name: reversed_role(role) if is_reversed else _with_one_order(role) for name, role in roles.items()}
+        for kind, roles in kinds.items()
+    }
     return {**composition, **oriented}
+
+
+def _with_one_order(role: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in role.items() if name != REVERSED_TASK_GROUPS}
 
 
 def reversed_role(role: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,7 +104,7 @@ def reversed_role(role: Mapping[str, Any]) -> Mapping[str, Any]:
     if not names:
         return role
     groups = {group["name"]: group for group in role["task_groups"]}
-    return {**role, "task_groups": [groups[name] for name in names], IS_REVERSED: True}
+    return {**_with_one_order(role), "task_groups": [groups[name] for name in names], IS_REVERSED: True}
 
 
 def refuse_cycle(requires: Mapping[str, Sequence[str]], where: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 from ...module_utils._rules.instructions import FORWARD
-from .._compose.task_order import IS_REVERSED, REVERSED_TASK_GROUPS
+from .._compose.task_order import REVERSED_TASK_GROUPS
 from .._services.steps import REPLACEMENT
 
 # The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
@@ -308,8 +308,6 @@ def composition_lines(result: Mapping[str, Any]) -> list[str]:
 
 def _replaced_in_rollback(role: Mapping[str, Any]) -> list[str]:
     """Return the services of a role in the order in which a rollback replaces them; empty if that is the order of the task groups."""
-    if role.get(IS_REVERSED):
-        return []
     groups = {one["name"]: one for one in role["task_groups"]} if role.get(REVERSED_TASK_GROUPS) else {}
     back = (groups[name] for name in role.get(REVERSED_TASK_GROUPS, ()))
     return [*dict.fromkeys(one["service"] for one in back if one["step"] in REPLACEMENT)]

@@ -37,7 +37,7 @@ from .known_variables import (
     refuse_unknown_variables,
 )
 from .limit import honours_limit, refuse_limit, refuse_no_nodes, refuse_planner_hosts
-from .next_step import COMMAND, UPGRADES, NextStep, after_failure, next_part, next_pass, next_to_admit
+from .next_step import COMMAND, UPGRADES, NextStep, after_failure, first_need, next_part, next_pass, next_to_admit
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
 from .task_options import TAG_OPTIONS, refuse_task_options
@@ -198,6 +198,10 @@ class PlaybookRun:
                 step = next_part(name, self._info, is_limited=self._is_limited)
                 if step is None and self._is_single_pass:
                     step = next_pass(name, self._info)
+                need = first_need(self._info) if step is None and name == _FOLLOW.playbook else None
+                if need is not None:
+                    self._say(f"Needs an operator: {need['text']}")
+                    step = NextStep(need["playbook"], need["variables"])
             if step is not None:
                 self._say(f"Next: {self._line(step)}")
             return

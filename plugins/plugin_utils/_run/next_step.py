@@ -197,6 +197,12 @@ def _is_part(playbook: str, *, is_limited: bool) -> bool:
     return is_limited or playbook in ("controlplane", "dataplane", "role")
 
 
+def first_need(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the rollout needs most from an operator; None for nothing, and for what the table of the status names."""
+    needs = info.get("needs_operator") or ()
+    return next((one for one in needs if not (one["code"] == POST_UPGRADE and info.get("complete"))), None)
+
+
 def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
     """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
     if playbook in (*UPGRADES, COMMAND) or not info.get("version") or info.get("blocker"):

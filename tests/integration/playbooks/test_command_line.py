@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import roll_back
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.limit import honours_limit
 from devkit.agent import ROOT
@@ -178,6 +181,28 @@ def test_a_limit_with_hosts_outside_the_fleet_is_given_as_upgrade_limit(play: Sh
         instructions={"rolling_rules": {"global": "unlimited"}},
     )
     assert again.returncode == 0, again.stdout
+
+
+def test_a_status_ends_with_what_an_operator_has_to_do(play: Shipped, begun: Store) -> None:
+    shown = play("status").stdout.splitlines()
+    assert not any(line.startswith("Needs an operator: ") for line in shown)
+    control.pause(begun, control.Command("lunch"))
+    *_others, need, last = play("status").stdout.splitlines()
+    assert need.startswith("Needs an operator: ") and "lunch" in need
+    assert last.startswith("Next: ansible-playbook ") and "/resume.yml" in last
+
+
+def test_another_order_of_a_rollback_under_way_is_refused_with_a_command_that_works(
+    play: Shipped, begun: Store, consul: RawKV
+) -> None:
+    write_report(begun, HostReport("controller1", "2", "upgraded"))
+    roll_back(begun, control.Command("logins fail"))
+    before = consul.tree()
+    done = play("rollback", rollback_order="forward")
+    assert done.returncode == 2 and "is under way with reversed" in done.stdout, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ") and "/rollback.yml" in last and "rollback_order" not in last
+    assert consul.tree() == before
 
 
 def test_a_limit_of_a_playbook_that_imports_a_rollout_is_refused_with_what_to_give_instead(

@@ -92,6 +92,8 @@ def _refuse_other_order(ledger: Ledger, rollback_order: str | None) -> None:
             f"{ROLLBACK_ORDER}: {rollback_order} is given, but the rollback to {ledger.version} is under way with {current}. Leave it "
             f"out, or change the rules: run ansible-playbook convoy.upgrade.upgrade {option('version', ledger.version)} with all instructions and "
             f"{ROLLBACK_ORDER}: {rollback_order}.",
+            variables={},
+            without=[ROLLBACK_ORDER],
         )
 
 

@@ -11,11 +11,11 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import (
     RoleNeeds,
+    composition_of_rollback,
     inverted,
     order_among_roles,
     order_within_role,
     refuse_cycle,
-    reversed_composition,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,9 +67,14 @@ def test_only_roles_with_another_order_are_reversed() -> None:
     groups = [{"name": "stop/db", "tasks": 1}, {"name": "stop/web", "tasks": 2}]
     both = {"task_groups": groups, "reversed_task_groups": ["stop/web", "stop/db"]}
     composition = {"roles": {"node": both, "old": {"task_groups": groups}}, "lockstep": []}
-    turned = {**both, "task_groups": groups[::-1], "is_reversed": True}
-    assert reversed_composition(composition) == {**composition, "roles": {**composition["roles"], "node": turned}}
-    assert reversed_composition({"roles": {}, "pull_roles": {"node": both}})["pull_roles"] == {"node": turned}
+    turned = {"task_groups": groups[::-1], "is_reversed": True}
+    found = composition_of_rollback(composition, is_reversed=True)
+    assert found == {**composition, "roles": {**composition["roles"], "node": turned}}
+    pulled = {"roles": {}, "pull_roles": {"node": both}}
+    assert composition_of_rollback(pulled, is_reversed=True)["pull_roles"] == {"node": turned}
+    # A rollback that keeps the order has no other one to announce.
+    kept = composition_of_rollback(pulled, is_reversed=False)["pull_roles"]
+    assert kept == {"node": {"task_groups": groups}}
 
 
 @given(requirements())

@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary im
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import rollout_blocker
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan, rollout_blockers
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import composition_of_rollback
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe import status_text
 
 
@@ -224,8 +225,10 @@ def test_a_composition_is_shown_step_by_step() -> None:
     }
     line = "  a rollback replaces web, then db"
     assert line in status_text.composition_lines({**found, "roles": {"node": role}})
-    # A rollback shows its own order step by step.
-    assert line not in status_text.composition_lines({**found, "roles": {"node": {**role, "is_reversed": True}}})
+    # A rollback shows its own order step by step, whether it is reversed or not.
+    for is_reversed in (True, False):
+        shown = composition_of_rollback({**found, "roles": {"node": role}}, is_reversed=is_reversed)
+        assert line not in status_text.composition_lines(shown)
 
 
 # The lines above all hosts
