@@ -14,8 +14,8 @@ description:
   - On a terminal, it draws a bar for each role, the remaining time, and the upgrading hosts with their service, step and duration. Events
     scroll above.
   - Without a terminal or the Python library C(rich), and with E(NO_COLOR) or V(TERM=dumb), it prints lines.
-  - Failed tasks are shown in full. Other tasks show nothing, except output of M(ansible.builtin.debug) and M(convoy.upgrade.show),
-    differences with C(--diff), and a line for each task with C(-v).
+  - Failed tasks are shown in full, unless they have C(ignore_errors). Other tasks show nothing, except output of M(ansible.builtin.debug) and
+    M(convoy.upgrade.show), differences with C(--diff), and a line for each task with C(-v).
   - The playbooks of this collection draw from the first admission to the end of the rollout. C(convoy.upgrade.status) with C(-e follow=true) draws a
     rollout that runs elsewhere. All other playbooks only print lines.
   - A separate process reads the state from Consul and writes nothing. If it fails, the rollout continues and is shown as lines.

@@ -13,10 +13,11 @@ author: The convoy.upgrade authors (@convoy-upgrade)
 description:
   - Reads the gates in Consul. The gate of the host applies, else that of its role, else the global one.
   - A hold on the host, its role or the whole fleet overrides open gates.
-  - If a gate is missing, the key of JioCloud's code is read. So the result is correct before, during and after a migration.
+  - The keys of JioCloud's code are read too. One that an operator closed counts as a hold; an open one has no effect. So the result is correct
+    before, during and after a migration.
   - It takes one request for any number of hosts. With a token, there are up to three more, because Consul hides keys that the token may not
     read. One checks that there are no holds, one that there are no gates, and one that there are no gates of JioCloud's code. Before the first
-    rollout or hold, there is one more.
+    rollout or hold, there is one more, and another one if the role of a host has changed.
 extends_documentation_fragment:
   - convoy.upgrade.consul
   - convoy.upgrade.consul.plugin

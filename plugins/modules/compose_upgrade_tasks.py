@@ -12,12 +12,12 @@ version_added: 0.1.0
 description:
   - Reads all services of all roles before any host is touched. Writes a folder with the tasks of each role and step, in the order in which they
     run. You can read, compare and keep these files.
-  - A service is an Ansible role with C(tasks/upgrade_tasks.yml), C(tasks/post_upgrade_tasks.yml) or both.
+  - A service is an Ansible role with C(tasks/upgrade_tasks.yml), C(tasks/post_upgrade_tasks.yml) or C(upgrade_path) in C(meta/upgrade.yml).
   - Each task in C(upgrade_tasks.yml) has one step as a tag, by number (C(step0) to C(step5)) or by name (C(validate), C(prepare), C(stop),
     C(upgrade), C(start), C(verify)), or C(may_stop), C(drain) or C(undrain). With the additional tag C(once), one host per version runs the task
     for all.
   - In C(meta/upgrade.yml) of a service, C(requires) lists services that must be upgraded before it, and C(once) lists steps that one host
-    runs for all.
+    runs for all. With C(stop_together), all services of a role are stopped before any of them is upgraded.
   - C(upgrade_path) there lists checkpoints, or maps them to files. A host whose upgrade passes a checkpoint runs
     C(tasks/upgrade_to/<version>.yml) before the service's own tasks of the same step.
   - C(provider) there marks something that is no host but has a version, such as a cloud. One host at a time upgrades it from its own version.
@@ -51,7 +51,7 @@ options:
     required: true
   roles_path:
     description:
-      - Folders to search first for roles. Next are the folders beside the inventory, the current folder, those beside the playbook and those of
+      - Folders to search first for roles. Next are the folders C(roles) beside the inventory, in the current folder and beside the playbook, those of
         Ansible's configuration, then collections. A name without a collection is also searched in this collection.
     type: list
     elements: path
@@ -87,7 +87,8 @@ EXAMPLES = r"""
           - service: nginx
             name: nginx-internal
             vars:
-              nginx_instance: internal
+              nginx_unit: nginx-internal.service
+              nginx_pid_file: /run/nginx-internal.pid
     folder: "{{ playbook_dir }}/composed"
     roles_path: ["{{ playbook_dir }}/roles"]
 """

@@ -44,7 +44,7 @@ options:
       - V(upgraded) means that the host runs O(version). It clears a failure.
       - V(failed) means that the upgrade failed. The host keeps its slot.
       - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
-        next report of any state. V(released) only ends this hold. Both leave the rest of the record unchanged.
+        next report of any state but V(delivered). V(released) only ends this hold. Both leave the rest of the record unchanged.
       - V(delivered) only stores O(services) and O(role) in the record of a host, if it has one.
     type: str
     required: true
@@ -177,14 +177,15 @@ record:
       description: Version under which the host is listed in C(running/versions), if a report wrote it.
       type: str
     done:
-      description: Task groups of this upgrade that are finished, such as C(upgrade/nginx). Only for push hosts.
+      description: Task groups of this upgrade that are finished, such as C(upgrade/nginx). Only for hosts that run the tasks of
+        services, by Ansible or by themselves.
       type: list
       elements: str
     post:
       description: State of its post-upgrade tasks, V(open), V(started), V(failed) or V(done). Null before they are admitted.
       type: str
     origin:
-      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
+      description: Version before the upgrade. Set when the tasks of services begin on the host, until it reports that it is upgraded.
       type: str
     trail:
       description:

@@ -219,7 +219,7 @@ hosts:
       description: Release of the node agent that reported last, or null.
       type: str
     origin:
-      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
+      description: Version before the upgrade. Set when the tasks of services begin on the host, until it reports that it is upgraded.
       type: str
     begun:
       description: Version that an unfinished upgrade of the host leads to, for example after a failure.
@@ -488,7 +488,7 @@ host:
       description: Release of the node agent that reported last, or null.
       type: str
     origin:
-      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
+      description: Version before the upgrade. Set when the tasks of services begin on the host, until it reports that it is upgraded.
       type: str
     begun:
       description: Version that an unfinished upgrade of the host leads to, for example after a failure.

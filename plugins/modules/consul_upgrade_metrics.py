@@ -13,7 +13,8 @@ description:
   - Reads the state of the fleet from Consul, and writes it to a file as metrics in the OpenMetrics text format. C(docs/watching.md) lists
     the metrics.
   - The file is replaced as a whole each time, so its age shows when the module last ran. The task is changed if the content is.
-  - It costs one request for the fleet, and one for each 64 history entries of the current rollout.
+  - It costs one request for the fleet, and one for each 64 history entries of the current rollout. With
+    C(health.consul_checks) in the rules, there is one more.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - convoy.upgrade.consul

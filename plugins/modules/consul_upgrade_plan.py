@@ -66,6 +66,7 @@ options:
         with minutes, such as C("22:00").
       - A name in the rules that matches no role, group or host of the fleet is refused when a rollout begins and when its rules change.
         C(optional_names) lists names that may be absent, for rules that several fleets share.
+      - C(rollback_order) is the order of a rollback, V(reversed) or V(forward). C(history.keep_rollouts) is how many rollouts the history keeps.
     type: dict
   instructions_file:
     description:
@@ -82,14 +83,15 @@ options:
     type: dict
   roles_with_post_upgrade:
     description:
-      - Roles whose hosts have post-upgrade tasks. They stay a part of the rollout, and all gates are opened only after them.
+      - Roles whose hosts have post-upgrade tasks. They stay a part of the rollout, and all gates are opened only after them. Without this option, a
+        rollout that continues keeps those in the ledger, and one that begins has none.
     type: list
     elements: str
   services:
     description:
       - For roles whose hosts run the tasks of services themselves, the C(tasks_id) in C(pull_roles) of M(convoy.upgrade.compose_upgrade_tasks). A
         host of such a role is admitted only if it has these tasks, as P(convoy.upgrade.puppet_gate#role) delivers them.
-      - The ledger stores them. Without this option, those in the ledger stay.
+      - The ledger stores them. Without this option, a rollout that continues keeps those in the ledger, and one that begins has none.
     type: dict
   role_pattern:
     description:
@@ -137,13 +139,14 @@ options:
     description:
       - Begin an aborted rollout again. Without it, a call with the version of an aborted rollout fails.
       - Begin a complete rollout again, if hosts do not run its version, such as hosts that joined later. They are admitted under the rules then.
-      - It has no effect on any other rollout, except for one that other code began with an open global gate.
+      - Begin a rollout to another version although hosts still have to run the post-upgrade tasks of the last one. Without it, such a call fails.
+      - It has no effect on a running or paused rollout, except for one that other code began with an open global gate.
     type: bool
     default: false
   by:
     description:
-      - Who begins the rollout, for the ledger and the history. Empty for the user who runs Ansible.
-      - It has no effect on a rollout that has begun.
+      - Who begins the rollout, for the ledger and the history. Empty for the user and the machine that run the module.
+      - It has no effect on a rollout that has begun, nor with O(job), which has O(job.by).
     type: str
     default: ""
   replace:
@@ -213,7 +216,7 @@ options:
         description: ID of the job. The default is the command, the time, and a random part.
         type: str
       by:
-        description: Operator who begins the job. The default is the user of this process.
+        description: Operator who begins the job. Empty for the user and the machine that run the module.
         type: str
         default: ""
       reason:
@@ -235,7 +238,7 @@ options:
     default: []
   show:
     description:
-      - Print the rules and the waves of the plan for people.
+      - Print the rules and the waves of the plan for people. It has no effect with O(wait), except in check mode.
     type: bool
     default: false
   commit:
@@ -441,7 +444,8 @@ reasons:
       type: int
   sample: [{"state": "pending", "reason": "waits for a slot", "cause": "cap", "hosts": ["compute2"], "count": 1}]
 forecast:
-  description: The forecast of the waves, if no host fails.
+  description: The forecast of the waves, if no host fails. With O(wait), that of the first pass, as for RV(waves), RV(wave_seconds), RV(replaces) and
+    RV(sources).
   returned: success
   type: dict
   contains:
@@ -519,7 +523,7 @@ hosts:
       description: Release of the node agent that reported last, or null.
       type: str
     origin:
-      description: Version before the upgrade. Set when Ansible starts to upgrade the host, until the host reports.
+      description: Version before the upgrade. Set when the tasks of services begin on the host, until it reports that it is upgraded.
       type: str
     begun:
       description: Version that an unfinished upgrade of the host leads to, for example after a failure.
@@ -562,7 +566,7 @@ admitted:
   returned: success
   type: int
 transitions:
-  description: The first 100 of them; without O(wait), all if O(hosts) has V(all).
+  description: The hosts that this call admitted, with their states before and after. The first 100; without O(wait), all if O(hosts) has V(all).
   returned: success
   type: list
   elements: dict

@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Takes a lock on the node. The lock stays during the following tasks, until it is freed or the run ends.
   - With O(ignore:ansible_connection=local), the lock ends with the process of C(ansible-playbook), even if that is killed.
-  - Over SSH, the lock ends O(lease) seconds after the connection, because a run may continue over another connection.
+  - Over SSH, the lock ends O(lease) seconds after the connection, because a run may continue over another connection. Over any other connection, it
+    ends O(lease) seconds after it was taken.
   - The module does not fail if another run has the lock. Check RV(acquired).
   - In check mode the lock is not taken. RV(acquired) shows whether it is free.
 author: The convoy.upgrade authors (@convoy-upgrade)

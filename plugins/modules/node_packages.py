@@ -22,7 +22,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: The package manager simulates the upgrade with the lists that it has. They are not updated.
+    details: The package manager simulates the upgrade. apt does so with the lists that it has, while dnf reads the metadata of its sources again.
   diff_mode:
     support: none
   platform:

@@ -134,12 +134,12 @@ resumes:
   returned: with O(state=prepared)
   type: bool
 version:
-  description: The version.
-  returned: if tasks run
+  description: Version that the host upgrades to.
+  returned: with O(state=prepared), and if RV(go) is true
   type: str
 tasks_folder:
   description: The composed tasks of the role.
-  returned: if tasks run
+  returned: with O(state=prepared), and if RV(go) is true
   type: str
   sample: /opt/convoy/services/1f0c2a7be5d94b1c/web
 is_reversed:
@@ -156,7 +156,7 @@ checkpoints:
   type: list
   elements: str
 validate:
-  description: Those that the host has not finished.
+  description: The RV(checkpoints) that the host has not finished.
   returned: with O(state=prepared)
   type: list
   elements: str

@@ -81,7 +81,7 @@ options:
     default: false
   wait_timeout:
     description:
-      - How long it waits for that, in seconds.
+      - Longest time in seconds that the run waits with O(wait_for_other). RV(rollout) has it as the longest wait for the rollout too.
     type: float
     default: 14400
   instructions:
@@ -157,7 +157,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pushes:
-  description: Whether Ansible upgrades hosts of the fleet. All other values are returned only then.
+  description: Whether roles have services, so that the run waits for their hosts, also for those that upgrade themselves.
   returned: success
   type: bool
 rollout:
@@ -216,64 +216,64 @@ rollout:
       type: bool
 role_order:
   description: Order of the roles, from planes and from what services require.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: dict
 version:
   description: Version that the fleet moves to.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: str
 tasks_folder:
   description: The composed tasks, a folder for each role below it.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: str
 dataplane_first:
   description: Hosts of the data plane that the control plane waits for, as in a rollback, in their order.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 controlplane:
   description: Hosts that go in waves, in their order.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 waves:
   description:
     - The hosts of each wave of RV(controlplane). If the inventory has enough hosts, each wave has one more that runs no task of it, because Ansible ends
       a run if a whole batch is unreachable.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: list
 dataplane:
   description: All other hosts that Ansible upgrades, in their order.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 validate:
   description: The hosts that are validated, which are those on which no run has stopped or replaced anything yet.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 only_validates:
   description: Whether the tags on the command line select only the validation of hosts. Then no rollout begins.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: bool
 resumed:
   description: The hosts that an earlier run began to upgrade.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 post_upgrade:
-  description: Hosts that have post-upgrade tasks. Empty before V(finished), and as long as a host is not upgraded.
-  returned: if RV(pushes) is true
+  description: Always empty. M(convoy.upgrade.push_run) returns the hosts that have post-upgrade tasks.
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 complete:
-  description: Whether every host of the fleet is upgraded, as V(finished) found.
-  returned: if RV(pushes) is true
+  description: Always V(false). M(convoy.upgrade.push_run) finds out whether every host of the fleet is upgraded.
+  returned: with O(state=prepared), if RV(pushes) is true
   type: bool
 hosts:
   description: Maps each host of the run that Ansible upgrades to what its tasks need, also if it failed and the run does not retry it.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: dict
   contains:
     tasks_folder:
@@ -291,20 +291,20 @@ hosts:
       elements: str
 plays:
   description: Plays with hosts that are waited for, hosts that upgrade themselves included.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 task_timeout:
   description: The longest that a task of a host may take, in seconds, from C(health.progress_deadline) in the rules. 0 for no limit.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: int
 providers:
   description: Maps providers to the version that each comes from.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: dict
 left_out:
   description: Why the run leaves out some of its hosts, a sentence each.
-  returned: if RV(pushes) is true
+  returned: with O(state=prepared), if RV(pushes) is true
   type: list
   elements: str
 failure:

@@ -77,7 +77,8 @@ options:
     default: 3600
   lock_timeout:
     description:
-      - Longest time in seconds to wait for another run of Puppet.
+      - Longest time in seconds to wait for another run of Puppet, and for locks of the package manager. If Puppet fails because of such a lock, it runs
+        again.
     type: float
     default: 600
 seealso:
@@ -122,7 +123,7 @@ seconds:
   returned: success
   type: float
 waited:
-  description: Seconds that the module waited for another run.
+  description: Seconds that the module waited for another run of Puppet and for locks of the package manager.
   returned: success
   type: float
 failure:

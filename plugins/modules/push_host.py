@@ -103,7 +103,7 @@ state:
   description:
     - With O(state=begun), the state of the host, or V(leased) if another run has its lease.
     - With O(state=ended), V(upgraded), or V(partial) if C(--tags) left out task groups.
-  returned: with O(state=begun) and O(state=ended)
+  returned: with O(state=begun) without O(hosts), and with O(state=ended)
   type: str
 reason:
   description: Why the host is admitted or not.
@@ -115,7 +115,7 @@ done:
   type: list
   elements: str
 hosts:
-  description: Maps the hosts of a wave to the values above.
+  description: Maps each host of the wave to its RV(go), RV(state), RV(reason) and RV(done).
   returned: with O(hosts)
   type: dict
 error:

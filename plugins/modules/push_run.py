@@ -157,6 +157,9 @@ hosts:
     tasks_folder:
       description: The composed tasks of its role.
       type: str
+    is_reversed:
+      description: Whether it replaces its services in the order of a rollback, so that it runs C(upgrade_reversed.yml).
+      type: bool
     version_before:
       description: Version that it comes from. Empty if it is not known.
       type: str

@@ -102,6 +102,7 @@ def test_a_newer_kernel_asks_for_one_reboot_and_another_one_that_comes_up_is_ref
     assert not host.is_rebooting
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_came_after_the_reboot_is_no_wrong_one_but_takes_a_reboot_by_an_operator(host: Host) -> None:
     host.run()
     host.boot(NEW)
