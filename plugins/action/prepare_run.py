@@ -159,7 +159,7 @@ class ActionModule(ControllerAction):
         tags: Sequence[str] = self._vars.get("ansible_run_tags") or ()
         skipped: Sequence[str] = self._vars.get("ansible_skip_tags") or ()
         outside = hosts_outside_tags(request.plan, request.composition, run.scope, run.routes.ahead, tags, skipped)
-        run = replace(run, scope=outside.narrow(run.scope))
+        run = replace(run, scope=outside.narrow(run.scope), is_whole=run.is_whole and set(tags) <= {"all"})
         ensure_daemon()
         ask(KeepRun(run))
         forks = forks_lines(request.plan, run.scope, self.forks)

@@ -16,6 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import read_settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HELD, RELEASED
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -177,6 +178,9 @@ class ActionModule(ControllerAction):
         ask(KeepRun(run))
         if run.post_upgrade:
             self._push(options, POST_UPGRADE_PHASE, run.hosts_of(POST_UPGRADE))
+        if run.is_whole and not plan["complete"]:
+            # Such as a host that has joined, or one whose health checks fail since its play has ended.
+            return {**self._result(run), **_incomplete(plan).as_result()}
         return self._result(run)
 
     def _push(
@@ -275,6 +279,24 @@ def _unsettled(settlement: Settlement) -> dict[str, Any]:
     message = f"{why}. {settlement.count}. " + " | ".join(blockers)
     error = UpgradeError("timeout" if settlement.can_move else "stuck", message, blockers=blockers)
     return {**result, **error.as_result()}
+
+
+def _incomplete(plan: Mapping[str, Any]) -> UpgradeError:
+    """Return the error for a rollout that is not complete after a run for all hosts.
+
+    :param plan: a result of ``consul_upgrade_plan``.
+    """
+    hosts: Mapping[str, Mapping[str, Any]] = plan["hosts"]
+    reasons: dict[str, list[str]] = {}
+    for host, view in hosts.items():
+        if view["state"] != UPGRADED:
+            reasons.setdefault(f"{view['state']}: {view['reason']}", []).append(host)
+    blocker = plan.get("blocker")
+    why = [f"{listing(found, 5)} ({reason})" for reason, found in reasons.items()]
+    blockers = [*([blocker["reason"]] if blocker else []), *why]
+    return UpgradeError(
+        "stuck", f"This run has ended, and the rollout is not complete: {' | '.join(blockers)}", blockers=blockers
+    )
 
 
 def _needed(options: dict[str, Any], name: str) -> Any:

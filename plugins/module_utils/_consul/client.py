@@ -26,7 +26,7 @@ from .answers import (
     names_below,
     with_texts,
 )
-from .errors import Conflict, Unreachable
+from .errors import Conflict, SessionEnded, Unreachable
 from .settings import Settings
 from .transport import Reply, Transport
 
@@ -45,6 +45,7 @@ _FILTERED = "X-Consul-Results-Filtered-By-ACLs"
 
 # Parts of Consul's errors for a transaction whose checks failed.
 _CONFLICTS = ("stale", "index", "exist", "lock is already held", "lock isn't held", "failed session check")
+_SESSION_ENDED = "invalid session"
 
 # How many characters of an error answer go into a message.
 _MOST_PRINTED = 300
@@ -457,7 +458,8 @@ class ConsulClient:
                 if any(sign in str(one.get("What")) for sign in _CONFLICTS)
             ]
             return Conflict("conflict", f"Consul refused the transaction: {what}.", key=operation["Key"], keys=changed)
-        return UpgradeError(
+        kind = SessionEnded if _SESSION_ENDED in what else UpgradeError
+        return kind(
             "consul_error",
             f"Consul at {self.settings.url} refused to {operation['Verb']} {operation['Key']}: {what}.",
         )

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two errors of Consul that callers handle; all others are plain :class:`UpgradeError`."""
+"""The errors of Consul that callers handle; all others are plain :class:`UpgradeError`."""
 
 from __future__ import annotations
 
@@ -14,3 +14,7 @@ class Unreachable(UpgradeError):
 
 class Conflict(UpgradeError):
     """A transaction was refused because a key that it compares has changed."""
+
+
+class SessionEnded(UpgradeError):
+    """A transaction was refused because it locks a key with a session that has ended."""

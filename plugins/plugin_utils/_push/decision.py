@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...module_utils._fleet.ledger import ABORTED, RUNNING
+from ...module_utils._fleet.ledger import ABORTED, PAUSED, RUNNING
 from ...module_utils._host_states import state_names
 from ...module_utils._host_states.host_state import HostState
 from ...module_utils._passes.planner_pass import PassResult
@@ -50,6 +50,11 @@ class PassView:
     def is_aborted(self) -> bool:
         """Return whether the rollout is aborted, so that no further host is admitted."""
         return self.outcome.ledger is not None and self.outcome.ledger.state == ABORTED
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether an operator has paused or aborted the rollout, so that it does not end, even if every host is upgraded."""
+        return self.outcome.ledger is not None and self.outcome.ledger.state in (PAUSED, ABORTED)
 
     @property
     def upgrading(self) -> list[str]:

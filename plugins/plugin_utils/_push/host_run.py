@@ -38,6 +38,7 @@ class HostRun:
     :param in_wave: whether it runs each task at the same time as the other hosts of its wave.
     :param timed_out: whether a task of the current task group took too long, so that it may still run.
     :param failure: why it fails, while its drained services are undrained.
+    :param is_left_drained: whether they are not, because Consul could not be reached.
     :param machine: the ID of its machine, once it is known.
     :param begun_on: the ID of the machine on which an earlier run began an upgrade and did not end it; None if there is none or it is not known.
     :param is_other_machine: whether it is refused because it is another machine than the one that began.
@@ -60,6 +61,7 @@ class HostRun:
     in_wave: bool = False
     timed_out: bool = False
     failure: str | None = None
+    is_left_drained: bool = False
     was_midway: bool = False
     machine: str | None = None
     begun_on: str | None = None

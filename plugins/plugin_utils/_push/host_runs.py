@@ -269,20 +269,25 @@ class HostRuns:
         host_run = self._host_runs.get(host)
         if host_run is None:
             return ()
-        host_run.failure = error
+        host_run.failure, host_run.is_left_drained = error, False
         try:
             self._confirm(host_run)
         except UpgradeError as lost:
             # Without Consul, it is unknown whether another run goes on with the host.
             if lost.code == "leased" or isinstance(lost, Unreachable):
+                host_run.is_left_drained = isinstance(lost, Unreachable) and bool(self._drained(host_run))
                 return ()
             raise
+        return self._drained(host_run)
+
+    def _drained(self, host_run: HostRun) -> tuple[str, ...]:
+        """Return the services that a host drained before it stopped any; none once it may have stopped one."""
         if host_run.was_midway or host_run.stopping_step or host_run.is_other_machine:
             return ()
         begun = {start.service for start in host_run.begun_steps if start.step == DRAIN}
         return tuple(
             one.service
-            for one in self._run.task_groups_of(host)
+            for one in self._run.task_groups_of(host_run.host)
             if one.step == DRAIN and one.service in begun and not one.once and not one.provider
         )
 
@@ -301,6 +306,8 @@ class HostRuns:
         is_lost = is_lost or host_run.timed_out
         if host_run.failure is not None and host_run.failure != error:
             error = f"{host_run.failure} Nothing was stopped, but the host may still be drained: {error}"
+        elif host_run.is_left_drained:
+            error = f"{error} Nothing was stopped, but the host is still drained, because Consul could not be reached when it failed."
         # Callbacks run in reverse order, each also if another one fails.
         with contextlib.ExitStack() as stack:
             stack.callback(self._release, host)

@@ -50,8 +50,11 @@ class OnceGroups:
         """Begin a task group for all hosts; return False if another host runs it, has finished it or failed and is not retried."""
         version = self._run.version
 
-        def begin_at(store: Store) -> bool:
+        def begin_at(store: Store, session: str) -> bool:
             found = once_for_all.read_state(store, version, name)
+            if found is None and name in self._failed_here:
+                # Its failure could not be written, or was lost with the session.
+                return False
             if found is not None and found.state == once_for_all.DONE:
                 return False
             if found is not None and found.state == once_for_all.RUNNING and found.host != host_run.host:
@@ -60,12 +63,10 @@ class OnceGroups:
                     return False
             if found is not None and self._failed_elsewhere(host_run, name, found):
                 return False
-            return once_for_all.begin_once(
-                store, self._session.name, version, name, host_run.host, found.index if found else 0
-            )
+            return once_for_all.begin_once(store, session, version, name, host_run.host, found.index if found else 0)
 
         with self._lock:
-            if self._other_running(host_run, name) is not None or not self._pool.with_retries(begin_at):
+            if self._other_running(host_run, name) is not None or not self._session.use(begin_at):
                 return False
             host_run.running_once = name
         return True
@@ -105,9 +106,9 @@ class OnceGroups:
             found = self._end_elsewhere(host_run, one.name)
             if found is not None and self._failed_elsewhere(host_run, one.name, found):
                 raise self._failed(host_run, one.name, found)
-            if found is not None and found.state == _LEFT and one.name in self._failed_here:
+            if one.name in self._failed_here and (found is None or found.state == _LEFT):
                 # It failed, and that could not be written. No host of this run tries it again.
-                raise self._left(one.name, found)
+                raise self._left(one.name, found) if found is not None else self._gone(one.name)
 
     def wait(self, host_run: HostRun, name: str) -> None:
         """Wait until a task group that a host left to another one is finished there.
@@ -119,15 +120,7 @@ class OnceGroups:
             raise self._left(name, found)
         # Another run may have begun it under the name of this host.
         if found is None or found.state == once_for_all.RUNNING:
-            raise UpgradeError(
-                "once_gone",
-                f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. "
-                + (
-                    "The next host that tries again runs it as a whole."
-                    if self._run.on_host
-                    else "Run the same command again: a host of that run runs it as a whole."
-                ),
-            )
+            raise self._gone(name)
         if found.state == once_for_all.FAILED:
             raise self._failed(host_run, name, found)
 
@@ -163,6 +156,17 @@ class OnceGroups:
                 return store.wait_for_change(since, _LONGEST_QUERY, [store.keys.once(version, name)])
 
             index = self._pool.with_retries(wait)
+
+    def _gone(self, name: str) -> UpgradeError:
+        return UpgradeError(
+            "once_gone",
+            f"{name} runs once for all hosts, but the run that began it has ended or lost its Consul session. "
+            + (
+                "The next host that tries again runs it as a whole."
+                if self._run.on_host
+                else "Run the same command again: a host of that run runs it as a whole."
+            ),
+        )
 
     def _left(self, name: str, found: once_for_all.RunOnceState) -> UpgradeError:
         return UpgradeError(

@@ -76,6 +76,7 @@ class PreparedRun:
     :param pending: the hosts of the fleet that are still to begin, when the run is prepared; none in a job.
     :param handed_over: host patterns of what planner services may admit; None for all hosts.
     :param excluded: host patterns that exclude the hosts which are left out. Planner services may not admit them either.
+    :param is_whole: whether the rollout is to be complete after the run: it is for all hosts and all of their tasks.
     """
 
     version: str
@@ -97,6 +98,7 @@ class PreparedRun:
     pending: PendingHosts = field(default_factory=PendingHosts)
     handed_over: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
+    is_whole: bool = False
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -314,6 +316,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
         pending=pending_hosts(request.plan, request.limit),
+        is_whole=request.part in ("all", POST_UPGRADE) and not request.limit and not left_out,
     )
 
 

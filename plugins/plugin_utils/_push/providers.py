@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection
 from functools import partial
+from typing import NoReturn
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
@@ -57,17 +58,21 @@ class Providers:
                 return DONE
             if task_group.name in self._partial:
                 return PARTIAL
-            self._upgrade(host, name).refuse_to_begin(found)
+            self._upgrade(host, name, "").refuse_to_begin(found)
             holder = found.holder
             if holder is not None and holder.state == once_for_all.FAILED:
                 self._refuse_failed(host, name, holder)
             with self._lock:
+                has_failed_here = name in self._failed and self._host_at_work(name) is None
                 blocking = self._blocking_host(host, name, holder, in_wave=in_wave)
-                if blocking is None and self._begin(host, task_group, found):
+                if blocking is None and not has_failed_here and self._begin(host, task_group, found):
                     if holder is not None and holder.host != host:
                         self._current.get(holder.host, {}).pop(name, None)
                     self._current.setdefault(host, {})[name] = task_group.name
                     return BEGUN
+            if has_failed_here:
+                # It may have been written since.
+                self._refuse_failed_here(host, name)
             if in_wave and blocking is not None and name in self._current.get(blocking, {}):
                 return LEFT_TO_OTHER
             # Another host holds the provider or wrote first, or the session of a run that is gone has not expired.
@@ -88,13 +93,16 @@ class Providers:
         if task_group.name not in done:
             self._partial.add(task_group.name)
         try:
-            upgrade = self._upgrade(host, name)
             if self._are_done(host, name, done):
-                self._complete_provider(upgrade, has_begun=True)
+                self._complete_provider(host, name, has_begun=True)
             else:
-                self._pool.with_retries(lambda store: upgrade.finish(store, done))
-        finally:
-            self._current[host][name] = ""
+                self._session.use(lambda store, session: self._upgrade(host, name, session).finish(store, done))
+        except UpgradeError as error:
+            # Otherwise it failed here: no other host may run the task group again.
+            if error.code == "provider_gone":
+                self._current[host][name] = ""
+            raise
+        self._current[host][name] = ""
 
     def check(self, host: str, task_group: RunTaskGroup) -> bool:
         """Return whether a task group that was left to another host of the wave is finished; False if tags selected only a part of it.
@@ -124,20 +132,22 @@ class Providers:
         held = self._current.pop(host, {})
         for name in self._run.providers_of(host):
             if name not in self._complete and self._are_done(host, name, done):
-                self._complete_provider(self._upgrade(host, name), has_begun=False)
+                self._complete_provider(host, name, has_begun=False)
             elif name in held and name not in self._complete:
                 self._release(host, name)
 
     def fail(self, host: str, error: str) -> None:
         """Record the failure of the provider's task group that a failed host was running, and release its other providers."""
         with contextlib.ExitStack() as stack:
-            for name, task_group in self._current.pop(host, {}).items():
+            # The last callback: until the failure is written, the provider counts as busy.
+            stack.callback(self._current.pop, host, None)
+            for name, task_group in list(self._current.get(host, {}).items()):
                 if name in self._complete:
                     continue
                 if task_group:
                     self._failed.add(name)
                     why = truncate_error(error) or "it failed without a message"
-                    stack.callback(self._fail, self._upgrade(host, name), why)
+                    stack.callback(self._fail, host, name, why)
                 else:
                     # It failed in another task group, so another host may continue.
                     stack.callback(self._release, host, name)
@@ -146,8 +156,7 @@ class Providers:
         self, host: str, name: str, holder: once_for_all.RunOnceState | None, *, in_wave: bool
     ) -> str | None:
         """Return the other host that prevents a host from beginning a task group of a provider; None if it can try."""
-        # If the session is lost, so is the lock, but the task group still runs.
-        busy = next((other for other, held in list(self._current.items()) if other != host and held.get(name)), None)
+        busy = self._host_at_work(name, host)
         if busy is not None or holder is None or holder.host == host or holder.state != once_for_all.RUNNING:
             return busy
         # The holder is between two task groups. In a wave, Ansible runs the files of one role before those of the next. So a holder with
@@ -156,6 +165,13 @@ class Providers:
         if is_in_same_wave and self._run.fleet.get(holder.host) != self._run.fleet.get(host):
             return None
         return holder.host
+
+    def _host_at_work(self, name: str, but: str = "") -> str | None:
+        """Return the host of this run that runs a task group of a provider now. If the session is lost, so is its lock, but it still runs.
+
+        :param but: a host that does not count.
+        """
+        return next((other for other, held in list(self._current.items()) if other != but and held.get(name)), None)
 
     def _release_others(self, host: str, name: str) -> None:
         """Release the providers that a host holds between two task groups, before it waits for another. Their next hosts may wait for it."""
@@ -180,25 +196,29 @@ class Providers:
         return found
 
     def _begin(self, host: str, task_group: RunTaskGroup, found: provider.ProviderState) -> bool:
-        upgrade = self._upgrade(host, task_group.service)
-        return self._pool.with_retries(lambda store: upgrade.begin(store, task_group.name, found))
+        name = task_group.service
+        return self._session.use(
+            lambda store, session: self._upgrade(host, name, session).begin(store, task_group.name, found)
+        )
 
-    def _complete_provider(self, upgrade: provider.ProviderUpgrade, *, has_begun: bool) -> None:
-        self._pool.with_retries(lambda store: upgrade.complete(store, has_begun=has_begun))
-        self._complete.add(upgrade.name)
+    def _complete_provider(self, host: str, name: str, *, has_begun: bool) -> None:
+        self._session.use(
+            lambda store, session: self._upgrade(host, name, session).complete(store, has_begun=has_begun)
+        )
+        self._complete.add(name)
 
-    def _fail(self, upgrade: provider.ProviderUpgrade, error: str) -> None:
-        self._pool.with_retries(lambda store: upgrade.fail(store, error))
+    def _fail(self, host: str, name: str, error: str) -> None:
+        self._session.use(lambda store, session: self._upgrade(host, name, session).fail(store, error))
 
     def _release(self, host: str, name: str) -> None:
-        self._pool.with_retries(self._upgrade(host, name).release)
+        self._pool.with_retries(self._upgrade(host, name, "").release)
 
-    def _upgrade(self, host: str, name: str) -> provider.ProviderUpgrade:
+    def _upgrade(self, host: str, name: str, session: str) -> provider.ProviderUpgrade:
         return provider.ProviderUpgrade(
             name,
             self._run.version,
             host,
-            self._session.name,
+            session,
             self._task_groups(host, name),
             self._run.providers.get(name, ""),
         )
@@ -212,6 +232,16 @@ class Providers:
     def _refuse_failed(self, host: str, name: str, holder: once_for_all.RunOnceState) -> None:
         if holder.host != host and (not self._run.retry_failed or name in self._failed):
             raise _failed(name, holder)
+
+    def _refuse_failed_here(self, host: str, name: str) -> NoReturn:
+        holder = self._read(name, host).holder
+        if holder is not None and holder.state == once_for_all.FAILED:
+            raise _failed(name, holder)
+        raise UpgradeError(
+            "provider_failed",
+            f"The provider {name} failed on a host of this run, and that could not be written to Consul. It may be upgraded in part. "
+            "Look at it, and run the same command with -e retry_failed=true.",
+        )
 
 
 def _failed(name: str, holder: once_for_all.RunOnceState) -> UpgradeError:

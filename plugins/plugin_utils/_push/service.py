@@ -212,12 +212,15 @@ class PushService(HostService):
             return Settlement(done, can_move, lines)
         handover = self._handover.current
         unfinished = tuple(host for host in message.hosts if latest.hosts[host].state != UPGRADED)
+        reasons = self._admission.explain(latest, unfinished)
+        if not unfinished and latest.outcome.plan.blocker is not None:
+            reasons = [latest.outcome.plan.blocker.reason]
         return Settlement(
             done,
             can_move,
             lines,
             running_count(states)[3:],
-            tuple(self._admission.explain(latest, unfinished)),
+            tuple(reasons),
             {host: self._partial[host] for host in unfinished if host in self._partial},
             latest.outcome.plan.blocker is None
             and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),

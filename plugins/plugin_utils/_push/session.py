@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
-from ...module_utils._consul.errors import Conflict, Unreachable
+from ...module_utils._consul.errors import Conflict, SessionEnded
 from ...module_utils._consul.operations import check_lock
 from ...module_utils._host import leases
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
+
+T = TypeVar("T")
 
 
 class RunSession:
@@ -41,7 +44,25 @@ class RunSession:
 
     def acquire(self, host: str) -> str | None:
         """Acquire the lease of a host, also if Consul can't be reached for a moment; return None, or a text on the other run that has it."""
-        return self._pool.with_retries(lambda store: leases.acquire(store, self.name, host))
+        return self.use(lambda store, session: leases.acquire(store, session, host))
+
+    def use(self, act: Callable[[Store, str], T]) -> T:
+        """Return the result of a function that locks keys with this session, as :meth:`StorePool.with_retries` does.
+
+        The thread finds out only later that the session has ended. So it is opened again, and the function called again.
+
+        :param act: gets a store and the name of the session.
+        :raises UpgradeError: what the function raises.
+        """
+
+        def attempt(store: Store) -> T:
+            with contextlib.suppress(SessionEnded):
+                return act(store, self.name)
+            with self._lock:
+                self._open_again(store)
+            return act(store, self.name)
+
+        return self._pool.with_retries(attempt)
 
     def release(self, host: str) -> None:
         """Release the lease of a host, unless another run has it."""
@@ -104,13 +125,9 @@ class RunSession:
 
     def _renew(self) -> None:
         while not self._closed.wait(leases.RENEW_EVERY):
-            try:
-                with self._lock, self._pool.store() as store:
-                    self._open_again(store)
-            except Unreachable:
-                continue
-            except UpgradeError as error:
-                self.lost |= dict.fromkeys(self._active_hosts(), f"an unknown run ({error.message})")
+            # After a failure, such as while a certificate is replaced, it is tried again. Each write checks the lease of its host.
+            with contextlib.suppress(UpgradeError), self._lock, self._pool.store() as store:
+                self._open_again(store)
 
     def _open_again(self, store: Store) -> None:
         """Renew the session. If it has ended, open another one and acquire the leases of all active hosts.

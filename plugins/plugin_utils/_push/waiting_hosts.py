@@ -202,15 +202,17 @@ class RunAdmission:
     def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, PassView]:
         """Admit hosts that upgrade themselves, then wait for a change, for at most some seconds.
 
-        :returns: whether all of the hosts are upgraded, whether anything can change without an operator, and the last pass.
+        :returns: whether all of the hosts are upgraded and the rollout is not paused or aborted, whether anything can change without an operator,
+            and the last pass. A pause can end.
         """
         with self._lock:
             latest = self._make_pass(self._pulled)
             unfinished = [host for host in hosts if latest.hosts[host].state != state_names.UPGRADED]
+            is_done = not unfinished and not latest.is_stopped
             if unfinished:
                 self._handover.note_pass(latest.outcome)
-            if not unfinished or not (self._can_move(latest, ()) or self._has_another_run(latest, unfinished)):
-                return not unfinished, False, latest
+            if is_done or not (self._can_move(latest, ()) or self._has_another_run(latest, unfinished)):
+                return is_done, False, latest
         self._wait(latest, seconds)
         return False, True, latest
 

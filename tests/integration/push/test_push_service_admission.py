@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict, Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
@@ -21,6 +22,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary im
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout import opened_gates
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.abort import abort
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates, set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
@@ -654,7 +658,7 @@ def test_drained_services_are_undrained_after_a_failure_unless_something_may_be_
 
 
 def test_nothing_is_undrained_while_it_is_unknown_whether_another_run_has_the_host(
-    services: PushServices, monkeypatch: pytest.MonkeyPatch
+    services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = {"web": (RunTaskGroup("drain/proxy", "drain", "proxy", once=False), *GROUPS["web"])}
     service = services.begin(groups, "2")
@@ -666,14 +670,72 @@ def test_nothing_is_undrained_while_it_is_unknown_whether_another_run_has_the_ho
 
     with monkeypatch.context() as during:
         during.setattr(RunSession, "confirm", unreachable)
-        assert service.begin_failure(BeginFailure("web1", "it failed")) == ()
-    assert service.begin_failure(BeginFailure("web1", "it failed")) == ("proxy",)
+        assert service.begin_failure(BeginFailure("web1", "it failed.")) == ()
+    service.fail_host(FailHost("web1", "it failed."))
+    assert entry(consul, "upgrade/hosts/web1")["error"] == (
+        "it failed. Nothing was stopped, but the host is still drained, because Consul could not be reached when it failed."
+    )
 
 
 @pytest.fixture
 def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the threads that renew sessions from noticing a lost session, as when a suspended process has just come back."""
     monkeypatch.setattr(leases, "RENEW_EVERY", 600)
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_hosts_are_admitted_also_if_the_session_has_just_ended(services: PushServices, consul: RawKV) -> None:
+    service = services.begin(GROUPS, "2", cap=1)
+    admit_apart(service, "web1")
+    assert step(service, "web1", "upgrade/app")
+    assert consul.call("PUT", f"session/destroy/{service.session.name}")[0] == 200
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(service.admit, Admit("web2"))
+        until(lambda: consul.get("upgrade/drivers/web2"))
+        assert end(service, "web1") == "upgraded"
+        assert waiting.result(60).admitted
+
+
+def test_a_run_outlasts_a_session_that_can_not_be_renewed_for_a_moment(
+    services: PushServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RENEW_EVERY", 0.1)
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, "web1")
+    failures = []
+
+    def renew(_client: ConsulClient, _session: str) -> bool:
+        failures.append(True)
+        raise UpgradeError("tls", "The certificate can't be read.")
+
+    with monkeypatch.context() as during:
+        during.setattr(ConsulClient, "renew_session", renew)
+        until(lambda: len(failures) > 1)
+    assert step(service, "web1", "upgrade/app")
+    assert end(service, "web1") == "upgraded"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_run_does_not_end_while_its_rollout_is_paused_or_aborted(
+    services: PushServices, store: Store, *, goes_on: bool
+) -> None:
+    service = services.begin(GROUPS, "2")
+    admit_apart(service, *FLEET)
+    control.pause(store, Command("look first"))
+    for host in FLEET:
+        assert step(service, host, "upgrade/app")
+        assert end(service, host) == "upgraded"
+    settled = service.settle(Settle(tuple(FLEET), 0.1))
+    assert (settled.done, settled.can_move, settled.unfinished) == (False, True, ())
+    assert [reason for reason in settled.reasons if "look first" in reason]
+    if goes_on:
+        control.resume(store, Command())
+        assert service.settle(Settle(tuple(FLEET), 0.1)).done
+        return
+    abort(store, Command("2 is bad"))
+    settled = service.settle(Settle(tuple(FLEET), 0.1))
+    assert (settled.done, settled.can_move) == (False, False)
+    assert [reason for reason in settled.reasons if "2 is bad" in reason]
 
 
 @pytest.mark.usefixtures("sleeping")

@@ -107,6 +107,22 @@ def test_no_services_are_stopped_for_a_task_group_of_which_the_failure_is_not_in
             step(service, "k2", "stop/keystone")
 
 
+def test_what_failed_here_is_not_tried_again_if_its_failure_was_lost(store: Store, consul: RawKV) -> None:
+    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
+    with push_services(store, consul, FLEET) as running:
+        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
+        admit_apart(service, *FLEET)
+        assert step(service, "k1", "stop/keystone")
+        assert step(service, "k2", "stop/keystone")
+        assert step(service, "k1", DB_SYNC)
+        service.fail_host(FailHost("k1", "no disk"))
+        assert consul.delete(KEY)
+        assert not step(service, "k2", DB_SYNC)
+        with pytest.raises(UpgradeError) as caught:
+            step(service, "k3", "stop/keystone")
+        assert caught.value.code == "once_gone"
+
+
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_a_host_waits_for_it_before_its_services_are_stopped(store: Store, consul: RawKV, *, succeeds: bool) -> None:
     stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)

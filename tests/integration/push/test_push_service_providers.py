@@ -179,6 +179,38 @@ def test_one_host_runs_the_selected_part_of_a_task_group(services: Begin, consul
     assert task_group not in entry(consul, "upgrade/providers/cloud").get("done", [])
 
 
+def test_what_ends_just_after_the_session_is_recorded(services: Begin, consul: RawKV) -> None:
+    service = services()
+    admit_apart(service, "web1", "web2")
+    assert step(service, "web1", CLOUD[0].name)
+    consul.call("PUT", f"session/destroy/{service.session.name}")
+    finish(service, "web1", CLOUD[0].name)
+    assert entry(consul, "upgrade/providers/cloud")["done"] == [CLOUD[0].name]
+    assert not step(service, "web2", CLOUD[0].name)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_failed_here_is_not_tried_again_if_that_could_not_be_written(
+    services: Begin, consul: RawKV, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    service = services()
+    admit_apart(service, "web1", "web2")
+    assert step(service, "web1", CLOUD[0].name)
+
+    def unreachable(_upgrade: provider.ProviderUpgrade, _store: Store, _error: str) -> None:
+        raise UpgradeError("unreachable", "Consul can't be reached.")
+
+    with monkeypatch.context() as during:
+        during.setattr(provider.ProviderUpgrade, "fail", unreachable)
+        with pytest.raises(UpgradeError, match="Consul can't be reached"):
+            service.fail_host(FailHost("web1", "no disk"))
+    if is_lost:
+        assert consul.delete(LOCK)
+    with pytest.raises(UpgradeError, match="that could not be written to Consul") as caught:
+        step(service, "web2", CLOUD[0].name)
+    assert caught.value.code == "provider_failed"
+
+
 @pytest.mark.thorough
 def test_after_a_lost_session_no_other_host_runs_the_same_task_group(
     services: Begin, consul: RawKV, aside: Callable[..., Future[Any]]
