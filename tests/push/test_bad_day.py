@@ -76,6 +76,26 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
 
 
 @pytest.mark.thorough
+def test_a_run_does_not_end_well_before_its_rollout_does(fleet: Site) -> None:
+    # Longer than the command takes.
+    fleet.sleep(10, "web5")
+    process = fleet.start("upgrade", version="v1", instructions=ONE)
+    wait_for(lambda: fleet.entries("web5"), "the last host has begun")
+    fleet.play("pause", reason="logins fail", by="ann")
+    fleet.consul.put("running/versions/v0/web6", "1700000000")
+    fleet.sleep(0.05, "web5")
+    wait_for(lambda: fleet.record("web5").get("state") == "upgraded", "it is upgraded")
+    # It waits through a pause, although all of its hosts are upgraded.
+    time.sleep(2)
+    assert process.poll() is None
+    fleet.play("resume")
+    ended = fleet.end(process)
+    assert ended.code == 2, ended.stdout
+    assert "This run has ended, and the rollout is not complete: web6 (pending: " in ended.stdout
+    assert "Next: ansible-playbook " in ended.stdout.splitlines()[-1]
+
+
+@pytest.mark.thorough
 def test_an_upgrade_waits_for_the_one_before_on_request(fleet: Site) -> None:
     fleet.sleep(10, "web1")
     first = fleet.start("upgrade", version="v1", instructions=ONE, by="ann@desk")
