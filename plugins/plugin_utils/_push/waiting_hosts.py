@@ -87,7 +87,7 @@ class RunAdmission:
         self._not_retried: set[str] = set()
         # Hosts whose admission failed, and so did their tasks.
         self._dropped: set[str] = set()
-        self._is_watching = False
+        self._is_watching = self._is_closed = False
         self._latest: PassView | None = None
         # The newest ledger that this run has read.
         self._ledger: Ledger | None = None
@@ -113,6 +113,7 @@ class RunAdmission:
 
     def close(self) -> None:
         """Stop watching Consul."""
+        self._is_closed = True
         self._watcher.close()
 
     def ended(self, host: str, *, has_worked: bool = False) -> None:
@@ -197,7 +198,11 @@ class RunAdmission:
         :param unreachable: those that are not admitted, because they can't be reached.
         """
         self._unreachable.update(unreachable)
-        return self._decide(hosts, as_wave=True)
+        try:
+            return self._decide(hosts, as_wave=True)
+        finally:
+            with self._lock:
+                self._start_watching()
 
     def settle(self, hosts: Collection[str], seconds: float) -> tuple[bool, bool, PassView]:
         """Admit hosts that upgrade themselves, then wait for a change, for at most some seconds.
@@ -384,6 +389,8 @@ class RunAdmission:
         """Make a pass for all hosts that wait, and decide on them."""
         waiting = [host for host, decision in self._waiting.items() if decision is None]
         play = self._play(waiting)
+        if not waiting and self._admits_others:
+            self._make_pass(self._pulled)
         if not waiting or play not in self._gathered_plays:
             return
         if any(host in self._queued or host in self._run.last or self._may_need_slot(host) for host in waiting):
@@ -629,11 +636,22 @@ class RunAdmission:
             self._is_watching = True
             runtime.start_thread(self._watch)
 
+    @property
+    def _admits_others(self) -> bool:
+        """Whether hosts that upgrade themselves may be admitted while Ansible upgrades others. Once it does not, :meth:`settle` admits them."""
+        latest = self._latest
+        return (
+            latest is not None
+            and bool(self._leased)
+            and any(latest.hosts[host].state != state_names.UPGRADED for host in self._pulled)
+        )
+
     def _watch(self) -> None:
-        """Make a pass after each change in Consul, as long as a host waits."""
+        """Make a pass after each change in Consul, as long as a host waits or others may be admitted."""
         while True:
             with self._lock:
-                if not any(decision is None for decision in self._waiting.values()):
+                is_needed = self._admits_others or any(decision is None for decision in self._waiting.values())
+                if self._is_closed or not is_needed:
                     self._is_watching = False
                     return
                 latest = self._latest

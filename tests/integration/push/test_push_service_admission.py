@@ -683,6 +683,23 @@ def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RENEW_EVERY", 600)
 
 
+@pytest.mark.parametrize("in_wave", [False, True])
+def test_hosts_that_upgrade_themselves_are_admitted_while_ansible_upgrades_others(
+    store: Store, consul: RawKV, *, in_wave: bool
+) -> None:
+    with push_services(store, consul, {"web1": "web", "cmp1": "compute", "cmp2": "compute"}) as running:
+        service = running.begin(GROUPS, "2", cap=1)
+        if in_wave:
+            assert service.admit_wave(AdmitWave(("web1",)))["web1"].admitted
+        else:
+            admit_apart(service, "web1")
+        assert step(service, "web1", "upgrade/app")
+        until(lambda: consul.get("config_state/enable_puppet/host/cmp1"))
+        consul.delete("running/versions/1/cmp1")
+        consul.put("running/versions/2/cmp1", "1700000000")
+        until(lambda: consul.get("config_state/enable_puppet/host/cmp2"))
+
+
 @pytest.mark.usefixtures("sleeping")
 def test_hosts_are_admitted_also_if_the_session_has_just_ended(services: PushServices, consul: RawKV) -> None:
     service = services.begin(GROUPS, "2", cap=1)
