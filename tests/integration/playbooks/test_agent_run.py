@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.processes.agent_process import EVERYWHERE, HOST, RECORD
-from integration.support.runs.playbook import Played, Runner
+from integration.support.runs.playbook import Played, Runner, Task
+from integration.support.runs.push import WATCHED, in_groups
 from thorough import quick
+from written_services import POST, TASKS, Roles
 
 ROLE = {"ansible.builtin.include_role": {"name": "convoy.upgrade.puppet_gate", "rolespec_validate": False}}
 
@@ -40,6 +44,8 @@ class AgentRun:
             "puppet_gate_health_critical": True,
             "puppet_gate_agent": {"port": port},
         }
+        # Tasks before the agent run.
+        self.before: list[Task] = []
 
     def file(self, name: str, text: str, mode: int = 0o755) -> Path:
         """Write a hook or a validation."""
@@ -51,13 +57,29 @@ class AgentRun:
 
     def __call__(self, code: int = 0, **settings: Any) -> Played:
         """Make an agent run, which has to end with a code."""
-        played = self._run([ROLE], extra_vars={**self.settings, **settings})
+        environ = {**WATCHED, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        played = self._run([*self.before, ROLE], environ=environ, extra_vars={**self.settings, **settings})
         assert played.code == code, played.stdout
         return played
 
+    def add_service(self, files: Mapping[str, str]) -> None:
+        """Let the node run the composed tasks of a service. Its name is then that of Ansible's inventory, as it is for convoy-node."""
+        Roles(self.folder / "roles").add("shop", files)
+        composed = str(self.folder / "composed")
+        options = {
+            "upgrade_roles": {"compute": {"plane": "dataplane", "pull": True, "services": ["shop"]}},
+            "folder": composed,
+            "roles_path": [str(self.folder / "roles")],
+        }
+        self.before = [in_groups({"localhost": "compute"}), {"convoy.upgrade.compose_upgrade_tasks": options}]
+        services = {"puppet_gate_services": composed, "puppet_gate_services_tmp": str(self.folder / "tmp")}
+        self.settings |= {"puppet_gate_host": "localhost", "upgrade_variables_of": "localhost", **services}
+        self.settings["upgrade_fact_subset"] = ["!all", "!min"]
+
     @property
     def record(self) -> dict[str, Any]:
-        return json.loads(self._consul.texts(RECORD)[RECORD])
+        key = f"upgrade/hosts/{self.settings['puppet_gate_host']}"
+        return json.loads(self._consul.texts(key)[key])
 
     @property
     def checks(self) -> dict[str, str]:
@@ -121,3 +143,31 @@ def test_without_checks_and_behind_a_closed_gate_bad_settings_hold_the_host_unti
         agent_run(2, puppet_gate_unusable=bad, puppet_gate_health=health)
         assert agent_run.record == record
     assert agent_run.checks["puppet"] == "critical"
+
+
+@pytest.mark.parametrize("step", quick(1, ["validate", "upgrade", "post_upgrade"]))
+def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
+    step: str, agent_run: AgentRun, consul: RawKV
+) -> None:
+    # Ansible sets no failed result then. The composition can't find it, because the name comes from a variable.
+    include = "- name: Include it\n  ansible.builtin.include_role: {name: '{{ \"not_there\" }}'}\n  tags: [TAG]\n"
+    note = "- name: Do it\n  ansible.builtin.debug: {msg: it}\n  tags: [upgrade]\n"
+    if step == "post_upgrade":
+        agent_run.add_service({TASKS: note, POST: include.replace("  tags: [TAG]\n", "")})
+        upgraded = {"version": "v2", "state": "upgraded", "reported": "v2", "post": "open"}
+        consul.put("upgrade/hosts/localhost", json.dumps(upgraded))
+        agent_run.version.write_text("v2\n")
+        # Puppet comes before these tasks.
+        agent_run.settings["puppet_gate_manifest"] = str(agent_run.file("bin/puppet", "exit 0"))
+    else:
+        agent_run.add_service({TASKS: note + include.replace("TAG", step)})
+    agent_run(2)
+    record = agent_run.record
+    if step == "post_upgrade":
+        assert (record["state"], record["post"]) == ("upgraded", "failed")
+    else:
+        assert (record["state"], record["version"]) == ("failed", "v2")
+        assert record["step"] == ("services" if step == "validate" else "upgrade")
+        assert record["error"].startswith(
+            "Ansible failed it without a result, such as for a role or file that it can't include"
+        )
