@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -85,6 +86,11 @@ class AgentRun:
     def checks(self) -> dict[str, str]:
         found = json.loads(self._consul.call("GET", "agent/checks")[2])
         return {name: found[name]["Status"] for name in ("puppet", "validation")}
+
+
+def is_away(consul: RawKV) -> bool:
+    """Return whether the node is in Consul's maintenance mode."""
+    return "_node_maintenance" in json.loads(consul.call("GET", "agent/checks")[2])
 
 
 @pytest.fixture
@@ -171,3 +177,37 @@ def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
         assert record["error"].startswith(
             "Ansible failed it without a result, such as for a role or file that it can't include"
         )
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    quick(1, [("not_a_module: {}", 4), ("ansible.builtin.include_role: {name: ends}", 0)]),
+    ids=["module that is not found", "end_host"],
+)
+def test_an_upgrade_that_ansible_ends_by_itself_leaves_a_note_and_the_next_run_reports_it(
+    task: str, code: int, agent_run: AgentRun, consul: RawKV
+) -> None:
+    note = agent_run.folder / "run/last_run"
+    agent_run.add_service({TASKS: f"- name: Do it\n  {task}\n  tags: [upgrade]\n"})
+    Roles(agent_run.folder / "roles").add("ends", {"tasks/main.yml": "- ansible.builtin.meta: end_host\n"})
+    agent_run(code, puppet_gate_run="12-34", puppet_gate_maintenance=True)
+    assert (agent_run.record["state"], agent_run.version.read_text()) == ("started", "")
+    assert (note.read_text(), is_away(consul)) == ("working 12-34\n", True)
+    # As convoy-node does then. Before it takes the lock, so it can't leave a note.
+    why = f"Ansible ended the agent run (exit code {code}) without a report."
+    agent_run(2, puppet_gate_cut_short=why, puppet_gate_maintenance=True)
+    record = agent_run.record
+    assert (record["state"], record["version"], record["step"], record["error"]) == ("failed", "v2", "ask", why)
+    assert (agent_run.checks["puppet"], is_away(consul)) == ("critical", False)
+
+
+def test_a_run_that_ends_with_its_last_tasks_leaves_no_such_note(agent_run: AgentRun) -> None:
+    agent_run.file("hooks/drain.d/10-fails", "exit 1")
+    agent_run(2, puppet_gate_run="12-34")
+    assert (agent_run.record["step"], (agent_run.folder / "run/last_run").read_text()) == ("drain", "ended\n")
+    # Nor does one that finds the lock.
+    lock = agent_run.folder / "run/node.lock"
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        agent_run(puppet_gate_run="56-78")
+    assert (agent_run.folder / "run/last_run").read_text() == "locked\n"
