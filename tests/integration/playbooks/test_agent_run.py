@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from devkit.kv import RawKV
 from integration.support.processes.agent_process import EVERYWHERE, HOST, RECORD
 from integration.support.runs.playbook import Played, Runner, Task
 from integration.support.runs.push import WATCHED, in_groups
+from missing import missing
 from thorough import quick
 from written_services import POST, TASKS, Roles
 
@@ -211,3 +214,29 @@ def test_a_run_that_ends_with_its_last_tasks_leaves_no_such_note(agent_run: Agen
         fcntl.flock(file, fcntl.LOCK_EX)
         agent_run(puppet_gate_run="56-78")
     assert (agent_run.folder / "run/last_run").read_text() == "locked\n"
+
+
+# A Python for modules with a file system of its own, in which Puppet is disabled.
+DISABLED = """\
+#!/bin/sh
+exec unshare --mount sh -c '
+  mount -t tmpfs tmpfs /var/cache && mkdir -p /var/cache/puppet/state &&
+  echo "{\\"disabled_message\\": \\"its disk\\"}" >/var/cache/puppet/state/agent_disabled.lock &&
+  exec "$0" "$@"' "{python}" "$@"
+"""
+
+
+def test_a_host_whose_puppet_is_disabled_is_held_also_if_its_last_report_was_lost(
+    agent_run: AgentRun, consul: RawKV
+) -> None:
+    python = agent_run.folder / "python"
+    python.write_text(DISABLED.replace("{python}", sys.executable))
+    python.chmod(0o755)
+    if subprocess.run([python, "-c", ""], check=False).returncode:
+        missing("This process may not mount a file system for a child.")
+    agent_run.version.write_text("v2\n")
+    consul.put(RECORD, json.dumps({"version": "v2", "state": "started", "attempt": 1, "times": {"started": 1}}))
+    for _run in range(2):
+        agent_run(ansible_python_interpreter=str(python))
+        record = agent_run.record
+        assert (record["state"], record["version"], record["held"]) == ("upgraded", "v2", "its disk")
