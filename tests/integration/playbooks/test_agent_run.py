@@ -240,3 +240,22 @@ def test_a_host_whose_puppet_is_disabled_is_held_also_if_its_last_report_was_los
         agent_run(ansible_python_interpreter=str(python))
         record = agent_run.record
         assert (record["state"], record["version"], record["held"]) == ("upgraded", "v2", "its disk")
+
+
+@pytest.mark.parametrize("is_there", quick(1, [False, True]))
+def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bool, agent_run: AgentRun) -> None:
+    home = agent_run.folder / "opt"
+    (home / "releases").mkdir(parents=True)
+    (home / "next").symlink_to("releases/r2")
+    if is_there:
+        (home / "releases/r2").mkdir()
+    agent_run.settings |= {
+        "puppet_gate_home": str(home),
+        "puppet_gate_release": "r1",
+        "puppet_gate_facts_file": str(agent_run.folder / "facts.txt"),
+        "puppet_gate_manifest": str(agent_run.file("bin/puppet", "exit 0")),
+    }
+    agent_run()
+    assert (home / "trial").exists() == is_there
+    record = agent_run.record
+    assert (record["state"], agent_run.version.read_text()) == (("started", "") if is_there else ("upgraded", "v2\n"))
