@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,10 @@ _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN_LOCK = ".run.lock"
 LOCK_FILE = "/run/convoy/node.lock"
 # A file beside the lock. This agent writes begun, and ended if nothing else did. The role in tasks/run.yml writes locked if another run has the
-# lock, and ended after its steps.
-_LAST_RUN, _BEGUN, _LOCKED, _ENDED = "last_run", "begun", "locked", "ended"
+# lock; otherwise working with the ID of the run, and ended after its steps.
+_LAST_RUN, _BEGUN, _LOCKED, _WORKING, _ENDED = "last_run", "begun", "locked", "working", "ended"
+# Ansible's exit code after an interrupt.
+_INTERRUPTED = 99
 
 # How long the import of Ansible may take (seconds).
 _IMPORT_SECONDS = 60.0
@@ -154,6 +157,23 @@ def was_locked_out(settings: NodeSettings, before: tuple[int, str]) -> bool:
     """
     after = last_run(settings)
     return after != before and after[1] == _LOCKED
+
+
+def new_id() -> str:
+    """Return an ID for an agent run that no other run of this node has."""
+    return f"{os.getpid()}-{time.time_ns()}"
+
+
+def was_cut_short(settings: NodeSettings, run: str, code: int) -> bool:
+    """Return whether Ansible ended an agent run by itself, but not with the role's last tasks: so the run may have reported nothing.
+
+    Ansible does that if it can't read a file that is included in an upgrade, and after a meta task such as ``end_host`` in one. A run that was
+    killed is none of these: the next one goes on. So is one that found the lock, as another run then works or has noted that it has.
+
+    :param run: the ID of the run.
+    :param code: its exit code.
+    """
+    return code >= 0 and code != _INTERRUPTED and last_run(settings)[1] == f"{_WORKING} {run}"
 
 
 def has_worked(settings: NodeSettings, before: tuple[int, str], code: int) -> bool:

@@ -26,11 +26,14 @@ from .jobs.refusals import Refused
 from .jobs.signature import check_signers
 from .machine import puppet
 from .machine.errors import BadSettings, BadToken, ConsulError, InstallError, LockError
-from .machine.lock_file import open_lock_file, wait_for_lock
+from .machine.lock_file import is_locked, open_lock_file, wait_for_lock
 from .node.settings import FILE, NodeSettings, read_settings
 from .node.state import node_version
 from .releases import BAD_COMMANDS, BAD_SETTINGS, BAD_TOKEN, NO_CONSUL, TrialResult
 from .resident import Resident
+
+# How long the lock of an agent run may outlast it (seconds).
+_LOCK_SECONDS = 2.0
 
 HELP = """\
 commands:
@@ -138,9 +141,14 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     is_trial = arguments[:1] == ["--trial"]
     if not arguments:
         releases.forget_trial(release)
-    more = [*_AS_TRIAL, *arguments[1:]] if is_trial else arguments
-    code = agent_run.start(release, settings, path, more).wait()
-    agent_run.note_end(settings)
+    if not arguments:
+        code, was_cut_short = _run_to_end(release, settings, path)
+        if was_cut_short:
+            return code or 1
+    else:
+        more = [*_AS_TRIAL, *arguments[1:]] if is_trial else arguments
+        code = agent_run.start(release, settings, path, more).wait()
+        agent_run.note_end(settings)
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
     new = releases.take_trial(release) if is_unfinished else None
@@ -178,9 +186,38 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         return 1
     say(f"{settings.host}: the release {new.name} can't report: {reason.rstrip('.')}. The node stays at {release.name}")
     # This run finds the refused release, and so fails and reports it.
-    code = agent_run.start(release, settings, path, arguments).wait()
-    agent_run.note_end(settings)
+    code, _was_cut_short = _run_to_end(release, settings, path)
     return code or 1
+
+
+def _run_to_end(release: agent_run.Release, settings: NodeSettings, path: str) -> tuple[int, bool]:
+    """Make an agent run; return its exit code, and whether Ansible cut it short, which is reported then.
+
+    Nothing in the run itself could report that. The node would keep its slot, and each further agent run would end in the same way.
+    """
+    run = agent_run.new_id()
+    code = agent_run.start(release, settings, path, ["-e", agent_run.as_variables(puppet_gate_run=run)]).wait()
+    was_cut_short = agent_run.was_cut_short(settings, run, code)
+    agent_run.note_end(settings)
+    # Its lock ends with it. If there is one, another run works already, and reports.
+    if was_cut_short and not _is_locked(agent_run.lock_file(settings)):
+        where = f"journalctl -u {agent_run.UNIT}" if agent_run.has_unit() else "the output of convoy-node"
+        why = f"Ansible ended the agent run (exit code {code}) without a report. {where} says why."
+        say(f"{settings.host}: {why}")
+        more = ["-e", agent_run.as_variables(puppet_gate_cut_short=why)]
+        agent_run.start(release, settings, path, more).wait()
+        agent_run.note_end(settings)
+    return code, was_cut_short
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a run has the lock of the node, also after the moment that the lock of one that has just ended may last."""
+    until = time.monotonic() + _LOCK_SECONDS
+    while is_locked(path):
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 # The role reports first then, so that a release that can't report leaves the upgrade unfinished.

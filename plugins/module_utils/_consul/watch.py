@@ -79,13 +79,15 @@ class BlockingQueries:
         self._closed.set()
 
     def _query(self, prefix: str, index: int, filled: bool) -> None:
-        client = ConsulClient(self._settings)
+        client: ConsulClient | None = None
         while not self._closed.is_set():
             try:
+                # A file with a certificate may be missing for a moment, such as while it is replaced.
+                client = client or ConsulClient(self._settings)
                 found, is_filled = client.wait_for_change_below(prefix, index, self._longest)
             except UpgradeError as error:
+                client = None
                 self._count_change(prefix, error=error)
-                client = ConsulClient(self._settings)
                 runtime.sleep(_PAUSE)
                 continue
             # A folder that was empty and still is has not changed, whatever its index says.

@@ -76,9 +76,11 @@ def open_session(store: Store) -> str:
 
 def renew_session(settings: Settings, session: str, over: runtime.Event) -> None:
     """Renew a session until an event is set or Consul has ended the session. For a thread; the next write shows whether a lock still holds."""
-    client = ConsulClient(settings)
+    client: ConsulClient | None = None
     while not over.wait(RENEW_EVERY):
         with contextlib.suppress(UpgradeError):
+            # A file with a certificate may be missing for a moment, such as while it is replaced.
+            client = client or ConsulClient(settings)
             if not client.renew_session(session):
                 return
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings, read_settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import BlockingQueries, Watch
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from convoy_node.node.connection import Connection
@@ -25,7 +28,7 @@ from integration.support.processes.tls import Authority, Pair
 from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.coverage import Coverage
 from integration.support.runs.hook import example
-from integration.support.runs.playbook import Runner, ask, gate, health, info, plan, report
+from integration.support.runs.playbook import Runner, ask, gate, health, info, plan, report, wait_until
 from integration.support.runs.push import WATCHED, in_groups, push_run, stopped, without_services
 from no_signals import NoSignals
 from written_services import Roles
@@ -250,3 +253,41 @@ def test_a_file_that_holds_no_certificate(secure: Secure, tmp_path: Path) -> Non
     empty.write_text("not a certificate")
     assert failure(settings(secure, verify=str(empty))).code == "tls"
     assert failure(settings(secure, cert=(str(empty), secure.client.key))).code == "tls"
+
+
+def test_a_watch_outlasts_a_certificate_that_is_missing_for_a_moment(secure: Secure, tmp_path: Path) -> None:
+    folder, ca = "upgrade/hold/", tmp_path / "ca.pem"
+    to = settings(secure, verify=str(ca))
+    queries = BlockingQueries(to)
+    with contextlib.closing(queries):
+        watch = Watch(to, (folder,), queries)
+        # Before the first request, and while a query waits.
+        for number in range(2):
+            assert watch.wait(watch.mark(), 10)
+            secure.agent.kv.put(f"{folder}host/compute{number}", "{}")
+            wait_until(lambda: queries.error is not None and queries.error.code == "bad_connection", what="its error")
+            shutil.copy(secure.ca, ca)
+            wait_until(lambda: queries.error is None, what="its next answer")
+            mark = watch.mark()
+            secure.agent.kv.put(f"{folder}host/compute{number}", '{"reason": "disk"}')
+            assert watch.wait(mark, 10)
+            ca.unlink()
+            secure.agent.kv.put(f"{folder}host/compute{number}", "{}")
+
+
+def test_a_session_is_renewed_again_after_a_certificate_was_missing_for_a_moment(
+    secure: Secure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RENEW_EVERY", 0.2)
+    ca, store = tmp_path / "ca.pem", Store(settings(secure))
+    session = leases.open_session(store)
+    arguments = (settings(secure, verify=str(ca)), session, threading.Event())
+    thread = threading.Thread(target=leases.renew_session, args=arguments, daemon=True)
+    thread.start()
+    time.sleep(1)
+    assert thread.is_alive()
+    shutil.copy(secure.ca, ca)
+    store.client.close_session(session)
+    # It ends by itself when Consul answers that the session has ended.
+    thread.join(10)
+    assert not thread.is_alive()

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from devkit.agent import Agent
 from devkit.kv import RawKV
 from integration.support.processes.agent_process import EVERYWHERE, HOST, RECORD
-from integration.support.runs.playbook import Played, Runner
+from integration.support.runs.playbook import Played, Runner, Task
+from integration.support.runs.push import WATCHED, in_groups
+from missing import missing
 from thorough import quick
+from written_services import POST, TASKS, Roles
 
 ROLE = {"ansible.builtin.include_role": {"name": "convoy.upgrade.puppet_gate", "rolespec_validate": False}}
 
@@ -40,6 +48,8 @@ class AgentRun:
             "puppet_gate_health_critical": True,
             "puppet_gate_agent": {"port": port},
         }
+        # Tasks before the agent run.
+        self.before: list[Task] = []
 
     def file(self, name: str, text: str, mode: int = 0o755) -> Path:
         """Write a hook or a validation."""
@@ -51,18 +61,39 @@ class AgentRun:
 
     def __call__(self, code: int = 0, **settings: Any) -> Played:
         """Make an agent run, which has to end with a code."""
-        played = self._run([ROLE], extra_vars={**self.settings, **settings})
+        environ = {**WATCHED, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        played = self._run([*self.before, ROLE], environ=environ, extra_vars={**self.settings, **settings})
         assert played.code == code, played.stdout
         return played
 
+    def add_service(self, files: Mapping[str, str]) -> None:
+        """Let the node run the composed tasks of a service. Its name is then that of Ansible's inventory, as it is for convoy-node."""
+        Roles(self.folder / "roles").add("shop", files)
+        composed = str(self.folder / "composed")
+        options = {
+            "upgrade_roles": {"compute": {"plane": "dataplane", "pull": True, "services": ["shop"]}},
+            "folder": composed,
+            "roles_path": [str(self.folder / "roles")],
+        }
+        self.before = [in_groups({"localhost": "compute"}), {"convoy.upgrade.compose_upgrade_tasks": options}]
+        services = {"puppet_gate_services": composed, "puppet_gate_services_tmp": str(self.folder / "tmp")}
+        self.settings |= {"puppet_gate_host": "localhost", "upgrade_variables_of": "localhost", **services}
+        self.settings["upgrade_fact_subset"] = ["!all", "!min"]
+
     @property
     def record(self) -> dict[str, Any]:
-        return json.loads(self._consul.texts(RECORD)[RECORD])
+        key = f"upgrade/hosts/{self.settings['puppet_gate_host']}"
+        return json.loads(self._consul.texts(key)[key])
 
     @property
     def checks(self) -> dict[str, str]:
         found = json.loads(self._consul.call("GET", "agent/checks")[2])
         return {name: found[name]["Status"] for name in ("puppet", "validation")}
+
+
+def is_away(consul: RawKV) -> bool:
+    """Return whether the node is in Consul's maintenance mode."""
+    return "_node_maintenance" in json.loads(consul.call("GET", "agent/checks")[2])
 
 
 @pytest.fixture
@@ -121,3 +152,110 @@ def test_without_checks_and_behind_a_closed_gate_bad_settings_hold_the_host_unti
         agent_run(2, puppet_gate_unusable=bad, puppet_gate_health=health)
         assert agent_run.record == record
     assert agent_run.checks["puppet"] == "critical"
+
+
+@pytest.mark.parametrize("step", quick(1, ["validate", "upgrade", "post_upgrade"]))
+def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
+    step: str, agent_run: AgentRun, consul: RawKV
+) -> None:
+    # Ansible sets no failed result then. The composition can't find it, because the name comes from a variable.
+    include = "- name: Include it\n  ansible.builtin.include_role: {name: '{{ \"not_there\" }}'}\n  tags: [TAG]\n"
+    note = "- name: Do it\n  ansible.builtin.debug: {msg: it}\n  tags: [upgrade]\n"
+    if step == "post_upgrade":
+        agent_run.add_service({TASKS: note, POST: include.replace("  tags: [TAG]\n", "")})
+        upgraded = {"version": "v2", "state": "upgraded", "reported": "v2", "post": "open"}
+        consul.put("upgrade/hosts/localhost", json.dumps(upgraded))
+        agent_run.version.write_text("v2\n")
+        # Puppet comes before these tasks.
+        agent_run.settings["puppet_gate_manifest"] = str(agent_run.file("bin/puppet", "exit 0"))
+    else:
+        agent_run.add_service({TASKS: note + include.replace("TAG", step)})
+    agent_run(2)
+    record = agent_run.record
+    if step == "post_upgrade":
+        assert (record["state"], record["post"]) == ("upgraded", "failed")
+    else:
+        assert (record["state"], record["version"]) == ("failed", "v2")
+        assert record["step"] == ("services" if step == "validate" else "upgrade")
+        assert record["error"].startswith(
+            "Ansible failed it without a result, such as for a role or file that it can't include"
+        )
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    quick(1, [("not_a_module: {}", 4), ("ansible.builtin.include_role: {name: ends}", 0)]),
+    ids=["module that is not found", "end_host"],
+)
+def test_an_upgrade_that_ansible_ends_by_itself_leaves_a_note_and_the_next_run_reports_it(
+    task: str, code: int, agent_run: AgentRun, consul: RawKV
+) -> None:
+    note = agent_run.folder / "run/last_run"
+    agent_run.add_service({TASKS: f"- name: Do it\n  {task}\n  tags: [upgrade]\n"})
+    Roles(agent_run.folder / "roles").add("ends", {"tasks/main.yml": "- ansible.builtin.meta: end_host\n"})
+    agent_run(code, puppet_gate_run="12-34", puppet_gate_maintenance=True)
+    assert (agent_run.record["state"], agent_run.version.read_text()) == ("started", "")
+    assert (note.read_text(), is_away(consul)) == ("working 12-34\n", True)
+    # As convoy-node does then. Before it takes the lock, so it can't leave a note.
+    why = f"Ansible ended the agent run (exit code {code}) without a report."
+    agent_run(2, puppet_gate_cut_short=why, puppet_gate_maintenance=True)
+    record = agent_run.record
+    assert (record["state"], record["version"], record["step"], record["error"]) == ("failed", "v2", "ask", why)
+    assert (agent_run.checks["puppet"], is_away(consul)) == ("critical", False)
+
+
+def test_a_run_that_ends_with_its_last_tasks_leaves_no_such_note(agent_run: AgentRun) -> None:
+    agent_run.file("hooks/drain.d/10-fails", "exit 1")
+    agent_run(2, puppet_gate_run="12-34")
+    assert (agent_run.record["step"], (agent_run.folder / "run/last_run").read_text()) == ("drain", "ended\n")
+    # Nor does one that finds the lock.
+    lock = agent_run.folder / "run/node.lock"
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        agent_run(puppet_gate_run="56-78")
+    assert (agent_run.folder / "run/last_run").read_text() == "locked\n"
+
+
+# A Python for modules with a file system of its own, in which Puppet is disabled.
+DISABLED = """\
+#!/bin/sh
+exec unshare --mount sh -c '
+  mount -t tmpfs tmpfs /var/cache && mkdir -p /var/cache/puppet/state &&
+  echo "{\\"disabled_message\\": \\"its disk\\"}" >/var/cache/puppet/state/agent_disabled.lock &&
+  exec "$0" "$@"' "{python}" "$@"
+"""
+
+
+def test_a_host_whose_puppet_is_disabled_is_held_also_if_its_last_report_was_lost(
+    agent_run: AgentRun, consul: RawKV
+) -> None:
+    python = agent_run.folder / "python"
+    python.write_text(DISABLED.replace("{python}", sys.executable))
+    python.chmod(0o755)
+    if subprocess.run([python, "-c", ""], check=False).returncode:
+        missing("This process may not mount a file system for a child.")
+    agent_run.version.write_text("v2\n")
+    consul.put(RECORD, json.dumps({"version": "v2", "state": "started", "attempt": 1, "times": {"started": 1}}))
+    for _run in range(2):
+        agent_run(ansible_python_interpreter=str(python))
+        record = agent_run.record
+        assert (record["state"], record["version"], record["held"]) == ("upgraded", "v2", "its disk")
+
+
+@pytest.mark.parametrize("is_there", quick(1, [False, True]))
+def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bool, agent_run: AgentRun) -> None:
+    home = agent_run.folder / "opt"
+    (home / "releases").mkdir(parents=True)
+    (home / "next").symlink_to("releases/r2")
+    if is_there:
+        (home / "releases/r2").mkdir()
+    agent_run.settings |= {
+        "puppet_gate_home": str(home),
+        "puppet_gate_release": "r1",
+        "puppet_gate_facts_file": str(agent_run.folder / "facts.txt"),
+        "puppet_gate_manifest": str(agent_run.file("bin/puppet", "exit 0")),
+    }
+    agent_run()
+    assert (home / "trial").exists() == is_there
+    record = agent_run.record
+    assert (record["state"], agent_run.version.read_text()) == (("started", "") if is_there else ("upgraded", "v2\n"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 import pytest
 import yaml
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.failure_text import failure_text
 from devkit.agent import ROOT
 from systemd_exposure import exposure, without
 
@@ -121,3 +122,14 @@ def test_a_reboot_asks_for_the_kernels_that_the_role_kernel_reboot_asks_for() ->
 
     mine, theirs = found("puppet_gate/tasks/run/reboot.yml"), found("kernel_reboot/tasks/kernels.yml")
     assert (mine["excludes"], mine["file_type"]) == (theirs["excludes"], theirs["file_type"])
+
+
+@pytest.mark.parametrize("name", ["failed", "services/upgrade", "services/post_upgrade"])
+def test_a_failure_without_a_failed_result_is_reported(name: str) -> None:
+    # As if a role is not found. The tests of agent runs have that with a real Ansible.
+    text = (ROLE / f"tasks/{name}.yml").read_text()
+    expression = next(line for line in text.splitlines() if "ansible_failed_result" in line).partition(": ")[2]
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    environment.filters["convoy.upgrade.failure_text"] = failure_text
+    found = environment.from_string(yaml.safe_load(expression)).render()
+    assert found.startswith("Ansible failed it without a result")

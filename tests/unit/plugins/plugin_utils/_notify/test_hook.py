@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.sanitize import sanitize
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import as_data
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.hook import Hook, as_data
 from hypothesis import given
 from hypothesis import strategies as st
 from templates import trusted
@@ -42,3 +44,13 @@ def test_texts_are_not_templates() -> None:
     found = loader.load(trusted(f"event: {as_data(event)}"))
     assert found == {"event": event}
     assert Templar(loader, variables=found).template(found["event"]) == event
+
+
+def test_a_hook_that_includes_a_role_that_is_not_found_says_so(tmp_path: Path) -> None:
+    # Ansible sets no failed result then.
+    file = tmp_path / "hook.yml"
+    file.write_text("- name: Send it\n  ansible.builtin.include_role: {name: not_there}\n")
+    arguments = ("-i", "localhost,", "-e", f"ansible_python_interpreter={sys.executable}")
+    failed = Hook(str(file), arguments, str(tmp_path), 60).call({"event": "paused"})
+    assert failed is not None
+    assert failed.why == "it includes a role or a file that can not be found or read"
