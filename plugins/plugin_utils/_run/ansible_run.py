@@ -247,9 +247,15 @@ class PlaybookRun:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
 
     def _line(self, step: NextStep) -> str:
-        if step.playbook:
+        if step.playbook and not step.keeps_variables:
             return self._command.other(step.playbook, step.variables)
-        return self._command.again(step.variables, renamed=dict.fromkeys(step.without, ""))
+        return self._command.again(
+            step.variables,
+            # They select services of this run.
+            without=TAG_OPTIONS if step.playbook else (),
+            renamed=dict.fromkeys(step.without, ""),
+            playbook=step.playbook,
+        )
 
     def _end_without_output(self) -> None:
         if not self._is_over:

@@ -70,6 +70,35 @@ def test_a_run_for_a_part_of_the_fleet_retries_its_own_hosts(monkeypatch: pytest
     assert lines[0].endswith(" -e retry_failed=true")
 
 
+@pytest.mark.parametrize(
+    ("playbook", "options", "next_step"),
+    [
+        (
+            "controlplane",
+            ["-e", "version=2", "-e", "upgrade_version_from=1", "-e", "nginx_port=81"],
+            "-e upgrade_version_from=1 -e nginx_port=81 -e version=2",
+        ),
+        (
+            "role",
+            ["-e", "role=web version=2 upgrade_folder=/x", "--tags=all", "-e", "retry_failed=true", "-f", "9"],
+            "-e upgrade_folder=/x -f 9 -e version=2",
+        ),
+        ("dataplane", ["-e", '{"version": "2", "pin": ["a"], "token": "s3cret"}'], """-e '{"pin": ["a"]}' -e token="$TOKEN" -e version=2"""),
+    ],
+)  # fmt: skip
+def test_the_command_for_the_rest_of_the_fleet_has_the_variables_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, playbook: str, options: list[str], next_step: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", f"convoy.upgrade.{playbook}", *options])
+    monkeypatch.setattr(context, "CLIARGS", {})
+    lines: list[str] = []
+    run = PlaybookRun(f"/collection/playbooks/{playbook}.yml", lines.append)
+    run.remember({"version": "2", "counts": {"upgraded": 1, "pending": 1}, "can_move": True})
+    run.end(has_succeeded=True)
+    run._say_next(os.getpid())
+    assert lines == [f"Next: ansible-playbook convoy.upgrade.upgrade {next_step}"]
+
+
 def test_a_failure_that_names_a_playbook_is_followed_by_that_and_then_by_the_same_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
