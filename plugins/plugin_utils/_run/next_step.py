@@ -111,9 +111,8 @@ def after_failure(
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     reasons: Sequence[Mapping[str, Any]] = info.get("reasons") or ()
     broken = [one for one in reasons if one["state"] in (FAILED, LOST)]
-    # A run for a part of the fleet retries only its own hosts.
-    retries = any(host in pushed for one in broken for host in one["hosts"]) if is_part else pushes
-    if broken and retries:
+    if any(host in pushed for one in broken for host in one["hosts"]):
+        # A run retries only its own hosts, and none that upgrade themselves.
         return NextStep(variables={"retry_failed": "true"})
     if broken:
         # It knows which of them may still be at work.

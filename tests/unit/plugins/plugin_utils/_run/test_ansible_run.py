@@ -23,9 +23,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import C
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import Routes
 
 PLAYS: dict[str, tuple[str, ...]] = {FIRST: (), CONTROL: (), DATA: ("web1",)}
+NONE_PUSHED = RunScope(dict.fromkeys(PLAYS, ()), (), (), PLAYS)
+# Without task groups, web1 upgrades itself.
 PREPARED = PreparedRun(
-    "2", "/run/composed", {"web1": "web"}, {}, RunScope(PLAYS, (), (), PLAYS), Routes({}, {}, {}, {}, {}, ()), (), False
+    "2", "/run/composed", {"web1": "web"}, {}, NONE_PUSHED, Routes({}, {}, {}, {}, {}, ()), (), False
 )
+PUSHED = replace(PREPARED, scope=RunScope(PLAYS, (), (), PLAYS), task_groups={"web": ()})
 STATUS = {
     "counts": {"failed": 1},
     "reasons": [{"state": "failed", "cause": "", "hosts": ["web1"], "count": 1}],
@@ -38,7 +41,14 @@ STUCK = {"failure": {"code": "stuck", "message": "", "details": {}}}
 @pytest.mark.parametrize(
     ("results", "next_step"),
     [
-        ([PREPARED.as_result()], "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true"),
+        ([PUSHED.as_result()], "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true"),
+        # An earlier run recorded the failure of web1, so this one does not push it.
+        (
+            [replace(PUSHED, scope=NONE_PUSHED).as_result()],
+            "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true",
+        ),
+        # It upgrades itself, beside the hosts of this run.
+        ([PREPARED.as_result()], "ansible-playbook convoy.upgrade.retry -e host=web1"),
         ([], "ansible-playbook convoy.upgrade.retry -e host=web1"),
     ],
 )
@@ -61,8 +71,7 @@ def test_a_run_for_a_part_of_the_fleet_retries_its_own_hosts(monkeypatch: pytest
     lines: list[str] = []
     run = PlaybookRun("/collection/playbooks/role.yml", lines.append)
     # An earlier run recorded the failure of web1, so this one does not push it.
-    scope = RunScope(dict.fromkeys(PLAYS, ()), (), (), PLAYS)
-    for result in (replace(PREPARED, scope=scope, task_groups={"web": ()}).as_result(), STATUS, STUCK):
+    for result in (replace(PUSHED, scope=NONE_PUSHED).as_result(), STATUS, STUCK):
         run.remember(result)
     run.end(has_succeeded=False)
     run._say_next(os.getpid())

@@ -109,9 +109,14 @@ def test_each_failure_has_its_next_step(code: str, info: dict[str, Any], step: N
 
 
 def test_if_ansible_upgrades_hosts_the_same_command_retries_failed_ones() -> None:
-    assert after_failure("upgrade", "stuck", {"reasons": FAILED}, pushes=True) == NextStep(
-        variables={"retry_failed": "true"}
-    )
+    step = after_failure("upgrade", "stuck", {"reasons": FAILED}, pushes=True, pushed=["web1", "web2"])
+    assert step == NextStep(variables={"retry_failed": "true"})
+
+
+def test_beside_hosts_that_ansible_upgrades_a_pull_host_is_retried_by_name() -> None:
+    info = {"reasons": FAILED, "needs_operator": [BROKEN]}
+    step = after_failure("upgrade", "stuck", info, pushes=True, pushed=["web2"])
+    assert step == NextStep("retry", {"host": "web1"}, then_again=True)
 
 
 @pytest.mark.parametrize(("playbook", "is_limited"), [("upgrade", True), ("role", False)])
