@@ -132,7 +132,7 @@ class ActionModule(ControllerAction):
         require_watch()
         # Before the job begins. Otherwise, if there is no space for the daemon, the job would be under way without a run.
         ensure_daemon()
-        ask(KeepRun(run))
+        ask(KeepRun(run, is_new=True))
         if asked is not None:
             request = {"job": {**asked, "id": job.id}}
         # Another one may have begun since the plan.
