@@ -161,7 +161,7 @@ class ActionModule(ControllerAction):
         outside = hosts_outside_tags(request.plan, request.composition, run.scope, run.routes.ahead, tags, skipped)
         run = replace(run, scope=outside.narrow(run.scope), is_whole=run.is_whole and set(tags) <= {"all"})
         ensure_daemon()
-        ask(KeepRun(run))
+        ask(KeepRun(run, is_new=True))
         forks = forks_lines(request.plan, run.scope, self.forks)
         resumed = resumed_lines(request.plan, run.scope)
         self._say([*run.routes.lines, *run.left_out, *run.scope.waiting, *resumed, *outside.lines(), *forks])

@@ -130,13 +130,14 @@ class ActionModule(ControllerAction):
         if self._task.check_mode:
             return _result(run, tasks)
         require_watch()
+        # Before the job begins. Otherwise, if there is no space for the daemon, the job would be under way without a run.
+        ensure_daemon()
+        ask(KeepRun(run, is_new=True))
         if asked is not None:
             request = {"job": {**asked, "id": job.id}}
         # Another one may have begun since the plan.
         again = {"wait_for_other": options["wait_for_other"], "wait_timeout": int(options["wait_timeout"])}
         begun = self._plan(options, {**request, **rules, **again, "limit": []}, check=False)
-        ensure_daemon()
-        ask(KeepRun(run))
         for line in forks_lines(plan, run.scope, self.forks):
             self._display.display(line)
         return {**_result(run, tasks), "changed": begun["changed"], "diff": begun["diff"]}

@@ -141,6 +141,8 @@ class RunDaemon:
 
     def _keep_run(self, message: KeepRun) -> None:
         self._run = message.run
+        if message.is_new:
+            self._validation.clear()
 
     def _prepared(self) -> PreparedRun:
         if self._run is None:

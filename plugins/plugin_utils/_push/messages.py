@@ -82,9 +82,13 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class KeepRun(Message[None]):
-    """Keep a prepared run for the tasks that follow."""
+    """Keep a prepared run for the tasks that follow.
+
+    :param is_new: whether it was just prepared, so that earlier validations are of another run, such as one of another imported playbook.
+    """
 
     run: PreparedRun
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

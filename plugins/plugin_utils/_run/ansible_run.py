@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ansible import context
+from ansible.errors import AnsibleError
 from ansible.inventory.manager import split_host_pattern
 from ansible.plugins.loader import filter_loader
 
@@ -247,9 +249,15 @@ class PlaybookRun:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
 
     def _line(self, step: NextStep) -> str:
-        if step.playbook:
+        if step.playbook and not step.keeps_variables:
             return self._command.other(step.playbook, step.variables)
-        return self._command.again(step.variables, renamed=dict.fromkeys(step.without, ""))
+        return self._command.again(
+            step.variables,
+            # They select services of this run.
+            without=TAG_OPTIONS if step.playbook else (),
+            renamed=dict.fromkeys(step.without, ""),
+            playbook=step.playbook,
+        )
 
     def _end_without_output(self) -> None:
         if not self._is_over:
@@ -378,9 +386,14 @@ class PlaybookRun:
             everybody = [host.name for host in inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)]
             kept = reached.union(named)
             left_out = list(dict.fromkeys([*left_out, *(name for name in everybody if name not in kept)]))
+        if not left_out:
+            return
         chosen = [name for name in named if name not in reached]
-        given = [one for one in split_host_pattern(limit) if one not in reached]
-        self._exit_without_limit(refuse_limit, self._command.playbook, self._name, limit, left_out, chosen, given)
+        given = {one: _hosts_of(inventory, one) for one in split_host_pattern(limit) if one not in reached}
+        fleet = _fleet_of_roles(play, needed[0] if needed else None)
+        self._exit_without_limit(
+            refuse_limit, self._command.playbook, self._name, limit, left_out, chosen, given, fleet
+        )
 
     def _exit_without_limit(self, check: Callable[..., None], *given: Any) -> None:
         """Exit if a check raises an error, with the command to run instead, which has no ``--limit``."""
@@ -395,3 +408,26 @@ class PlaybookRun:
         atexit.unregister(self._say_next)
         # Ansible only warns about other exceptions in a callback.
         sys.exit(BAD_OPTIONS)
+
+
+def _hosts_of(inventory: Any, pattern: str) -> list[str]:
+    """Return the hosts of the inventory that a pattern fits, without its sign; none for a file with patterns."""
+    plain = pattern.lstrip("!&")
+    if plain.startswith("@"):
+        return []
+    return [host.name for host in inventory.get_hosts(plain, ignore_limits=True, ignore_restrictions=True)]
+
+
+def _fleet_of_roles(play: Any, planner: Any) -> frozenset[str] | None:
+    """Return the hosts in roles of ``upgrade_roles``; None if that is not given, or is a template.
+
+    :param planner: the host that reads it; None if there is none.
+    """
+    variables, roles = play.get_variable_manager(), None
+    with contextlib.suppress(AnsibleError):
+        # Such as a file with variables that is missing. Ansible says so itself.
+        roles = variables.get_vars(play=play, host=planner).get("upgrade_roles")
+    if not isinstance(roles, Mapping) or not roles:
+        return None
+    groups: Mapping[str, Sequence[str]] = variables._inventory.get_groups_dict()
+    return frozenset(host for role in roles for host in groups.get(role, ()))

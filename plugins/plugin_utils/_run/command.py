@@ -52,24 +52,30 @@ class AnsibleCommand:
         without: Collection[str] = (),
         instead: Mapping[str, str] | None = None,
         renamed: Mapping[str, str] | None = None,
+        playbook: str = "",
     ) -> str:
         """Return the same command with further variables.
 
         :param without: long options to leave out, such as ``--limit``.
         :param instead: a value of ``-e`` -> the whole option that replaces it.
         :param renamed: variable -> its new name, empty to leave it out.
+        :param playbook: another playbook of the collection that takes the same variables, empty for the same one.
         """
         long = [one for one in _WITH_VALUE if one in without]
         short = [option for name, option in _SHORT.items() if name in without]
         words = []
         for kind, text in self._kept(long, short, set(without) & set(_FLAGS)):
-            if kind != "extra":
+            if kind == "playbook" and playbook:
+                words += self._with_playbook(text, playbook)
+            elif kind != "extra":
                 words.append(shlex.quote(text))
             elif text in (instead or {}):
                 words.append((instead or {})[text])
             elif not text.startswith("@") and any(name in (renamed or {}) for name in _values(text)):
                 named = {(renamed or {}).get(name, name): value for name, value in _values(text).items()}
-                words += _options({name: value for name, value in named.items() if name})
+                words += _options(
+                    {name: value for name, value in named.items() if name and name not in (variables or {})}
+                )
             else:
                 words += _given_again(text, frozenset(variables or ()))
         return sanitize(" ".join([self._program(), *words, *_options(variables or {})]))
@@ -79,8 +85,7 @@ class AnsibleCommand:
         words: list[str] = []
         for kind, text in self._kept(_WITH_VALUE, [*_SHORT.values()], _FLAGS):
             if kind == "playbook":
-                if text == self._given():
-                    words.append(shlex.quote(f"convoy.upgrade.{name}" if self.imports else _beside(text, name)))
+                words += self._with_playbook(text, name)
             elif kind == "extra":
                 if text.startswith("@"):
                     words.append(f"-e {shlex.quote(text)}")
@@ -114,6 +119,12 @@ class AnsibleCommand:
                 yield "word", next(words, "")
             else:
                 yield "playbook" if word == self._given() or _is_playbook(word) else "word", word
+
+    def _with_playbook(self, word: str, name: str) -> list[str]:
+        """Return what replaces a playbook of this command in the command of another one: nothing if this run is not one of it."""
+        if word != self._given():
+            return []
+        return [shlex.quote(f"convoy.upgrade.{name}" if self.imports else _beside(word, name))]
 
     def _given(self) -> str:
         """Return the playbook as the command names it."""

@@ -34,6 +34,10 @@ _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
 _OF_NAMES = ("unknown_names", "no_target")
 _BY_NAME = ("hold", "unhold", "forget")
 _ADMISSIBLE = "admissible"
+# What belongs only to a run for a part of the fleet: which part, what had failed in it, and how it began the rollout.
+_OF_PART = ("role", "upgrade_limit", "retry_failed", "restart", "replace")
+# Variables of such a run that convoy.upgrade.post_upgrade does not have.
+_NOT_OF_POST_UPGRADE = ("wait_for_other",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class NextStep:
     :param then_again: whether the command of this run follows.
     :param without: variables of this run that it leaves out.
     :param then_with: variables of the command of this run that follows.
+    :param keeps_variables: whether another playbook takes the variables of this run. Others keep only those that describe the fleet.
     """
 
     playbook: str = ""
@@ -51,6 +56,7 @@ class NextStep:
     then_again: bool = False
     without: Sequence[str] = ()
     then_with: Mapping[str, str] = field(default_factory=dict)
+    keeps_variables: bool = False
 
 
 def after_failure(
@@ -97,16 +103,16 @@ def after_failure(
     if blocker == PAUSE:
         return NextStep("resume", then_again=True)
     if blocker == ABORT and info.get("rollback_order"):
-        return NextStep("rollback", {"version": str(info.get("version"))})
+        # An aborted rollback begins again with the same command, which keeps its variables. Rules of an upgrade are not those of a rollback.
+        return NextStep("" if playbook == "rollback" else "rollback", {"version": str(info.get("version"))})
     if blocker == ABORT:
         return NextStep(variables={"restart": "true"})
     if info.get("needs_approval"):
         return NextStep("approve", {"stage": str(info.get("stage"))}, then_again=True)
     reasons: Sequence[Mapping[str, Any]] = info.get("reasons") or ()
     broken = [one for one in reasons if one["state"] in (FAILED, LOST)]
-    # A run for a part of the fleet retries only its own hosts.
-    retries = any(host in pushed for one in broken for host in one["hosts"]) if is_part else pushes
-    if broken and retries:
+    if any(host in pushed for one in broken for host in one["hosts"]):
+        # A run retries only its own hosts, and none that upgrade themselves.
         return NextStep(variables={"retry_failed": "true"})
     if broken:
         # It knows which of them may still be at work.
@@ -117,7 +123,10 @@ def after_failure(
             return NextStep(variables={"retry_failed": "true"})
         # While hosts are left to upgrade, only a retry frees the slot.
         if failed := _need(info, BUDGET, BROKEN_HOSTS, POST_UPGRADE):
-            return NextStep(failed["playbook"], dict(failed["variables"]), then_again=failed["code"] != POST_UPGRADE)
+            step = NextStep(failed["playbook"], dict(failed["variables"]), then_again=failed["code"] != POST_UPGRADE)
+            if step.playbook == "post_upgrade":
+                step = replace(step, without=(*_OF_PART, *_NOT_OF_POST_UPGRADE), keeps_variables=True)
+            return step
     if unadmitted:
         return NextStep(unadmitted["playbook"], dict(unadmitted["variables"]), then_again=True)
     interrupted = _need(info, INTERRUPTED)
@@ -171,9 +180,9 @@ def next_part(playbook: str, info: Mapping[str, Any], *, is_limited: bool) -> Ne
         return None
     if not _has_hosts_left(info) and not (is_limited and info.get("post_upgrade")):
         return None
-    return (
-        NextStep(without=("upgrade_limit",)) if is_limited else NextStep("upgrade", {"version": str(info["version"])})
-    )
+    if is_limited:
+        return NextStep(without=("upgrade_limit",))
+    return NextStep("upgrade", {"version": str(info["version"])}, without=_OF_PART, keeps_variables=True)
 
 
 def next_pass(playbook: str, info: Mapping[str, Any]) -> NextStep | None:

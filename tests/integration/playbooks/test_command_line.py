@@ -183,6 +183,33 @@ def test_a_limit_with_hosts_outside_the_fleet_is_given_as_upgrade_limit(play: Sh
     assert again.returncode == 0, again.stdout
 
 
+@pytest.mark.parametrize(
+    ("playbook", "limit", "instead", "outside"),
+    quick(
+        1,
+        [
+            ("upgrade", "monitoring1", "upgrade_limit=NAME", "monitoring1 is"),
+            # Otherwise, all hosts but web2.
+            ("upgrade", "monitoring1,!web2", "upgrade_limit=NAME", "monitoring1 is"),
+            ("upgrade", "web1,monitoring1", "upgrade_limit=web1", "monitoring1 is"),
+            ("upgrade", "localhost,web,!monitor*", "upgrade_limit=web", "monitoring1, monitoring2 are"),
+            ("command", "monitoring1", "only=NAME", "monitoring1 is"),
+        ],
+    ),
+)
+def test_a_limit_to_hosts_in_no_role_is_not_given_as_a_variable_that_would_refuse_them(
+    play: Shipped, consul: RawKV, playbook: str, limit: str, instead: str, outside: str
+) -> None:
+    hosts = names(web=2)
+    seed(consul, hosts)
+    site = {**inventory(hosts), "others": ["monitoring1", "monitoring2"]}
+    done = play(playbook, "--limit", limit, inventory=site, upgrade_roles={"web": {}})
+    assert done.returncode == 5, done.stdout
+    assert f"{outside} in no role of upgrade_roles" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Next: ") and last.endswith(f"-e {instead}"), last
+
+
 def test_a_status_ends_with_what_an_operator_has_to_do(play: Shipped, begun: Store) -> None:
     shown = play("status").stdout.splitlines()
     assert not any(line.startswith("Needs an operator: ") for line in shown)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,23 @@ def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul
     other = play(folder, tasks="other.yml", version=target)[1]
     assert other["failure"]["code"] == "bad_tasks"
     assert "runs the tasks restart" in other["failure"]["message"]
+
+
+def test_without_a_place_for_the_files_of_its_run_a_job_does_not_begin(
+    folder: Runner, consul: RawKV, tmp_path: Path
+) -> None:
+    """Otherwise it would be under way, and the same command would be refused."""
+    place = tmp_path / "for_runs"
+    place.mkdir()
+    job = {
+        "convoy.upgrade.push_job": {"upgrade_roles": ROLES, "tasks": "restart.yml", "job": {}, "instructions": RULES}
+    }
+    # By now, the run has chosen it.
+    removed = {"ansible.builtin.file": {"path": str(place), "state": "absent"}}
+    environ = {**WATCHED, "PWD": str(folder.folder), "TMPDIR": str(place)}
+    refused = folder([in_groups(FLEET), removed, job], environ=environ)[2]
+    assert refused["failure"]["code"] == "no_daemon"
+    assert consul.tree("upgrade/") == {}
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,21 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.view_messa
     WaitForEnd,
     WaitUntilShown,
 )
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import Admit, StartPush, StopPush
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
+    Admit,
+    GetRun,
+    GetValidation,
+    KeepRun,
+    ReportValidation,
+    StartPush,
+    StopPush,
+    Validation,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.play_hosts import report_lost_host
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import PreparedRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import PushRun
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import CONTROL, DATA, FIRST, RunScope
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import Routes
 
 NOWHERE = Settings(port=1, timeout=0.1)
 
@@ -105,6 +118,23 @@ def test_an_unexpected_error_is_a_failure_and_does_not_end_the_daemon(tmp_path: 
     )
     assert found.details["traceback"].startswith("Traceback (most recent call last):\n")
     assert found.details["traceback"].endswith("KeyError: <class 'str'>\n")
+
+
+@pytest.mark.usefixtures("announced")
+def test_a_newly_prepared_run_has_no_validations_of_an_earlier_one() -> None:
+    """A playbook may import two upgrades. A host that can't be reached in the second one reports nothing."""
+    ensure_daemon()
+    plays: dict[str, tuple[str, ...]] = {FIRST: (), CONTROL: (), DATA: ("web1",)}
+    scope = RunScope(plays, (), ("web1",), plays)
+    run = PreparedRun("2", "", {"web1": "web"}, {}, scope, Routes({}, {}, {}, {}, {}, ()), (), retry_failed=False)
+    ask(KeepRun(run, is_new=True))
+    ask(ReportValidation("web1", Validation("", goes_last=True)))
+    # As it starts, and with its post-upgrade tasks.
+    ask(KeepRun(replace(run, complete=True)))
+    assert ask(GetValidation()) == {"web1": Validation("", goes_last=True)}
+    ask(KeepRun(replace(run, version="3"), is_new=True))
+    assert ask(GetRun()).version == "3"
+    assert ask(GetValidation()) == {}
 
 
 def test_without_a_callback_no_daemon_starts() -> None:

@@ -23,9 +23,12 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.scope import C
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._upgrade_path.routes import Routes
 
 PLAYS: dict[str, tuple[str, ...]] = {FIRST: (), CONTROL: (), DATA: ("web1",)}
+NONE_PUSHED = RunScope(dict.fromkeys(PLAYS, ()), (), (), PLAYS)
+# Without task groups, web1 upgrades itself.
 PREPARED = PreparedRun(
-    "2", "/run/composed", {"web1": "web"}, {}, RunScope(PLAYS, (), (), PLAYS), Routes({}, {}, {}, {}, {}, ()), (), False
+    "2", "/run/composed", {"web1": "web"}, {}, NONE_PUSHED, Routes({}, {}, {}, {}, {}, ()), (), False
 )
+PUSHED = replace(PREPARED, scope=RunScope(PLAYS, (), (), PLAYS), task_groups={"web": ()})
 STATUS = {
     "counts": {"failed": 1},
     "reasons": [{"state": "failed", "cause": "", "hosts": ["web1"], "count": 1}],
@@ -38,7 +41,14 @@ STUCK = {"failure": {"code": "stuck", "message": "", "details": {}}}
 @pytest.mark.parametrize(
     ("results", "next_step"),
     [
-        ([PREPARED.as_result()], "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true"),
+        ([PUSHED.as_result()], "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true"),
+        # An earlier run recorded the failure of web1, so this one does not push it.
+        (
+            [replace(PUSHED, scope=NONE_PUSHED).as_result()],
+            "ansible-playbook convoy.upgrade.upgrade -e version=2 -e retry_failed=true",
+        ),
+        # It upgrades itself, beside the hosts of this run.
+        ([PREPARED.as_result()], "ansible-playbook convoy.upgrade.retry -e host=web1"),
         ([], "ansible-playbook convoy.upgrade.retry -e host=web1"),
     ],
 )
@@ -61,13 +71,41 @@ def test_a_run_for_a_part_of_the_fleet_retries_its_own_hosts(monkeypatch: pytest
     lines: list[str] = []
     run = PlaybookRun("/collection/playbooks/role.yml", lines.append)
     # An earlier run recorded the failure of web1, so this one does not push it.
-    scope = RunScope(dict.fromkeys(PLAYS, ()), (), (), PLAYS)
-    for result in (replace(PREPARED, scope=scope, task_groups={"web": ()}).as_result(), STATUS, STUCK):
+    for result in (replace(PUSHED, scope=NONE_PUSHED).as_result(), STATUS, STUCK):
         run.remember(result)
     run.end(has_succeeded=False)
     run._say_next(os.getpid())
     assert lines[0].startswith("Next: ansible-playbook convoy.upgrade.role ")
     assert lines[0].endswith(" -e retry_failed=true")
+
+
+@pytest.mark.parametrize(
+    ("playbook", "options", "next_step"),
+    [
+        (
+            "controlplane",
+            ["-e", "version=2", "-e", "upgrade_version_from=1", "-e", "nginx_port=81"],
+            "-e upgrade_version_from=1 -e nginx_port=81 -e version=2",
+        ),
+        (
+            "role",
+            ["-e", "role=web version=2 upgrade_folder=/x", "--tags=all", "-e", "retry_failed=true", "-f", "9"],
+            "-e upgrade_folder=/x -f 9 -e version=2",
+        ),
+        ("dataplane", ["-e", '{"version": "2", "pin": ["a"], "token": "s3cret"}'], """-e '{"pin": ["a"]}' -e token="$TOKEN" -e version=2"""),
+    ],
+)  # fmt: skip
+def test_the_command_for_the_rest_of_the_fleet_has_the_variables_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, playbook: str, options: list[str], next_step: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", f"convoy.upgrade.{playbook}", *options])
+    monkeypatch.setattr(context, "CLIARGS", {})
+    lines: list[str] = []
+    run = PlaybookRun(f"/collection/playbooks/{playbook}.yml", lines.append)
+    run.remember({"version": "2", "counts": {"upgraded": 1, "pending": 1}, "can_move": True})
+    run.end(has_succeeded=True)
+    run._say_next(os.getpid())
+    assert lines == [f"Next: ansible-playbook convoy.upgrade.upgrade {next_step}"]
 
 
 def test_a_failure_that_names_a_playbook_is_followed_by_that_and_then_by_the_same_command(

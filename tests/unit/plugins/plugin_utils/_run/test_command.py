@@ -42,6 +42,26 @@ def test_a_playbook_that_imports_one_of_the_collection_has_no_others_beside_it()
     assert site.again() == "ansible-playbook plays/site.yml -e version=2"
 
 
+@pytest.mark.parametrize(
+    ("imports", "given", "printed"),
+    [
+        (False, "convoy.upgrade.role", "convoy.upgrade.upgrade"),
+        (False, "playbooks/role.yml", "playbooks/upgrade.yml"),
+        (True, "plays/role.yml", "convoy.upgrade.upgrade"),
+    ],
+)
+def test_the_same_command_with_another_playbook_keeps_all_other_variables(
+    imports: bool, given: str, printed: str
+) -> None:
+    line = f"/opt/ansible-playbook -i inv.yml {given} -t nginx --skip-tags=slow -f 9 -e 'version=2 role=web upgrade_version_from=1' -e db_password=s3cret"
+    role = AnsibleCommand(tuple(shlex.split(line)), "/x/playbooks/role.yml", imports=imports)
+    variables = '-e upgrade_version_from=1 -e db_password="$DB_PASSWORD" -e version=2'
+    assert (
+        role.again({"version": "2"}, without=["--tags", "--skip-tags"], renamed={"role": ""}, playbook="upgrade")
+        == f"/opt/ansible-playbook -i inv.yml {printed} -f 9 {variables}"
+    )
+
+
 def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
     line = "/opt/ansible-playbook convoy.upgrade.upgrade -e @vars.yml"
     assert command(line).other("retry") == "/opt/ansible-playbook convoy.upgrade.retry -e @vars.yml"

@@ -17,6 +17,8 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step impo
 )
 
 AGAIN = NextStep()
+# Variables that belong only to a run for a part of the fleet.
+OF_PART = ("role", "upgrade_limit", "retry_failed", "restart", "replace")
 
 
 def reasons(**hosts: tuple[str, str]) -> list[dict[str, Any]]:
@@ -107,9 +109,14 @@ def test_each_failure_has_its_next_step(code: str, info: dict[str, Any], step: N
 
 
 def test_if_ansible_upgrades_hosts_the_same_command_retries_failed_ones() -> None:
-    assert after_failure("upgrade", "stuck", {"reasons": FAILED}, pushes=True) == NextStep(
-        variables={"retry_failed": "true"}
-    )
+    step = after_failure("upgrade", "stuck", {"reasons": FAILED}, pushes=True, pushed=["web1", "web2"])
+    assert step == NextStep(variables={"retry_failed": "true"})
+
+
+def test_beside_hosts_that_ansible_upgrades_a_pull_host_is_retried_by_name() -> None:
+    info = {"reasons": FAILED, "needs_operator": [BROKEN]}
+    step = after_failure("upgrade", "stuck", info, pushes=True, pushed=["web2"])
+    assert step == NextStep("retry", {"host": "web1"}, then_again=True)
 
 
 @pytest.mark.parametrize(("playbook", "is_limited"), [("upgrade", True), ("role", False)])
@@ -125,6 +132,11 @@ def test_what_stops_a_run_for_a_part_may_be_outside_of_it(playbook: str, is_limi
     # It may be in this part, or outside of it. No command for more hosts is proposed.
     left = {"code": "interrupted", "playbook": "upgrade", "variables": {"version": "2"}}
     assert step(reasons=HELD, needs_operator=[left]) == NextStep("status", {"host": "web2"}, then_again=True)
+
+
+def test_an_aborted_rollback_begins_again_with_the_same_command() -> None:
+    info = {"blocker": {"code": "aborted"}, "rollback_order": "reversed", "version": "1.0"}
+    assert after_failure("rollback", "aborted", info) == NextStep(variables={"version": "1.0"})
 
 
 def test_other_playbooks_are_run_again() -> None:
@@ -145,7 +157,12 @@ def test_hosts_that_can_be_admitted_need_a_run() -> None:
     [
         ("upgrade", True, "pending", NextStep(without=("upgrade_limit",))),
         ("rollback", True, "failed", NextStep(without=("upgrade_limit",))),
-        ("controlplane", False, "pending", NextStep("upgrade", {"version": "v2"})),
+        (
+            "controlplane",
+            False,
+            "pending",
+            NextStep("upgrade", {"version": "v2"}, without=OF_PART, keeps_variables=True),
+        ),
         ("upgrade", False, "pending", None),
         ("upgrade", True, "held", None),
         ("status", True, "pending", None),
@@ -208,7 +225,9 @@ def test_post_upgrade_tasks_that_failed_are_retried_by_the_same_command_if_it_ru
     for playbook in ("upgrade", "post_upgrade"):
         assert after_failure(playbook, "stuck", info, pushes=True) == NextStep(variables={"retry_failed": "true"})
     # It has no plays for these tasks, or not on this host.
-    assert after_failure("role", "stuck", info, pushes=True) == NextStep("post_upgrade", variables)
+    assert after_failure("role", "stuck", info, pushes=True) == NextStep(
+        "post_upgrade", variables, without=(*OF_PART, "wait_for_other"), keeps_variables=True
+    )
     # A host that joined waits for its slot.
     info = {"complete": False, "reasons": found, "needs_operator": [BROKEN], "blocker": blocker}
     assert after_failure("upgrade", "stuck", info, pushes=True) == NextStep("retry", {"host": "web1"}, True)
