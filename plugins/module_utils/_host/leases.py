@@ -125,6 +125,20 @@ def acquire(store: Store, session: str, host: str) -> str | None:
     return retry_on_conflict(attempt, lambda: key, "Run the same command again when fewer runs work on this host.")
 
 
+def may_be_own(store: Store, host: str) -> bool:
+    """Return whether the lease of a host is free now, or belongs to a run on the machine with this name, such as one from before its boot: one request.
+
+    :raises UpgradeError: what :meth:`ConsulClient.read` raises.
+    """
+    entry = store.client.get(store.keys.lease(host))
+    holder = decode_holder(entry.value) if entry is not None else None
+    return entry is None or (holder is not None and _machine_of(holder.by) == _machine_of(current_user()))
+
+
+def _machine_of(user: str) -> str:
+    return user.rpartition("@")[2]
+
+
 def holding_session(store: Store, host: str) -> str:
     """Return the session of the run that has the lease of a host; empty if there is none or it can't be read: one request.
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 
+from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._consul.watch import BlockingQueries
+from ...module_utils._host import leases
 from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._state.store_pool import StorePool
 from .._observe.progress_lines import PassProgress, running_count, states_of_views
@@ -41,6 +43,8 @@ from .run import PushRun
 from .session import RunSession
 from .waiting_hosts import RunAdmission
 
+# The pause between two tries to acquire the lease of a host from a run of its own (seconds).
+_LEASE_PAUSE = 0.5
 _NO_REPORT = (
     "its tasks ended without a report, so it is unknown how far they are. A meta task such as end_host or end_play in an included role or file ends "
     "them like that. Use a condition (when) there, or let the task fail."
@@ -68,15 +72,25 @@ class HostService:
     def begin_on_host(self) -> None:
         """Begin the only host of a run on a pull host.
 
+        If the host has rebooted in the run before, Consul keeps the session of that run for some seconds, with the lease. So this waits for its end.
+
         :raises UpgradeError: ``leased``, and what :meth:`HostRuns.begin` raises.
         """
         host = self._run.hosts[0]
-        holder = self.session.acquire(host)
-        if holder is not None:
+        # A session that is not renewed ends after one to two times its time.
+        until = runtime.monotonic() + 2 * leases.SESSION_SECONDS
+        while (holder := self.session.acquire(host)) is not None:
+            is_own = self._pool.with_retries(lambda store: leases.may_be_own(store, host))
+            if is_own and runtime.monotonic() < until:
+                runtime.sleep(_LEASE_PAUSE)
+                continue
+            what = (
+                "another run on this machine. The next agent run tries again."
+                if is_own
+                else "which upgrades the host from outside. Remove pull from its role in upgrade_roles, or let only the host run its tasks."
+            )
             raise UpgradeError(
-                "leased",
-                f"The tasks of {host} don't begin, because its lease belongs to {holder}, which upgrades the host from outside. Remove pull from "
-                "its role in upgrade_roles, or let only the host run its tasks.",
+                "leased", f"The tasks of {host} don't begin, because its lease belongs to {holder}, {what}"
             )
         self._host_runs.begin(host)
 

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict, Unreachable
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import lock
 from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.progress import watched_hosts
@@ -31,7 +34,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
     end_holds,
     set_holds,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.decision import PassView
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import (
     Admit,
@@ -329,6 +332,43 @@ def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and
     set_gate(store, "host", "web1", value=True)
     assert begin() == ""
     assert entry(consul, "upgrade/hosts/web1")["post"] == "started"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_pull_host_waits_for_the_end_of_the_session_from_before_its_boot(
+    ends: bool, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(consul, FLEET, "2")
+    consul.put("config_state/enable_puppet/global", "True")
+    consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "upgraded", "post": "open"}))
+    groups = {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}
+    run = PushRun(store.settings, "2", POST_UPGRADE_PHASE, {"web1": "web"}, groups, ("web1",), on_host=True)
+    service, former = HostService(run), leases.open_session(store)
+    # Consul keeps it for longer if nothing ends it here.
+    monkeypatch.setattr(leases, "SESSION_SECONDS", 10 if ends else 0.5)
+
+    def lease(by: str) -> None:
+        holder = replace(leases.LeaseHolder.of_this_process(former), by=by, machine="the boot before", pid=4711)
+        store.client.write([lock(store.keys.lease("web1"), json.dumps(asdict(holder)), former)])
+
+    try:
+        # That of an operator's run is refused at once.
+        lease("ann@control1")
+        began = time.monotonic()
+        with pytest.raises(UpgradeError, match="which upgrades the host from outside") as raised:
+            service.begin_on_host()
+        assert (raised.value.code, time.monotonic() - began < 5) == ("leased", True)
+        lease(current_user())
+        if ends:
+            threading.Timer(1, store.client.close_session, [former]).start()
+            service.begin_on_host()
+            assert entry(consul, "upgrade/hosts/web1")["post"] == "started"
+        else:
+            with pytest.raises(UpgradeError, match=r"belongs to .*, another run on this machine") as raised:
+                service.begin_on_host()
+            assert raised.value.code == "leased"
+    finally:
+        service.close()
 
 
 def test_a_run_that_lost_its_session_goes_on_if_no_other_run_has_worked_there(
