@@ -283,7 +283,7 @@ def test_a_host_between_two_steps_keeps_its_slot_and_the_next_command_goes_on_wi
     assert not site.done("web2")
     # So it is not lost, however long that is.
     assert site.record("web1")["next_step"] == "may_stop"
-    assert "Between two versions, and still in their slots: web1." in shown
+    assert "Between two steps, and still in their slots: web1." in shown
     assert "Next: ansible-playbook" in shown and shown.rstrip().endswith(
         "--tags may_stop,drain,stop,upgrade,start,verify,undrain"
     )

@@ -187,7 +187,7 @@ class PlaybookRun:
         name = self._name
         if self._has_succeeded and self._partial:
             steps = [step for step in STEPS if any(step in found for found in self._partial.values())]
-            self._say(f"Between two versions, and still in their slots: {listing(list(self._partial), 5)}.")
+            self._say(f"Between two steps, and still in their slots: {listing(list(self._partial), 5)}.")
             self._say(f"Next: {self._command.again(without=TAG_OPTIONS)} --tags {','.join(steps)}")
             return
         if self._has_succeeded:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hosts that ``--tags`` and ``--skip-tags`` select. Tags that would leave hosts between two versions are refused."""
+"""The hosts that ``--tags`` and ``--skip-tags`` select. Tags of a part that can't run alone are refused."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def hosts_outside_tags(
     :param checkpoints: host -> the checkpoints that are left on its upgrade path.
     :param only: ``ansible_run_tags``.
     :param skip: ``ansible_skip_tags``.
-    :raises UpgradeError: ``partial_tags`` if the tags would leave services of a host down, or would run all hosts too early; ``no_such_tag`` if
-        they select nothing that is left.
+    :raises UpgradeError: ``partial_tags`` if the tags would leave services of a host down, or the host drained, or would run all hosts too early;
+        ``no_such_tag`` if they select nothing that is left.
     """
     selects_all = set(only) <= {"all"}
     if selects_all and not skip:
@@ -129,8 +129,8 @@ def hosts_outside_tags(
     if refused:
         raise UpgradeError(
             "partial_tags",
-            f"{given}: these tags would leave hosts between two versions. {_sentences(refused)} Nothing was done: leave the tags out (they may come "
-            "from ANSIBLE_RUN_TAGS, ANSIBLE_SKIP_TAGS or ansible.cfg too), or select "
+            f"{given}: these tags select a part of the upgrade that can't run alone. {_sentences(refused)} Nothing was done: leave the tags out (they may "
+            "come from ANSIBLE_RUN_TAGS, ANSIBLE_SKIP_TAGS or ansible.cfg too), or select "
             "prepare, then stop, upgrade and start together, then verify.",
             without=TAG_OPTIONS,
         )

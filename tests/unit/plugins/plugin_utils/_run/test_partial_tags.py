@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tags that would leave hosts between two versions."""
+"""Tags of a part of the upgrade that can't run alone."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_tags_that_leave_no_service_down_are_allowed(only: str, skip: str, done:
     ],
 )
 def test_other_tags_are_refused(only: str, skip: str, done: str, reason: str) -> None:
-    assert f"these tags would leave hosts between two versions. web1: {reason}" in refusal(only, skip, done)
+    assert f"these tags select a part of the upgrade that can't run alone. web1: {reason}" in refusal(only, skip, done)
 
 
 def test_only_checkpoints_on_the_path_count() -> None:
