@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Sets one gate. A node may run Puppet if its gate is open. The gate of the host applies, else that of its role, else the global one.
   - A node with another version than C(current_version) upgrades when its gate opens, outside caps, order and windows. For the gate of the host, it does
-    so at once, and for that of its role or the global one minutes later. To run Puppet on hosts that wait for their upgrade, set C(puppet_gate_puppet_pending) instead.
+    so at once, and for that of its role or the global one minutes later. To run Puppet on hosts that wait for their upgrade, set
+    C(puppet_gate_puppet_pending) instead.
   - O(state=reset) removes all gates and closes the global one, in one transaction. If JioCloud's layout has too many gates for that, the global gate
     is closed first. Pauses in that layout stay.
   - While the legacy layout of JioCloud's code exists, a gate is written in both layouts, in one transaction.
