@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,10 @@ def test_a_job_begins_and_admits_no_host_and_is_continued(folder: Runner, consul
     assert "runs the tasks restart" in other["failure"]["message"]
 
 
-def test_without_a_place_for_the_files_of_its_run_a_job_does_not_begin(
-    folder: Runner, consul: RawKV, tmp_path: Path
-) -> None:
+def test_without_a_place_for_the_files_of_its_run_a_job_does_not_begin(folder: Runner, consul: RawKV) -> None:
     """Otherwise it would be under way, and the same command would be refused."""
-    place = tmp_path / "for_runs"
-    place.mkdir()
+    # Not tmp_path, which may be too long for the path of a socket.
+    place = Path(tempfile.mkdtemp())
     job = {
         "convoy.upgrade.push_job": {"upgrade_roles": ROLES, "tasks": "restart.yml", "job": {}, "instructions": RULES}
     }
