@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.state_names import UPGRADED
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import ALL
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.explanations import LIMIT
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.controller_action import ControllerAction
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._actions.other_action import ActionFailed, run_action
@@ -290,10 +291,14 @@ def _incomplete(plan: Mapping[str, Any]) -> UpgradeError:
     reasons: dict[str, list[str]] = {}
     for host, view in hosts.items():
         if view["state"] != UPGRADED:
-            reasons.setdefault(f"{view['state']}: {view['reason']}", []).append(host)
+            # The plan has a limit that admits no host.
+            why = "it was not in this run" if view["cause"] == LIMIT else view["reason"]
+            reasons.setdefault(f"{view['state']}: {why}", []).append(host)
     blocker = plan.get("blocker")
-    why = [f"{listing(found, 5)} ({reason})" for reason, found in reasons.items()]
-    blockers = [*([blocker["reason"]] if blocker else []), *why]
+    blockers = [
+        *([blocker["reason"]] if blocker else []),
+        *(f"{listing(found, 5)} ({reason})" for reason, found in reasons.items()),
+    ]
     return UpgradeError(
         "stuck", f"This run has ended, and the rollout is not complete: {' | '.join(blockers)}", blockers=blockers
     )

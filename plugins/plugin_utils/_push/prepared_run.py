@@ -316,7 +316,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         composition=request.composition,
         upgrade_roles=request.upgrade_roles,
         pending=pending_hosts(request.plan, request.limit),
-        is_whole=request.part in ("all", POST_UPGRADE) and not request.limit and not left_out,
+        is_whole=request.part == "all" and not request.limit and not left_out,
     )
 
 
