@@ -141,7 +141,6 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     is_trial = arguments[:1] == ["--trial"]
     if not arguments:
         releases.forget_trial(release)
-    if not arguments:
         code, was_cut_short = _run_to_end(release, settings, path)
         if was_cut_short:
             return code or 1

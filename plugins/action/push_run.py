@@ -292,16 +292,15 @@ def _incomplete(plan: Mapping[str, Any]) -> UpgradeError:
     for host, view in hosts.items():
         if view["state"] != UPGRADED:
             # The plan has a limit that admits no host.
-            why = "it was not in this run" if view["cause"] == LIMIT else view["reason"]
-            reasons.setdefault(f"{view['state']}: {why}", []).append(host)
+            reason = "it was not in this run" if view["cause"] == LIMIT else view["reason"]
+            reasons.setdefault(f"{view['state']}: {reason}", []).append(host)
     blocker = plan.get("blocker")
     blockers = [
         *([blocker["reason"]] if blocker else []),
         *(f"{listing(found, 5)} ({reason})" for reason, found in reasons.items()),
     ]
-    return UpgradeError(
-        "stuck", f"This run has ended, and the rollout is not complete: {' | '.join(blockers)}", blockers=blockers
-    )
+    why = " | ".join(blockers) or "ansible-playbook convoy.upgrade.status shows its warnings"
+    return UpgradeError("stuck", f"This run has ended, and the rollout is not complete: {why}", blockers=blockers)
 
 
 def _needed(options: dict[str, Any], name: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import time
 from typing import Any
 
@@ -31,12 +32,17 @@ def begun(fleet: Site) -> set[str]:
     return {one.host for one in fleet.entries()}
 
 
+def at_work(fleet: Site, host: str) -> subprocess.Popen[str]:
+    """Start an upgrade, and return it once a host has begun. The host works for longer than a command takes."""
+    fleet.sleep(10, host)
+    process = fleet.start("upgrade", version="v1", instructions=ONE)
+    wait_for(lambda: fleet.entries(host), f"{host} has begun")
+    return process
+
+
 @pytest.mark.thorough
 def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_command_to_resume(fleet: Site) -> None:
-    # Longer than the command takes.
-    fleet.sleep(10, "web1")
-    process = fleet.start("upgrade", version="v1", instructions=ONE)
-    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    process = at_work(fleet, "web1")
     fleet.play("pause", reason="logins fail", by="ann")
     fleet.sleep(0.05, "web1")
     wait_for(lambda: fleet.record("web1").get("state") == "upgraded", "web1 is upgraded")
@@ -51,10 +57,7 @@ def test_a_run_that_is_paused_lets_its_hosts_finish_and_waits_for_the_command_to
 
 @pytest.mark.thorough
 def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fleet: Site) -> None:
-    # Longer than the command takes.
-    fleet.sleep(10, "web1")
-    process = fleet.start("upgrade", version="v1", instructions=ONE)
-    wait_for(lambda: fleet.entries("web1"), "web1 has begun")
+    process = at_work(fleet, "web1")
     fleet.play("abort", reason="the release is broken", by="ann")
     fleet.sleep(0.05, "web1")
     ended = fleet.end(process)
@@ -77,10 +80,7 @@ def test_a_run_that_is_aborted_lets_its_hosts_finish_and_ends_with_the_reason(fl
 
 @pytest.mark.thorough
 def test_a_run_does_not_end_well_before_its_rollout_does(fleet: Site) -> None:
-    # Longer than the command takes.
-    fleet.sleep(10, "web5")
-    process = fleet.start("upgrade", version="v1", instructions=ONE)
-    wait_for(lambda: fleet.entries("web5"), "the last host has begun")
+    process = at_work(fleet, "web5")
     fleet.play("pause", reason="logins fail", by="ann")
     fleet.consul.put("running/versions/v0/web6", "1700000000")
     fleet.sleep(0.05, "web5")

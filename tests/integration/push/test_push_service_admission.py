@@ -304,14 +304,19 @@ def test_a_run_that_lost_its_session_leaves_hosts_alone_on_which_another_one_has
     assert consul.get("upgrade/hosts/web1") == before
 
 
-def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and_no_hold_is_set(
-    store: Store, consul: RawKV
-) -> None:
+def on_pull_host(store: Store, consul: RawKV) -> PushRun:
+    """Return the run of a pull host that may run its post-upgrade tasks."""
     seed(consul, FLEET, "2")
     consul.put("config_state/enable_puppet/global", "True")
     consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "upgraded", "post": "open"}))
     groups = {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}
-    run = PushRun(store.settings, "2", POST_UPGRADE_PHASE, {"web1": "web"}, groups, ("web1",), on_host=True)
+    return PushRun(store.settings, "2", POST_UPGRADE_PHASE, {"web1": "web"}, groups, ("web1",), on_host=True)
+
+
+def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and_no_hold_is_set(
+    store: Store, consul: RawKV
+) -> None:
+    run = on_pull_host(store, consul)
 
     def begin() -> str:
         service = HostService(run)
@@ -338,11 +343,7 @@ def test_post_upgrade_tasks_of_a_pull_host_start_only_while_its_gate_is_open_and
 def test_a_pull_host_waits_for_the_end_of_the_session_from_before_its_boot(
     ends: bool, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed(consul, FLEET, "2")
-    consul.put("config_state/enable_puppet/global", "True")
-    consul.put("upgrade/hosts/web1", json.dumps({"version": "2", "state": "upgraded", "post": "open"}))
-    groups = {"web": (RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False),)}
-    run = PushRun(store.settings, "2", POST_UPGRADE_PHASE, {"web1": "web"}, groups, ("web1",), on_host=True)
+    run = on_pull_host(store, consul)
     service, former = HostService(run), leases.open_session(store)
     # Consul keeps it for longer if nothing ends it here.
     monkeypatch.setattr(leases, "SESSION_SECONDS", 10 if ends else 0.5)

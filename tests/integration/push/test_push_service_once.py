@@ -18,7 +18,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.service import PushService
 from devkit.kv import RawKV
-from integration.support.processes.push_services import admit_apart, end, entry, finish, push_services, step
+from integration.support.processes.push_services import (
+    PushServices,
+    admit_apart,
+    end,
+    entry,
+    finish,
+    push_services,
+    step,
+)
 
 pytestmark = pytest.mark.one_release
 
@@ -91,14 +99,20 @@ def test_what_an_older_snapshot_of_consul_says_to_run_is_not_waited_for_if_no_ho
         assert (entry(consul, KEY)["state"], entry(consul, KEY)["host"]) == ("done", "k3")
 
 
+def with_stop(running: PushServices) -> PushService:
+    """Begin a rollout whose service is stopped before the task group for all hosts, and stop it on k1."""
+    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
+    service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
+    admit_apart(service, *FLEET)
+    assert step(service, "k1", "stop/keystone")
+    return service
+
+
 def test_no_services_are_stopped_for_a_task_group_of_which_the_failure_is_not_in_consul(
     store: Store, consul: RawKV
 ) -> None:
-    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
     with push_services(store, consul, FLEET) as running:
-        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
-        admit_apart(service, *FLEET)
-        assert step(service, "k1", "stop/keystone")
+        service = with_stop(running)
         assert step(service, "k1", DB_SYNC)
         before = consul.get(KEY) or b""
         service.fail_host(FailHost("k1", "no disk"))
@@ -108,11 +122,8 @@ def test_no_services_are_stopped_for_a_task_group_of_which_the_failure_is_not_in
 
 
 def test_what_failed_here_is_not_tried_again_if_its_failure_was_lost(store: Store, consul: RawKV) -> None:
-    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
     with push_services(store, consul, FLEET) as running:
-        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
-        admit_apart(service, *FLEET)
-        assert step(service, "k1", "stop/keystone")
+        service = with_stop(running)
         assert step(service, "k2", "stop/keystone")
         assert step(service, "k1", DB_SYNC)
         service.fail_host(FailHost("k1", "no disk"))
@@ -125,11 +136,8 @@ def test_what_failed_here_is_not_tried_again_if_its_failure_was_lost(store: Stor
 
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_a_host_waits_for_it_before_its_services_are_stopped(store: Store, consul: RawKV, *, succeeds: bool) -> None:
-    stop = RunTaskGroup("stop/keystone", "stop", "keystone", once=False)
     with push_services(store, consul, FLEET) as running:
-        service = running.begin({"keystone": (stop, *GROUPS["keystone"])}, "2")
-        admit_apart(service, *FLEET)
-        assert step(service, "k1", "stop/keystone")
+        service = with_stop(running)
         # k1 does not run it yet.
         assert step(service, "k2", "stop/keystone")
         assert step(service, "k1", DB_SYNC)

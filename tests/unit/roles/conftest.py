@@ -10,5 +10,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def pipelining(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run modules without a copy of each in a file, which takes a third of their time."""
+    """Run modules without a copy of each in a file."""
     monkeypatch.setenv("ANSIBLE_PIPELINING", "True")
