@@ -326,11 +326,14 @@ class ConsulClient:
         return self._retrying(ask)
 
     def renew_session(self, session: str) -> bool:
-        """Renew a session; return False if it has already ended."""
+        """Renew a session; return False if it has already ended: one request, two if it has.
+
+        A server that has just restarted says so of sessions that it has not read from its log yet. A consistent read waits until it has.
+        """
         reply = self._send("put", f"/v1/session/renew/{session}")
         # Another server has other words for a 404.
         if reply.code == 404 and reply.body.startswith(f"Session id '{session}'"):
-            return False
+            return self.is_session(session)
         self._checked(reply)
         return True
 

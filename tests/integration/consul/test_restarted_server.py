@@ -16,7 +16,9 @@ from functools import cache
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._cache.cached_store import CachedStore
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.inventory import InventoryOptions, survey_fleet
@@ -136,3 +138,47 @@ def test_no_reader_gets_what_is_over(restarted: Agent) -> None:
     for name, (_read, expected) in READERS.items():
         assert answers[name], f"{name} was never answered"
         assert all(one == expected for one in answers[name]), f"{name} got {answers[name]}"
+
+
+def test_a_session_that_lives_is_not_said_to_have_ended(restarted: Agent) -> None:
+    """A push run would take its own leases for those of another run, and give up its hosts."""
+    restarted.start()
+    session = leases.open_session(Store(Settings(port=restarted.http_port)))
+    over = threading.Event()
+    answers: list[object] = []
+    by_renewal: list[int] = []
+
+    def renew() -> None:
+        client = ConsulClient(Settings(port=restarted.http_port, timeout=0.2))
+        while not over.is_set():
+            try:
+                answers.append(client.renew_session(session))
+            except UpgradeError as error:
+                if error.code != "unreachable":
+                    answers.append(error.message)
+                time.sleep(0.002)
+
+    def renew_once() -> None:
+        while not over.is_set():
+            try:
+                by_renewal.append(restarted.kv.call("PUT", f"session/renew/{session}")[0])
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=one) for one in (renew, renew_once)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _restart in range(_RESTARTS):
+            restarted.stop()
+            restarted.start()
+            time.sleep(1)
+            if 404 in by_renewal:
+                break
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    # There was such a moment: Consul itself has said that it does not know the session.
+    assert 404 in by_renewal
+    assert {*answers} == {True}
