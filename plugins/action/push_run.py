@@ -235,6 +235,8 @@ class ActionModule(ControllerAction):
         # What was said in an earlier play is not said again.
         notes = HandoverNotes(say, warn, noted_continuation())
         result: dict[str, Any] = {"done": True, "partial": {}, "blockers": []}
+        # What an operator has to end, although all hosts are upgraded.
+        waited_for: tuple[str, ...] = ()
         while hosts:
             left = deadline - runtime.monotonic()
             settlement = ask(Settle(hosts, max(0.1, min(_LONGEST_WAIT, left))))
@@ -244,6 +246,11 @@ class ActionModule(ControllerAction):
             warn(settlement.warning)
             notes.note("rollout", settlement.handover, settlement.planners)
             _each(say, settlement.lines)
+            if not settlement.unfinished and settlement.reasons != waited_for:
+                waited_for = settlement.reasons
+                say(
+                    f"All hosts of this play are upgraded, and this run goes on once that ends: {' | '.join(waited_for)}"
+                )
             to_answer = notes.seconds_to_answer()
             if left <= 0 or (not settlement.can_move and to_answer <= 0):
                 result = _unsettled(settlement)
@@ -274,7 +281,7 @@ def _unsettled(settlement: Settlement) -> dict[str, Any]:
         "partial": {host: list(steps) for host, steps in settlement.partial.items()},
         "blockers": blockers,
     }
-    if settlement.partial and settlement.only_tags_wait:
+    if settlement.only_tags_wait:
         return result
     why = "The wait timeout has passed" if settlement.can_move else "No host can continue without an operator"
     message = f"{why}. {settlement.count}. " + " | ".join(blockers)

@@ -91,6 +91,7 @@ def test_a_run_does_not_end_well_before_its_rollout_does(fleet: Site) -> None:
     fleet.play("resume")
     ended = fleet.end(process)
     assert ended.code == 2, ended.stdout
+    assert ended.stdout.count("and this run goes on once that ends: the rollout is paused by ann") == 1
     assert "This run has ended, and the rollout is not complete: web6 (pending: it was not in this run)" in ended.stdout
     assert "Next: ansible-playbook " in ended.stdout.splitlines()[-1]
 

@@ -60,7 +60,7 @@ class Settlement:
     :param count: the running count, such as ``web 1/2; 1 upgrading``.
     :param reasons: why hosts are not upgraded, a sentence for each reason.
     :param partial: host -> its steps that the tags on the command line left out.
-    :param only_tags_wait: whether the other unfinished hosts wait for nothing but hosts in ``partial``.
+    :param only_tags_wait: whether the other unfinished hosts wait for nothing but hosts that tags left between two steps, in this or an earlier play.
     :param unfinished: the awaited hosts that are not upgraded.
     :param handover: the ID of the rollout's handover to planner services; empty for none.
     :param planners: the planner services that carry it.

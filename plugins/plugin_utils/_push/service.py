@@ -236,7 +236,8 @@ class PushService(HostService):
             running_count(states)[3:],
             tuple(reasons),
             {host: self._partial[host] for host in unfinished if host in self._partial},
-            latest.outcome.plan.blocker is None
+            bool(self._partial)
+            and latest.outcome.plan.blocker is None
             and all(host in self._partial or latest.hosts[host].state == PENDING for host in unfinished),
             unfinished,
             handover.id,

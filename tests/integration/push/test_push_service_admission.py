@@ -741,6 +741,23 @@ def test_hosts_that_upgrade_themselves_are_admitted_while_ansible_upgrades_other
         until(lambda: consul.get("config_state/enable_puppet/host/cmp2"))
 
 
+def test_hosts_of_a_later_play_wait_for_those_that_tags_left_between_two_steps(store: Store, consul: RawKV) -> None:
+    groups = {
+        role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("prepare", "upgrade"))
+        for role in ("ctl", "web")
+    }
+    with push_services(store, consul, {"ctl1": "ctl", "web1": "web"}) as running:
+        service = running.begin(groups, "2", role_order={"web": "ctl"})
+        assert not service.settle(Settle(("web1",), 0.1)).only_tags_wait
+        admit_apart(service, "ctl1")
+        assert step(service, "ctl1", "prepare/app")
+        assert end(service, "ctl1") == "partial"
+        assert service.settle(Settle(("ctl1",), 0.1)).only_tags_wait
+        # The plays of the run are over. Without tags, this would be stuck.
+        settled = service.settle(Settle(("web1",), 0.1))
+        assert (settled.done, settled.can_move, settled.only_tags_wait) == (False, False, True)
+
+
 @pytest.mark.usefixtures("sleeping")
 def test_hosts_are_admitted_also_if_the_session_has_just_ended(services: PushServices, consul: RawKV) -> None:
     service = services.begin(GROUPS, "2", cap=1)

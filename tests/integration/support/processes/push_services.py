@@ -41,10 +41,15 @@ class PushServices:
         self._running: list[PushService] = []
 
     def begin(
-        self, task_groups: Mapping[str, tuple[RunTaskGroup, ...]], version: str, cap: int = 9, **more: Any
+        self,
+        task_groups: Mapping[str, tuple[RunTaskGroup, ...]],
+        version: str,
+        cap: int = 9,
+        role_order: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> PushService:
         """Begin a rollout, or resume the current one, and start a push service for it."""
-        rules = {"rolling_rules": {"global": cap}}
+        rules = {"rolling_rules": {"global": cap}, "role_order": dict(role_order or {})}
         ledger = self._store.snapshot().ledger
         replace = ledger.version if ledger is not None else None
         make_pass(self._store, PassRequest(version, rules, fleet=self._fleet, limit=[], replace=replace))
