@@ -66,7 +66,6 @@ class Line:
     :param delay: seconds for each direction, at most.
     :param lost_before: how many of the next writes are lost, ``lost_after`` how many replies to them.
     :param lost_at: when a reply was lost last, because it was cut (seconds of the night).
-    :param unsent_at: when a request was lost last (seconds of the night).
     :param token: used instead of that of the process, if it is not empty.
     :param readings: thread -> what it has read last of all that a planner needs. Threads of one process plan by what they have read themselves.
     """
@@ -77,7 +76,6 @@ class Line:
     lost_before: int = 0
     lost_after: int = 0
     lost_at: float = float("-inf")
-    unsent_at: float = float("-inf")
     token: str = ""
     readings: dict[Any, StateReading] = field(default_factory=dict)
 
@@ -178,11 +176,9 @@ class Network:
         )
         arrives = world.chance.uniform(_LEAST, line.delay)
         if line.is_cut:
-            line.unsent_at = world.now
             world.wake(wait, _Broken("the network is cut"), min(seconds, 0.5))
         elif line.lost_before and sent.may_change:
             line.lost_before -= 1
-            line.unsent_at = world.now
             world.wake(wait, _Broken("the connection was reset"), arrives)
         else:
             world.call(lambda: self._arrive(sent), arrives)

@@ -98,8 +98,8 @@ class Hook:
                 continue
             is_noted = self.noted() >= call.epoch
             is_same = (before.process, before.pid) == (call.process, call.pid)
-            # Its next call shows that it had noted this one, unless that request was lost.
-            has_gone_on = self._last_of(before) is not before and self._unsent_at(before.process) < before.at
+            # Its next call shows that it had noted this one.
+            has_gone_on = self._last_of(before) is not before
             is_away = (before.process.pid != before.pid and not has_gone_on) or before.process.stopped_at >= before.at
             # It had asked whether it may send, and slept while the other one did.
             has_slept = call.process.stopped_at < before.at <= call.process.went_on_at == call.at
@@ -108,10 +108,6 @@ class Hook:
 
     def _last_of(self, call: _Call) -> _Call:
         return [one for one in self._calls if (one.process, one.pid) == (call.process, call.pid)][-1]
-
-    def _unsent_at(self, process: Process) -> float:
-        lines = self._network.lines.values()
-        return max((line.unsent_at for line in lines if line.name == process.name), default=float("-inf"))
 
     def noted(self) -> int:
         """Return the epoch up to which events are noted as sent."""

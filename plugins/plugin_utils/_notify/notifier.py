@@ -59,6 +59,8 @@ class Notifier:
         self._over = runtime.event()
         self._sent_key = SentKey(self._store)
         self._has_lock = False
+        # Whether Consul has what was sent: its answer to that may have been lost.
+        self._is_stored = True
         self._of_job: bool | None = None
         self._period = _SHORTEST_PERIOD
         keys = self._store.keys
@@ -157,6 +159,10 @@ class Notifier:
             found = self._sent_key.take(self._sent)
             self._has_lock = found is not None
             self._sent = found or self._newest_sent()
+            self._is_stored = True
+        elif not self._is_stored:
+            # If this process died after the next event, another run would send both again.
+            self._store_sent(self._sent)
         self._of_job = rollout.reads_job(self._sent)
         sent = self._without_retried(rollout, self._sent)
         notifications, after = new_notifications(self._store, rollout, sent)
@@ -203,8 +209,9 @@ class Notifier:
         return self._sent if found is None or found.epoch < self._sent.epoch else found
 
     def _store_sent(self, sent: SentNotifications) -> None:
-        self._sent = sent
+        self._sent, self._is_stored = sent, False
         self._has_lock = self._has_lock and self._sent_key.note(sent)
+        self._is_stored = True
 
     def _without_retried(self, rollout: RolloutView, sent: SentNotifications) -> SentNotifications:
         """Return the sent notifications without the hosts that this run has retried since then."""

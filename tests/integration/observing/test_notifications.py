@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.processes import start_ticks
-from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict, Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.notifications import SentNotifications
@@ -402,3 +402,39 @@ def test_a_notifier_that_fails_leaves_no_blocking_query(store: Store, consul: Ra
         consul.put(f"{folder}x", "changed")
     consul.put(keys.current_version, "changed")
     wait_until(lambda: not queries() - before)
+
+
+def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_did_not_answer(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+    # The name of each event, its epoch, and the epoch up to which events were stored as sent when it came.
+    events: list[tuple[str, int, int]] = []
+
+    class Hook:
+        file = "hook.yml"
+
+        def call(self, event: Mapping[str, Any]) -> None:
+            events.append((event["event"], event["epoch"], json.loads(consul.get("upgrade/notified") or b"")["epoch"]))
+
+    hook: Any = Hook()
+    notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
+    wait_until(lambda: notifier._has_lock)
+    really_note, lost = notifier._sent_key.note, []
+
+    def note(sent: SentNotifications) -> bool:
+        if len(lost) < 2:
+            lost.append(sent.epoch)
+            raise Unreachable("no_answer", "Consul did not answer.")
+        return really_note(sent)
+
+    notifier._sent_key.note = note  # type: ignore[method-assign]
+    try:
+        control.pause(store, control.Command("lunch"))
+        control.resume(store, control.Command())
+        wait_until(lambda: len(events) == 2)
+    finally:
+        notifier.finish()
+    assert [name for name, _epoch, _stored in events] == ["pause", "resume"]
+    assert (len(lost), events[1][2]) == (2, events[0][1]), events
