@@ -148,6 +148,8 @@ class Notifier:
 
     def _send_new(self) -> bool:
         """Send the new events; return whether all are sent."""
+        # Before the rollout is read, because what another run has sent since then would be taken for that of a time before a restore.
+        self._take_lock()
         began, busy = runtime.monotonic(), runtime.processor_seconds()
         rollout = read_rollout(self._store, self._start.fleet, self._of_job)
         self._period = max(
@@ -155,14 +157,6 @@ class Notifier:
             (runtime.processor_seconds() - busy) * _PERIODS_PER_READ,
             (runtime.monotonic() - began) * 2,
         )
-        if not self._has_lock:
-            found = self._sent_key.take(self._sent)
-            self._has_lock = found is not None
-            self._sent = found or self._newest_sent()
-            self._is_stored = True
-        elif not self._is_stored:
-            # If this process died after the next event, another run would send both again.
-            self._store_sent(self._sent)
         self._of_job = rollout.reads_job(self._sent)
         sent = self._without_retried(rollout, self._sent)
         notifications, after = new_notifications(self._store, rollout, sent)
@@ -186,6 +180,17 @@ class Notifier:
             self._store_sent(after)
         self._of_job = rollout.reads_job(after)
         return self._has_lock
+
+    def _take_lock(self) -> None:
+        """Take the lock if no other run has it, and learn or store what was sent."""
+        if not self._has_lock:
+            found = self._sent_key.take(self._sent)
+            self._has_lock = found is not None
+            self._sent = found or self._newest_sent()
+            self._is_stored = True
+        elif not self._is_stored:
+            # If this process died after the next event, another run would send both again.
+            self._store_sent(self._sent)
 
     def _warn_of_late_targets(self, *, at_end: bool = False) -> None:
         """Warn of events that slow targets did not get.
