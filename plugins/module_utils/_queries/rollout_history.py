@@ -137,7 +137,13 @@ def _summary(events: Sequence[Mapping[str, Any]], until: int) -> RolloutSummary:
     what = over["what"] if over is not None else ""
     state = "complete" if what in ENDS else "aborted" if what == "abort" else "replaced" if until else "running"
     end = at_of(over) if over is not None and state in ("complete", "aborted") else until
-    hosts = {host for event in events if event["what"] == "open" for host in event.get("hosts") or ()}
+    openings = [event for event in events if event["what"] == "open"]
+    hosts = {host for event in openings for host in event.get("hosts") or ()}
+    # Of hosts that the gate of their role admits, an entry has only the number.
+    by_gate: dict[str, int] = {}
+    for event in openings:
+        for role, opening in (event.get("roles") or {}).items():
+            by_gate[role] = max(by_gate.get(role, 0), opening.get("hosts", 0))
     return RolloutSummary(
         version=str(first["version"]),
         previous_version=str(first.get("from") or ""),
@@ -145,5 +151,5 @@ def _summary(events: Sequence[Mapping[str, Any]], until: int) -> RolloutSummary:
         begun=at_of(first),
         end=end,
         by=str(first.get("by") or first.get("who") or ""),
-        admitted=len(hosts),
+        admitted=len(hosts) + sum(by_gate.values()),
     )

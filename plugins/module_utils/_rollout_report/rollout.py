@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._common.clock import LATEST
 from .._common.errors import UpgradeError
 from .._common.names import in_order, is_job, listing
 from .._common.sanitize import truncate_middle
-from .._fleet.fleet import STARTED, HostRecord, VersionReport
+from .._fleet.fleet import STARTED, UPGRADED, HostRecord, VersionReport
 from .._fleet.former_rollouts import rollout_within
 from .._fleet.ledger import BEGINNINGS, Ledger
 from .._planner.slots import AppliedCap, caps_by_role
@@ -70,21 +70,26 @@ def rollout_report(
     if over == "abort" and is_whole and not any(one.state == STARTED for one in own):
         # No host is at work any more.
         end = max(begun, at_of(last), *(at for one in own for at in one.times.values() if at <= until))
-    opened, put_back, published = _openings(events, members), _put_back(events), _published(events)
+    opened, put_back, published = _openings(events), _put_back(events), _published(events)
+    of_roles = _role_openings(events)
     closed = _closings(events)
     at_last = next((at_of(event) for event in events if event.get("what") in ENDS), None)
     hosts = []
-    for host in in_order({*opened, *members} if is_whole else opened):
+    by_role_gate = (host for host, role in members.items() if role in of_roles)
+    for host in in_order({*opened, *members} if is_whole else {*opened, *by_role_gate}):
         record, report = records.get(host), reports.get(host)
+        role = members.get(host, UNKNOWN_ROLE)
+        record = _move(record, version) if is_whole else _former_rollout(record, version, begun, end)
+        report = report if report is not None and report.version == version else None
         hosts.append(
             host_report(
                 host,
-                members.get(host, UNKNOWN_ROLE),
-                opened.get(host, ()),
+                role,
+                sorted((*opened.get(host, ()), *_by_role_gate(of_roles.get(role, ()), host, record, report))),
                 closed.get(host, ()),
                 put_back.get(host, ()),
-                _move(record, version) if is_whole else _former_rollout(record, version, begun, end),
-                report if report is not None and report.version == version else None,
+                record,
+                report,
                 begun,
                 end,
                 published.get(host),
@@ -148,17 +153,41 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _openings(events: Iterable[Mapping[str, Any]], members: Mapping[str, str]) -> dict[str, list[int]]:
-    by_role: dict[str, list[str]] = {}
-    for host, role in members.items():
-        by_role.setdefault(role, []).append(host)
+def _openings(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return host -> when its own gate was opened (unix seconds)."""
     found: dict[str, list[int]] = {}
     for event in events:
         if event.get("what") == "open":
-            whole = [host for role in _mapping(event.get("roles")) for host in by_role.get(role, ())]
-            for host in (*_mapping(event.get("hosts")), *whole):
+            for host in _mapping(event.get("hosts")):
                 found.setdefault(host, []).append(at_of(event))
     return found
+
+
+def _role_openings(events: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, Container[str]]]]:
+    """Return role -> when its gate was opened and admitted hosts (unix seconds), and which hosts had gates of their own opened with it.
+
+    An entry of the history does not name the hosts that the gate of their role admits.
+    """
+    found: dict[str, list[tuple[int, Container[str]]]] = {}
+    for event in events:
+        if event.get("what") == "open":
+            for role, opening in _mapping(event.get("roles")).items():
+                if _mapping(opening).get("hosts") != 0:
+                    found.setdefault(role, []).append((at_of(event), _mapping(event.get("hosts"))))
+    return found
+
+
+def _by_role_gate(
+    openings: Iterable[tuple[int, Container[str]]], host: str, record: HostRecord | None, report: VersionReport | None
+) -> Iterator[int]:
+    """Yield when the gate of its role admitted a host (unix seconds): not if it had upgraded before."""
+    ends = (
+        record.times.get(UPGRADED) if record is not None and record.state == UPGRADED else None,
+        report.at if report is not None else None,
+    )
+    for at, named in openings:
+        if host not in named and not any(end and end < at for end in ends):
+            yield at
 
 
 def _closings(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:

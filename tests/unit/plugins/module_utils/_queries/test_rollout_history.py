@@ -76,7 +76,8 @@ def test_only_new_entries_are_read(stored: StoredHistory) -> None:
 
 def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(stored: StoredHistory) -> None:
     stored.add("begin", "1", **{"from": "0", "by": "ann"})
-    stored.add("open", "1", hosts={"web1": "", "web2": ""})
+    stored.add("open", "1", hosts={"web1": "", "web2": ""}, roles={"db": {"hosts": 3, "reason": ""}})
+    stored.add("open", "1", roles={"db": {"hosts": 0, "reason": ""}, "mail": "of another release"})
     stored.add("abort", "1", by="bob")
     stored.add("begin", "2", **{"from": "1", "who": "ann@deploy1"})
     stored.add("open", "2", hosts={"web1": ""})
@@ -85,11 +86,11 @@ def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(stored
     stored.refresh()
     (first,) = stored.history.former
     assert (first.version, first.previous_version, first.state, first.begun, first.end, first.by, first.admitted) == (
-        "1", "0", "aborted", 1001, 1003, "ann", 2,
+        "1", "0", "aborted", 1001, 1004, "ann", 5,
     )  # fmt: skip
     current = summary(stored.history.current)
     assert current is not None
-    assert (current.version, current.state, current.end, current.by) == ("2", "complete", 1007, "ann@deploy1")
+    assert (current.version, current.state, current.end, current.by) == ("2", "complete", 1008, "ann@deploy1")
 
     stored.add("begin", "3")
     stored.refresh()
@@ -99,7 +100,7 @@ def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(stored
     assert (running.state, running.end) == ("running", 0)
     stored.add("begin", "4")
     stored.refresh()
-    assert (stored.history.former[0].state, stored.history.former[0].end) == ("replaced", 1009)
+    assert (stored.history.former[0].state, stored.history.former[0].end) == ("replaced", 1010)
 
 
 def test_after_a_restore_the_history_is_read_from_its_beginning(stored: StoredHistory) -> None:

@@ -65,6 +65,23 @@ def test_each_host_goes_through_its_phases() -> None:
     )
 
 
+def test_the_gate_of_a_role_admits_only_those_of_its_hosts_that_had_not_upgraded_before() -> None:
+    by_gate = {"compute": {"hosts": 1, "reason": "nothing limits it"}}
+    events = [EVENTS[0], entry(150, "open", hosts={"compute1": "slot"}, roles=by_gate)]
+    records = {"compute2": HostRecord("2", "upgraded", times={"started": 20, "upgraded": 90})}
+    found = rollout_report(events, MEMBERS, records, {}, 250, is_current=True)
+    hosts = {one["host"]: (one["phase"], one["admitted"]) for one in found["hosts"] if one["role"] == "compute"}
+    assert hosts == {"compute1": ("admitted", [150]), "compute2": ("upgraded", []), "compute3": ("admitted", [150])}
+
+    by_gate["compute"]["hosts"] = 0
+    (compute3,) = (
+        one
+        for one in rollout_report(events, MEMBERS, records, {}, 250, is_current=True)["hosts"]
+        if one["host"] == "compute3"
+    )
+    assert compute3["phase"] == "waiting"
+
+
 def test_a_host_that_had_ended_before_the_rollout_began_again_has_not_only_been_admitted() -> None:
     # The write of its end was under way when an operator began the rollout again, and its gate was opened in the same second.
     events = [EVENTS[0], entry(100, "open", hosts={"compute3": "slot"})]
