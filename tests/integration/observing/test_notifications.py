@@ -438,3 +438,40 @@ def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_d
         notifier.finish()
     assert [name for name, _epoch, _stored in events] == ["pause", "resume"]
     assert (len(lost), events[1][2]) == (2, events[0][1]), events
+
+
+def test_a_notifier_that_slept_before_it_took_the_lock_does_not_send_what_another_has_sent_since(
+    store: Store, consul: RawKV
+) -> None:
+    seed(consul, names(web=2))
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
+    other = SentKey(store)
+    taken = other.take(SentNotifications())
+    assert taken is not None
+    events: list[str] = []
+
+    class Hook:
+        file = "hook.yml"
+
+        def call(self, event: Mapping[str, Any]) -> None:
+            events.append(event["event"])
+
+    hook: Any = Hook()
+    notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
+    really_take, slept = notifier._sent_key.take, []
+
+    def take(sent: SentNotifications) -> SentNotifications | None:
+        if not slept:
+            slept.append(True)
+            control.pause(store, control.Command("lunch"))
+            other.note(replace(taken, epoch=ledger(consul)["epoch"]))
+            other.close()
+        return really_take(sent)
+
+    notifier._sent_key.take = take  # type: ignore[method-assign]
+    try:
+        wait_until(lambda: notifier._has_lock)
+        control.resume(store, control.Command())
+    finally:
+        notifier.finish()
+    assert (slept, events) == ([True], ["resume"])
