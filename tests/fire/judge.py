@@ -215,20 +215,20 @@ class Judge:
                 why.append(f"while {current} was wanted")
             if not is_open(step.before, host):
                 why.append("behind a closed gate")
-            if why and not self._is_taken_back(step, key) and not self._goes_on(step, key, after["version"]):
+            is_allowed = self._is_taken_back(step, key) or self._takes_back(step, key)
+            if why and not is_allowed and not self._goes_on(step, key, after["version"]):
                 found.append(f"{host} started {after['version']} {' and '.join(why)}")
         return found
 
     def _is_taken_back(self, step: Step, key: str) -> bool:
         """Return whether the writer of a step soon put a key back to what it was before, and no other process wrote it in between."""
-        was, write = step.before.get(key), step.write
         later = next((one for one in self._steps if one.index > step.index and key in one.changed()), None)
-        if write is None or later is None or later.write is None or later.write.who != write.who:
-            return False
-        now = later.after.get(key)
-        if later.write.at - write.answered_at >= _TAKEN_BACK:
-            return False
-        return (now and now.value) == (was and was.value)
+        return later is not None and _puts_back(step, later, key)
+
+    def _takes_back(self, step: Step, key: str) -> bool:
+        """Return whether a step does that to the last start, as the host had started with another version before."""
+        earlier = next((one for one in reversed(self._steps) if one.index < step.index and key in one.changed()), None)
+        return earlier is not None and _puts_back(earlier, step, key)
 
     def _goes_on(self, step: Step, key: str, version: str) -> bool:
         """Return whether the writer was at work on the host before a restore, which took its start back: its report is true."""
@@ -327,6 +327,16 @@ def _is_unadmitted(facts: Facts, host: str) -> bool:
         (entry for key, entry in facts.state.items() if key.startswith(REPORTS) and key.endswith(f"/{host}")), None
     )
     return facts.ledger.get("admitted", {}).get(host) != (report.index if report is not None else 0)
+
+
+def _puts_back(first: Step, second: Step, key: str) -> bool:
+    """Return whether the second of two steps of one writer puts a key back to what it was before the first one, and soon."""
+    if first.write is None or second.write is None or first.write.who != second.write.who:
+        return False
+    if second.write.at - first.write.answered_at >= _TAKEN_BACK:
+        return False
+    was, now = first.before.get(key), second.after.get(key)
+    return (now and now.value) == (was and was.value)
 
 
 def _of_ledger(

@@ -235,3 +235,29 @@ def test_only_its_writer_takes_a_forbidden_start_back_and_soon(
     ).judge(findings)
     found = [one for one in findings.sentences() if "web1 started" in one]
     assert found == ([] if is_forgiven else [f"at index 4: web1 started {OLD} behind a closed gate"])
+
+
+def test_a_start_that_is_taken_back_leaves_an_earlier_one_that_is_no_new_start() -> None:
+    key = f"{RECORDS}web1"
+    before = {
+        **_BASE,
+        f"{GATES}global": Entry("False", 3),
+        key: Entry(json.dumps({"state": "started", "version": NEW}), 3),
+    }
+    started = {**before, key: Entry(json.dumps({"state": "started", "version": OLD}), 4)}
+    steps = [
+        Step(4, before, started, Write("nodes0", [], None, at=100.0)),
+        Step(5, started, before, Write("nodes0", [], None, at=101.0)),
+    ]
+
+    def starts() -> list[str]:
+        findings = Findings()
+        Judge(before, steps, lambda _given: None, lambda _who, _at: 0.0, lambda _who, _at: 0.0, steady=True).judge(
+            findings
+        )
+        return [one for one in findings.sentences() if "web1 started" in one]
+
+    assert starts() == []
+    # It is one if another writer does it.
+    steps[1] = Step(5, started, before, Write("nodes1", [], None, at=101.0))
+    assert [one.split(" started ")[0] for one in starts()] == ["at index 4: web1", "at index 5: web1"]
