@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
@@ -27,6 +28,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store_pool import StorePool
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import UPGRADE, PushRun, RunTaskGroup
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.waiting_hosts import RunAdmission
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._wait.run_handover import RunHandover
 from job_fleet import FLEET, begin, complete_fleet, reports
 from memory_consul import MemoryConsul
 
@@ -50,7 +52,8 @@ def begun(store: Store, version: str, cap: int = 2) -> RunAdmission:
     run = PushRun(store.settings, version, UPGRADE, FLEET, groups, HOSTS)
     pool = StorePool(store.settings, is_job=run.is_job)
     quiet: Any = SimpleNamespace(changed=threading.Condition(), start=lambda *_: None, count=lambda *_: 0)
-    return RunAdmission(run, pool, lambda _host: None, lambda _hosts: None, quiet)
+    handover = mock.create_autospec(RunHandover, instance=True)
+    return RunAdmission(run, pool, lambda _host: None, lambda _hosts: None, handover, quiet)
 
 
 def planned(plan: Plan) -> dict[str, Any]:
