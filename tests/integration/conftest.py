@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.watch import BlockingQueries
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.agent import Agent, consul_binary
@@ -60,6 +61,22 @@ def agent() -> Iterator[Agent]:
         # What is there by now stays, so that a collection after each test is quick.
         gc.freeze()
         yield running
+
+
+@pytest.fixture(autouse=True)
+def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BlockingQueries]]:
+    """Blocking queries of a test end with it, or each write of the tests after it would wake them."""
+    made: list[BlockingQueries] = []
+    begin = BlockingQueries.__init__
+
+    def begin_and_remember(self: BlockingQueries, *arguments: Any, **more: Any) -> None:
+        begin(self, *arguments, **more)
+        made.append(self)
+
+    monkeypatch.setattr(BlockingQueries, "__init__", begin_and_remember)
+    yield made
+    for one in made:
+        one.close()
 
 
 @pytest.fixture(scope="module")
