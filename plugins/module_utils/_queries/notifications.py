@@ -86,6 +86,9 @@ def new_notifications(
 
     :raises UpgradeError: what :meth:`Store.events` raises.
     """
+    if rollout.ledger is None:
+        # It may be back in a moment, such as during a restore key by key. If it was deleted, the next one goes on counting.
+        return [], sent
     if sent.epoch > rollout.epoch:
         # Consul was restored to an earlier time, so what was sent belongs to another history.
         return [], rollout.everything_sent

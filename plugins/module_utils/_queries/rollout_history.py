@@ -27,7 +27,7 @@ class RolloutSummary:
     :param state: ``running``, ``complete``, ``aborted``, or ``replaced`` if another one began before its end.
     :param begun, end: unix seconds; ``end`` is 0 while it runs.
     :param by: who began it; empty if unknown.
-    :param admitted: number of hosts that it admitted by themselves. Whole roles that were admitted are not counted.
+    :param admitted: number of hosts that it admitted.
     """
 
     version: str
@@ -54,7 +54,9 @@ class RolloutHistory:
     def __init__(self, store: Store) -> None:
         """Keep the store."""
         self._store = store
+        # Up to where the entries are read, and the ledger that they were last shown for.
         self._epoch, self._commit = 0, ""
+        self._shown: tuple[int, str, bool] | None = None
         # The rollout that began last, and those before it.
         self._newest: list[dict[str, Any]] = []
         self._former: list[RolloutSummary] = []
@@ -71,11 +73,26 @@ class RolloutHistory:
         """
         if ledger is None:
             was_empty = not (self.current or self.former)
-            self._epoch, self._commit = 0, ""
+            self._epoch, self._commit, self._shown = 0, "", None
             self._newest, self._former, self.current, self.former = [], [], [], []
             return not was_empty
-        if (ledger.epoch, ledger.commit) == (self._epoch, self._commit):
+        # Once a job is complete, the rollout before it is shown again, with the same entries.
+        shown = (ledger.epoch, ledger.commit, ledger.is_job)
+        if shown == self._shown:
             return False
+        self._read_new(ledger)
+        current, former = self._newest, self._former
+        first = self._newest[0] if self._newest else {}
+        if first.get("what") in BEGINNINGS and is_job(first["version"]) and not ledger.is_job:
+            current = list(entries_of(self._store.history(ledger), ledger))[::-1]
+            own = at_of(current[0]) if current else 0
+            former = [_summary(self._newest, 0), *(one for one in self._former if one.begun != own)]
+        self.current, self.former, self._shown = current, former, shown
+        return True
+
+    def _read_new(self, ledger: Ledger) -> None:
+        if (ledger.epoch, ledger.commit) == (self._epoch, self._commit):
+            return
         found: Sequence[dict[str, Any]] = ()
         if 0 < self._epoch < ledger.epoch:
             # The last known entry is read again: after a restore of Consul, another one may have its epoch.
@@ -85,13 +102,6 @@ class RolloutHistory:
         else:
             self._read_all(ledger)
         self._epoch, self._commit = ledger.epoch, ledger.commit
-        self.current, self.former = self._newest, self._former
-        first = self._newest[0] if self._newest else {}
-        if first.get("what") in BEGINNINGS and is_job(first["version"]) and not ledger.is_job:
-            self.current = list(entries_of(self._store.history(ledger), ledger))[::-1]
-            own = at_of(self.current[0]) if self.current else 0
-            self.former = [_summary(self._newest, 0), *(one for one in self._former if one.begun != own)]
-        return True
 
     def _add(self, events: Sequence[dict[str, Any]]) -> None:
         for event in events:

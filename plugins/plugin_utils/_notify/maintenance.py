@@ -16,7 +16,7 @@ from typing import Any
 from ...module_utils._common import runtime
 from ...module_utils._common.errors import UpgradeError
 from ...module_utils._common.names import listing
-from ...module_utils._fleet.ledger import ABORTED, COMPLETE
+from ...module_utils._fleet.ledger import ABORTED
 from ...module_utils._host_states.admitted import gate_of, is_listed, was_admitted
 from ...module_utils._host_states.state_names import UPGRADED, UPGRADING
 from ...module_utils._planner.plan import HostView
@@ -213,7 +213,7 @@ def _may_be_silenced(read: ProgressUpdate, host: str, view: HostView) -> bool:
     if read.view.plan.hosts[host].state == UPGRADED:
         # The ledger names these roles until all hosts have run their post-upgrade tasks.
         return ledger is not None and view.role in ledger.post_upgrade
-    if ledger is not None and ledger.state in (COMPLETE, ABORTED):
+    if ledger is not None and (ledger.was_complete or ledger.state == ABORTED):
         # After a rollout, the global gate is open, and every host may say that it has started.
         return was_admitted(snapshot, host, view.role)
     if view.busy:

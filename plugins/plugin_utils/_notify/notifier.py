@@ -161,6 +161,9 @@ class Notifier:
         sent = self._without_retried(rollout, self._sent)
         notifications, after = new_notifications(self._store, rollout, sent)
         if not self._has_lock:
+            if after.epoch < self._sent.epoch:
+                # Consul was restored to an earlier time.
+                self._sent = after
             return not notifications
         hook = self._start.hook
         for notification in notifications:

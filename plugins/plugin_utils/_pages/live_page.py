@@ -24,7 +24,8 @@ from ...module_utils._common.names import is_job, job_id, rollout_title
 from ...module_utils._fleet.ledger import BEGINNINGS
 from ...module_utils._queries.follow import ProgressUpdate
 from ...module_utils._queries.job_details import JobDetails
-from ...module_utils._queries.rollout_history import RolloutHistory, summary
+from ...module_utils._queries.rollout_history import MOST_ROLLOUTS, RolloutHistory, summary
+from ...module_utils._queries.rollout_report import read_rollout_report
 from ...module_utils._rollout_report.host import DONE, WAITS
 from ...module_utils._rollout_report.rollout import rollout_report
 from ...module_utils._state.store import Store
@@ -70,6 +71,7 @@ class LivePage:
         :raises UpgradeError: ``bad_folder``.
         """
         self._folder = PageFolder(folder, dry=dry)
+        self._store = store
         self._history = RolloutHistory(store)
         self._job_details = JobDetails(store)
         self._read: ProgressUpdate | None = None
@@ -89,7 +91,8 @@ class LivePage:
         # The part that comes first with the next call, because the time of the last one was over before it.
         self._next_part = 0
         self._charts, self._charts_due = Markup(), 0.0
-        self._report, self._report_due = "", 0.0
+        # The rollout of the report that is written again and again: its file, version and begin.
+        self._report, self._reported, self._report_due = "", ("", 0), 0.0
         self._at = 0.0
         # That of a page without any read.
         self._error = ""
@@ -167,7 +170,7 @@ class LivePage:
             self._write(read)
         elif self._read is not None:
             error = read.message if read is not None else self._state["error"]
-            if self._is_behind:
+            if self._is_behind or self._folder.is_lost(f"{HOSTS}/index.json"):
                 # As above, also if only the last of these files can't be written.
                 at, self._at = self._at, -math.inf
                 self._write_host_details(self._read, most_seconds=_HOST_DETAILS_TIME_IN_QUIET)
@@ -235,7 +238,6 @@ class LivePage:
             style=own_text("style.css", "live.css"),
             script=own_text("live.js"),
         )
-        self._folder.remove_reports(before=min((one["begun"] for one in rollouts), default=0))
         self._folder.write(DATA, _json(self._state))
         self._folder.write(INDEX, text)
         self._folder.publish(written, self._state["error"], ended=ended)
@@ -278,9 +280,26 @@ class LivePage:
         )
         if now >= self._report_due or self._report != name or is_last:
             self._folder.write(name, html_page(report))
-            self._report = name
+            if self._report != name:
+                self._write_last_report(members)
+                self._folder.keep_reports(MOST_ROLLOUTS + 1)
+            self._report, self._reported = name, (str(report["version"]), int(report["begun"]))
             self._report_due = now + max(_REPORT_PAUSE, (runtime.monotonic() - now) * _REPORT_SHARE)
         self._charts_due = runtime.monotonic() + max(_CHARTS_PAUSE, (runtime.monotonic() - now) * _CHARTS_SHARE)
+
+    def _write_last_report(self, fleet: Mapping[str, str]) -> None:
+        """Write the report of the rollout before once more, as it has ended or was left since it was written last."""
+        version, begun = self._reported
+        if not version:
+            return
+        try:
+            report = read_rollout_report(self._store, version, fleet)
+        except UpgradeError as error:
+            if error.code != "no_rollout":
+                raise
+            return
+        if report["begun"] == begun:
+            self._folder.write(self._report, html_page(report))
 
     @staticmethod
     def _charted(report: Mapping[str, Any]) -> set[str]:
@@ -299,7 +318,7 @@ class LivePage:
         roles = {host: view.role for host, view in read.hosts.items()}
         # Until all of it is written, the next call writes what is left, also if this one fails.
         self._is_behind = True
-        if roles != self._roles:
+        if roles != self._roles or self._folder.is_lost(f"{HOSTS}/index.json"):
             self._parts = parts_of(roles)
             self._written, self._next_part = {}, 0
             self._links = {
@@ -321,7 +340,7 @@ class LivePage:
             part = self._parts[at]
             found = tuple(self._host_details[host] for host in part.hosts)
             before = self._written.get(part.name)
-            if before == found and not ended:
+            if before == found and not ended and not self._folder.is_lost(f"{HOSTS}/{part.name}.html"):
                 continue
             is_due = before is None or most_seconds is None or written < _LEAST_AT_ONCE
             if not is_due and runtime.processor_seconds() - began > (most_seconds or 0.0):

@@ -48,7 +48,6 @@ class PageFolder:
         self._dry = dry
         self.texts: dict[str, str] = {}
         self._changes: dict[str, str] = {}
-        self._oldest = 0
         self._lock: int | None = None
         before = read_text(str(self.path / INDEX), _OPTION)
         if before and _MARK not in before:
@@ -87,13 +86,17 @@ class PageFolder:
         """Return whether a file exists."""
         return (self.path / name).is_file()
 
+    def is_lost(self, name: str) -> bool:
+        """Return whether someone has removed a file that was written."""
+        return name in self.texts and not self._dry and not self.has(name)
+
     def write(self, name: str, text: str) -> bool:
         """Replace a file atomically if its text has changed; return whether it has.
 
         :raises UpgradeError: ``bad_folder``.
         """
         # A file that was deleted since is written again.
-        if self.texts.get(name) == text and (self._dry or self.has(name)):
+        if self.texts.get(name) == text and not self.is_lost(name):
             return False
         if not self._dry:
             with contextlib.suppress(OSError):
@@ -135,25 +138,24 @@ class PageFolder:
                 self.texts.pop(f"{HOSTS}/{file.name}", None)
                 self._changes.pop(f"{HOSTS}/{file.name}", None)
 
-    def remove_reports(self, before: int) -> None:
-        """Remove the reports of rollouts that the page no longer lists, also those of earlier processes.
+    def keep_reports(self, most: int) -> None:
+        """Remove the reports of all rollouts but those that began last, also reports of earlier processes.
 
-        Reports of later rollouts stay: after a restore of Consul, they are all that is left of these.
+        Which rollouts a page lists does not decide that: a process that has just begun may list fewer.
 
-        :param before: when the oldest listed rollout began (unix seconds).
+        :param most: how many stay.
         """
-        if self._dry or self._oldest == before:
+        if self._dry:
             return
-        for file in self.path.glob("rollout-*.html"):
-            # An operator may have written other reports here, whose names have no time.
-            report = _REPORT.fullmatch(file.name)
-            if report and int(report["begun"]) < before and self._is_own(file.name):
-                # One that stays does no harm.
-                with contextlib.suppress(OSError):
-                    file.unlink(missing_ok=True)
-                self.texts.pop(file.name, None)
-                self._changes.pop(file.name, None)
-        self._oldest = before
+        # An operator may have written other reports here, whose names have no time.
+        found = (_REPORT.fullmatch(file.name) for file in self.path.glob("rollout-*.html"))
+        reports = sorted((one for one in found if one), key=lambda one: int(one["begun"]), reverse=True)
+        for name in [one.string for one in reports if self._is_own(one.string)][most:]:
+            # One that stays does no harm.
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink(missing_ok=True)
+            self.texts.pop(name, None)
+            self._changes.pop(name, None)
 
     def _is_own(self, name: str) -> bool:
         """Return whether a file is a page of this collection, which this user can read."""

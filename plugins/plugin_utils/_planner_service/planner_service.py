@@ -11,6 +11,7 @@ is killed, suspended or cut off, another one takes over after that second, howev
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +74,7 @@ class _PlannerWork:
     :param index: the ModifyIndex of its handover.
     :param is_after: as in :class:`_HandedOver`.
     :param own: the commit of the last ledger that this planner wrote; empty if another one has written since.
+    :param warnings: those of the last pass.
     """
 
     handover: Handover
@@ -81,6 +83,7 @@ class _PlannerWork:
     passes: RepeatedPasses
     progress: PassProgress
     own: str = ""
+    warnings: Sequence[str] = ()
 
 
 class PlannerService:
@@ -362,7 +365,9 @@ class PlannerService:
         for line in work.progress.lines(states)[:-1]:
             self._log.say("progress", f"{of}{line}")
         for warning in made.warnings:
-            self._log.say_once(f"warning {warning}", "warning", warning, WARNING)
+            if warning not in work.warnings:
+                self._log.say("warning", warning, WARNING)
+        work.warnings = made.warnings
         count = of + running_count(states).removeprefix("-- ")
         blocker: dict[str, Any] = rollout_blockers(made.plan)["blocker"]
         why = f" No further host is admitted: {blocker['reason']}." if blocker else ""

@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import encode_ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import RolloutEvents
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_history import (
     MOST_ROLLOUTS,
     RolloutHistory,
     summary,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from job_fleet import FLEET, RULES, complete_fleet
 from memory_consul import MemoryConsul
 
 
@@ -195,3 +200,40 @@ def test_a_rollout_that_goes_on_after_a_job_that_was_aborted_has_nothing_of_it_a
     assert read_rollout_report(store, "2") == found
     report_of_job = read_rollout_report(store, job)
     assert (report_of_job["state"], [one["epoch"] for one in report_of_job["commands"]]) == ("abort", [4, 5, 6, 7])
+
+
+def test_once_a_job_is_complete_the_rollout_before_it_is_shown_again_although_nothing_is_new(
+    stored: StoredHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored.add("begin")
+    stored.add("complete")
+    stored.add("begin", version="job/restart-1")
+    stored.add("complete", version="job/restart-1")
+    stored.refresh_job()
+    assert stored.epochs == [3, 4]
+
+    def fail(*_: Any) -> Any:
+        raise Unreachable("unreachable", "Consul does not answer.")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Store, "history", fail)
+        with pytest.raises(Unreachable):
+            stored.refresh()
+    assert stored.refresh()
+    assert stored.epochs == [1, 2]
+    assert not stored.refresh()
+
+
+def test_a_ledger_that_is_missing_for_a_moment_repeats_no_event() -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        events = RolloutEvents(store, FLEET)
+        assert events.read() == []
+        make_pass(store, PassRequest("2.1", RULES, fleet=FLEET))
+        assert "begin" in {one["event"] for one in events.read()}
+        ledger = consul.keys.pop("upgrade/ledger")
+        assert events.read() == []
+        consul.write("upgrade/ledger", ledger.decode())
+        assert events.read() == []
+        control.pause(store, control.Command("lunch"))
+        assert [one["event"] for one in events.read()] == ["pause"]

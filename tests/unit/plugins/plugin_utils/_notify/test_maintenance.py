@@ -20,7 +20,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import POST_STARTED, UPGRADED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import FleetView
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify import maintenance as tested
@@ -451,13 +451,13 @@ def test_a_host_that_no_planner_admitted_is_not_silenced() -> None:
     assert silenced_by(site) == {"compute1", "compute3"}
 
 
-@pytest.mark.parametrize("state", [COMPLETE, ABORTED])
-def test_after_a_rollout_only_hosts_that_were_admitted_in_it_are_silenced(state: str) -> None:
+@pytest.mark.parametrize(("state", "command"), [(COMPLETE, {}), (ABORTED, {}), (PAUSED, {"was": COMPLETE})])
+def test_after_a_rollout_only_hosts_that_were_admitted_in_it_are_silenced(state: str, command: dict[str, str]) -> None:
     site = fleet(compute=3).gated("True", "global").started("compute2").upgraded("compute1")
-    assert silenced_by(site, state=state) == set()
+    assert silenced_by(site, state=state, command=command) == set()
     site.opened("compute3")
     site.gated_at = 9_000
-    assert silenced_by(site, state=state) == {"compute3"}
+    assert silenced_by(site, state=state, command=command) == {"compute3"}
 
 
 def test_post_upgrade_tasks_silence_only_hosts_of_roles_that_have_some() -> None:

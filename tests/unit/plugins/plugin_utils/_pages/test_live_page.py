@@ -18,14 +18,17 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Unreachable
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.follow import ProgressUpdate, progress_update
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages import live_page
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.live_page import LivePage
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._pages.page_folder import PageFolder
 from devkit.agent import ROOT
 from integration.support.fleets.scenes import Scene
+from job_fleet import FLEET, complete_fleet
 from jsonschema import Draft7Validator
 from memory_consul import MemoryConsul
 
@@ -408,26 +411,27 @@ def test_a_fleet_that_shrinks_leaves_no_outdated_pages(site: Site) -> None:
     assert "compute31" not in site.index.replace("history", "")[: site.index.index('id="history"')]
 
 
-def test_reports_of_rollouts_that_it_no_longer_lists_are_removed(site: Site) -> None:
+def test_reports_of_the_rollouts_that_began_last_are_kept(site: Site) -> None:
     mark = '<meta name="generator" content="convoy.upgrade">'
+    of_rollouts = [f"rollout-1.{number}-{1_700_000_000 + number}.html" for number in range(20)]
     for name, text in (
-        ("rollout-1.0-1700000000.html", mark),
+        *((one, mark) for one in of_rollouts),
         ("rollout-1.html", mark),
         ("rollout-x-1700000000.html", "x"),
         # After a restore of Consul, this is all that is left of its rollout.
         ("rollout-3.0-9700000000.html", mark),
     ):
         (site.folder / name).write_text(text)
+    # One that this user can't read is left alone. This is a folder, which root can't read as a file either.
+    (site.folder / "rollout-2.0-1700000000.html").mkdir()
     site.update()
     (current,) = [one for one in site.changes if one.startswith("rollout-")]
     assert {one.name for one in site.folder.glob("rollout-*")} == {
-        current, "rollout-1.html", "rollout-x-1700000000.html", "rollout-3.0-9700000000.html",
+        current, *of_rollouts[1:], "rollout-1.html", "rollout-x-1700000000.html", "rollout-3.0-9700000000.html",
+        "rollout-2.0-1700000000.html",
     }  # fmt: skip
-    # One that this user can't read is left alone. This is a folder, which root can't read as a file either.
-    (site.folder / "rollout-2.0-1700000000.html").mkdir()
-    site.page._folder.remove_reports(before=1_700_000_001)
+    site.page._folder.keep_reports(0)
     # Nor are they kept in memory.
-    site.page._folder.remove_reports(before=2**31)
     assert not [one for one in site.page.texts if one.startswith("rollout-")]
     assert not (site.folder / current).exists()
 
@@ -512,3 +516,30 @@ def test_a_folder_that_is_emptied_is_filled_again(tmp_path: Path) -> None:
     assert folder.write("hosts/1.html", "x") and folder.write("index.html", "y")
     assert ((tmp_path / "hosts/1.html").read_text(), (tmp_path / "index.html").read_text()) == ("x", "y")
     folder.close()
+
+
+def test_pages_of_hosts_that_were_removed_are_written_again(site: Site) -> None:
+    site.update()
+    before = {one.name for one in (site.folder / "hosts").iterdir()}
+    (site.folder / "hosts/2.html").unlink()
+    site.update()
+    assert {one.name for one in (site.folder / "hosts").iterdir()} == before
+    shutil.rmtree(site.folder / "hosts")
+    # Also while nothing changes.
+    site.page.update(None)
+    assert {one.name for one in (site.folder / "hosts").iterdir()} == before
+
+
+def test_the_report_of_a_rollout_is_written_once_more_when_another_one_begins(tmp_path: Path) -> None:
+    with complete_fleet().in_place() as consul:
+        site = Site(consul, tmp_path, FLEET)
+        rules = {"rolling_rules": {"global": 1}}
+        make_pass(site.store, PassRequest("2.1", rules, fleet=FLEET))
+        site.update()
+        (name,) = [one.name for one in tmp_path.glob("rollout-2.1-*")]
+        assert "aborted" not in (tmp_path / name).read_text()
+        control.abort(site.store, control.Command("bad"))
+        make_pass(site.store, PassRequest("2.2", rules, fleet=FLEET))
+        site.update()
+        assert "aborted" in (tmp_path / name).read_text()
+        site.page.close()
