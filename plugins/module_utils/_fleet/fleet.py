@@ -42,6 +42,8 @@ MAY_START = "admitted"
 
 # The states of a host's post-upgrade tasks: admitted, started, failed, done.
 POST_OPEN, POST_STARTED, POST_FAILED, POST_DONE = POST_STATES = ("open", "started", "failed", "done")
+# The time of a record at which these tasks failed last since the host was admitted to them.
+TASKS_FAILED = "post_failed"
 # What a host reports in place of the ID of its tasks of services if they come with the version.
 WITH_VERSION = "{version}"
 
@@ -88,7 +90,8 @@ class HostRecord:
     :param version: the version that it upgrades to, or ended at.
     :param state: started, upgraded or failed; retried if an operator has made it pending again.
     :param attempt: how many times it started to upgrade to this version.
-    :param times: state -> when it was last entered (unix seconds), and ``open`` -> when it was last admitted to its post-upgrade tasks.
+    :param times: state -> when it was last entered (unix seconds), ``open`` -> when it was last admitted to its post-upgrade tasks, and ``post_failed`` ->
+        when these failed since then.
     :param reported: the version of the host's key in ``running/versions``, if its reports wrote that key.
     :param done: the task groups that a push run has finished for this version, such as ``upgrade/nginx``. Those of checkpoints,
         such as ``upgrade/nginx@2.4``, stay finished when the target changes, until the host reports ``upgraded``.

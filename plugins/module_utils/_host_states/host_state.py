@@ -124,13 +124,17 @@ class HostState:
     def tries_again(self) -> bool:
         """Whether it is upgrading again after a failure in this rollout, and was neither upgraded nor put back by an operator since.
 
-        An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts.
+        An agent tries again by itself. As long as nothing shows that it will succeed this time, the failure counts: also while it has reported
+        the version, and its checks and its soak have not passed.
         """
         record = self.record
-        if self.state != UPGRADING or record is None or record.state != STARTED or record.version != self.current:
+        if self.state != UPGRADING or record is None or record.version != self.current:
             return False
+        if record.state == RECORDED_UPGRADED:
+            has_been_well = self.mark is not None and self.mark.upgraded
+            return RECORDED_FAILED in record.times and not has_been_well
         # Both times are by the host's clock.
-        return record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
+        return record.state == STARTED and record.times.get(RECORDED_FAILED, 0) > record.times.get(RECORDED_UPGRADED, 0)
 
     @property
     def takes_a_slot(self) -> bool:

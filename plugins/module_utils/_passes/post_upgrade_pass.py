@@ -17,7 +17,7 @@ from .._common.names import in_order
 from .._consul.client import Operation
 from .._consul.operations import Change, compare_and_put, net_changes, put
 from .._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from .._fleet.fleet import POST_FAILED, POST_OPEN, UPGRADED, HostRecord, Snapshot, find_members
+from .._fleet.fleet import POST_FAILED, POST_OPEN, TASKS_FAILED, UPGRADED, HostRecord, Snapshot, find_members
 from .._fleet.former_rollouts import with_former_rollout
 from .._fleet.gates import OPEN, GateValue
 from .._fleet.ledger import BEGINNINGS, Ledger
@@ -208,7 +208,8 @@ def _records(store: Store, hosts: Sequence[str], version: str, closed: Mapping[s
             before = HostRecord(version, UPGRADED, reported=version, former=former, **of_host)
         # A pull host runs these tasks when it is woken.
         at = int(runtime.now())
-        text = encode_record(replace(before, post=POST_OPEN, times={**before.times, POST_OPEN: at}))
+        times = {name: time for name, time in before.times.items() if name != TASKS_FAILED}
+        text = encode_record(replace(before, post=POST_OPEN, times={**times, POST_OPEN: at}))
         operations = [compare_and_put(key, text, entry.modify_index if entry is not None else 0)]
         changes = [Change(key, text_of(entry.value) if entry is not None else None, text)]
         if host in closed:

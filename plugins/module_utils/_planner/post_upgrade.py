@@ -22,10 +22,12 @@ from .._fleet.fleet import (
     POST_OPEN,
     POST_STARTED,
     STARTED,
+    TASKS_FAILED,
     HostRecord,
     Snapshot,
     VersionReport,
 )
+from .._fleet.fleet import UPGRADED as RECORDED_UPGRADED
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._host_states.host_state import HostState
 from .._host_states.state_names import UPGRADED
@@ -120,6 +122,10 @@ def post_upgrade_snapshot(
             reports[host] = replace(report, version=f"{current}, with the post-upgrade tasks to be done")
         if record is not None and post in (POST_OPEN, POST_STARTED):
             records[host] = replace(record, state=STARTED)
+            if post == POST_STARTED and TASKS_FAILED in record.times:
+                # Its agent repeats them by itself, and the failure counts until they are done.
+                failed = record.times.get(RECORDED_UPGRADED, 0) + 1
+                records[host] = replace(records[host], times={**record.times, FAILED: failed})
             if admitted and host in admitted:
                 # Its time is that from which the host may be silent, as its upgrade may have ended long ago.
                 gates[host] = GateValue(global_gate, OPEN, admitted[host])

@@ -215,7 +215,7 @@ def _begun(
         )
     return replace(
         begun,
-        previous_version=previous_of(snapshot, version),
+        previous_version=previous_of(snapshot, version, is_rollback=begun.rollback),
         admitted=still_admitted(snapshot, members, begun.room_for_names * 3 // 4),
         post_upgrade=tuple(sorted(request.post_upgrade or ())),
         services=dict(request.services or {}),
@@ -315,17 +315,22 @@ def _stage(same: Ledger, rules: Instructions) -> Mapping[str, int]:
     return same.stage if before == rules.stages else carried_over(before, rules.stages, same.stage)
 
 
-def previous_of(snapshot: Snapshot, version: str) -> str | None:
+def previous_of(snapshot: Snapshot, version: str, *, is_rollback: bool = False) -> str | None:
     """Return the version before a rollout: that of the last complete rollout, or the one that all hosts run; None if unknown.
 
     The version of an incomplete rollout may be bad, so its own previous version is returned instead. The target of a rollback counts
     as good even if the rollback is not complete.
+
+    :param is_rollback: whether it is a rollback. For one, it is the version that it goes back from, which may be bad.
     """
     old, passed_over = snapshot.ledger, {version}
     known = [snapshot.current_version]
     if old is not None and old.version == snapshot.current_version != version and _is_cut_short(old, snapshot):
-        known = [old.version] if old.previous_version == version else [old.previous_version]
+        known = [old.version] if is_rollback and old.previous_version == version else [old.previous_version]
         passed_over |= {old.version} - set(known)
+    elif old is not None and old.rollback and not is_rollback:
+        known.append(old.version)
+        passed_over |= {old.previous_version} - {None}
     elif old is not None:
         # A rollout that begins again after an abort has the previous version of the aborted one.
         known += [old.version, old.previous_version]

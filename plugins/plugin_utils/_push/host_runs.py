@@ -24,6 +24,7 @@ from ...module_utils._fleet.fleet import (
     POST_FAILED,
     POST_STARTED,
     STARTED,
+    TASKS_FAILED,
     UPGRADED,
     HostRecord,
 )
@@ -361,7 +362,13 @@ class HostRuns:
             self._confirm(host_run)
             if self._run.phase == POST_UPGRADE_PHASE:
                 text = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}"
-                self._change(host_run, lambda before: replace(before, post=POST_FAILED, error=text))
+                at = int(runtime.now())
+                self._change(
+                    host_run,
+                    lambda before: replace(
+                        before, post=POST_FAILED, error=text, times={**before.times, TASKS_FAILED: at}
+                    ),
+                )
             elif not self._run.on_host:
                 where = (host_run.service, host_run.step)
                 report = HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost)
