@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._fleet.fleet import Snapshot
@@ -100,10 +100,14 @@ def admit(position: Position) -> tuple[Wave, Position]:
     return wave, Position(position.order, position.stages, left, position.unfinished, slots)
 
 
-def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ...]:
+def reopened_hosts(
+    fleet: FleetState, position: Position, exhausted: Container[str] = frozenset()
+) -> tuple[Admission, ...]:
     """Return the hosts that were admitted and have started, and whose gate was closed later, such as by a new rollout.
 
     Those without the tasks of their services keep their slots, and wait for the tasks.
+
+    :param exhausted: roles whose failure budget is exhausted.
     """
     return tuple(
         Admission(
@@ -113,7 +117,7 @@ def reopened_hosts(fleet: FleetState, position: Position) -> tuple[Admission, ..
             "its gate opens again: it was admitted, has started, and keeps its slot",
         )
         for role in fleet.order.roles
-        if position.may_go_on(role)
+        if position.may_go_on(role) and role not in exhausted
         for one in fleet.by_role[role]
         if one.needs_its_gate and fleet.in_scope(one.host) and not fleet.lacks_services(one)
     )

@@ -114,9 +114,9 @@ def blocked_reason(one: HostState, fleet: FleetState, blockers: Blockers) -> Rea
         return Reason("excluded by this run's limit", LIMIT)
     if blockers.rollout is not None:
         return Reason(blockers.rollout.reason, blockers.rollout.code, blockers.rollout.rule)
-    budget = blockers.budgets.by_role.get(one.role)
+    budget = _budget_reason(one.role, blockers)
     if budget is not None:
-        return Reason(f"no more hosts of role {one.role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
+        return budget
     if fleet.lacks_services(one):
         return Reason(_NO_SERVICES, OTHER_SERVICES)
     if fleet.reads_other_role(one):
@@ -158,7 +158,17 @@ def gate_reasons(fleet: FleetState, blockers: Blockers, wave: Wave, after: Posit
     :param after: the position once they are admitted.
     """
     awaited = _awaited_roles(fleet, blockers, wave, after, fleet.by_role)
-    return {role: _order_reason(role, after, awaited) or _zero_reason(role, after) for role in fleet.by_role}
+    return {
+        role: _budget_reason(role, blockers) or _order_reason(role, after, awaited) or _zero_reason(role, after)
+        for role in fleet.by_role
+    }
+
+
+def _budget_reason(role: str, blockers: Blockers) -> Reason | None:
+    budget = blockers.budgets.by_role.get(role)
+    if budget is None:
+        return None
+    return Reason(f"no more hosts of role {role} are admitted: {budget.reason()}", ROLE_BUDGET, budget.key)
 
 
 def _awaited_roles(

@@ -45,7 +45,7 @@ def make_plan(
 
     start = first_position(fleet, blockers, slots)
     wave, after = admit(start) if blockers.allow_admissions else ({}, start)
-    reopened = reopened_hosts(fleet, start) if blockers.allow_admissions else ()
+    reopened = reopened_hosts(fleet, start, blockers.budgets.by_role) if blockers.allow_admissions else ()
     admissions = (*reopened, *admitted_hosts(wave, after))
     role_gates, host_gates = gates_to_open(fleet, start, wave, reopened)
     unfinished, missing, in_flight = fleet.unfinished, fleet.missing, fleet.in_flight

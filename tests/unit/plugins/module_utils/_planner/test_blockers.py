@@ -18,7 +18,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers i
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import StageProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
-from fleets import NEW, OLD, Fleet, fleet
+from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
 COMMAND = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
 ONE = {"rolling_rules": {"global": 1}}
@@ -275,3 +275,33 @@ def test_a_host_that_tries_again_by_itself_counts_under_the_budget_until_it_is_u
     site.records["compute1"] = replace(put_back, state=STARTED, times={**put_back.times, STARTED: 9_995})
     assert len(site.plan(rules).admissions) == 2
     assert len(site.upgraded("compute1").plan(rules).admissions) == 2
+
+
+def test_a_failure_counts_until_the_checks_and_the_soak_of_the_next_try_have_passed() -> None:
+    rules = {
+        "rolling_rules": {"global": 3},
+        "failure_rules": {"fleet": 1},
+        "health": {"consul_checks": ["validation"], "soak": 600},
+    }
+    site = fleet(compute=3).opened("compute1").upgraded("compute1")
+    site.checks = {host: {"validation": "passing"} for host in site.members}
+    site.checks["compute1"] = {"validation": "critical"}
+    site.reported_at["compute1"] = 9_995
+    failed = {STARTED: 9_980, FAILED: 9_970, UPGRADED: 9_995}
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, times=failed, reported=NEW)
+    plan = site.plan(rules)
+    assert (plan.hosts["compute1"].state, plan.admissions) == ("upgrading", ())
+    assert plan.exhausted_keys == ("failure_rules.fleet",)
+    # One that has not failed is only not upgraded yet.
+    del failed[FAILED]
+    assert len(site.plan(rules).admissions) == 2
+
+
+@pytest.mark.parametrize("key", ["fleet", "compute"])
+def test_an_exhausted_budget_opens_no_gate_again(key: str) -> None:
+    budget = {"fleet": 1} if key == "fleet" else {"roles": {"compute": 1}}
+    site = fleet(compute=3).admitted("compute2").started("compute2")
+    assert "compute2" in [one.host for one in site.plan(UNLIMITED).admissions]
+    plan = site.failed("compute1").plan({**UNLIMITED, "failure_rules": budget})
+    assert (plan.admissions, plan.host_gates) == ((), ())
+    assert "1 failed or lost host (compute1)" in plan.hosts["compute2"].reason

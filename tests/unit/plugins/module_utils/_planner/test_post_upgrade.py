@@ -163,3 +163,18 @@ def test_hosts_run_the_tasks_with_which_they_were_upgraded() -> None:
     assert [one.host for one in make_plan(view, found.members, parse({"rolling_rules": {"global": 1}})).admissions] == [
         "compute1"
     ]
+
+
+def test_a_host_that_repeats_its_failed_tasks_counts_under_the_budget_until_they_are_done() -> None:
+    rules = {"rolling_rules": {"global": 2}, "failure_rules": {"fleet": 1}}
+    times = {"upgraded": 9_000, "open": 9_990, "post_failed": 9_995}
+    found = at(fleet(compute=3), compute1="started", compute2=None, compute3=None)
+
+    def admitted() -> list[str]:
+        plan = make_plan(viewed(found, "compute"), found.members, parse(rules))
+        return [one.host for one in plan.admissions]
+
+    found.records["compute1"] = HostRecord(NEW, UPGRADED, post="started", times=times)
+    assert admitted() == []
+    del times["post_failed"]
+    assert admitted() == ["compute2"]

@@ -319,3 +319,17 @@ def test_another_inventory_does_not_move_hosts_to_roles_without_rules() -> None:
     # A fleet that has become smaller has not moved.
     smaller = Fleet({}, NEW, ledger=ledger).running(OLD, "web1", "web2")
     assert desired(smaller, NEW, fleet={"web1": "web", "web2": "web"}).members == {"web1": "web", "web2": "web"}
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        replace(LEDGER, version=NEW, previous_version=OLD, state=ABORTED),
+        replace(LEDGER, version=OLD, previous_version=NEW, state=COMPLETE, rollback=True),
+    ],
+)
+def test_only_a_rollback_has_an_incomplete_version_as_the_one_before(ledger: Ledger) -> None:
+    there = Fleet({}, ledger.version, ledger=ledger).running(OLD, "web1", "web2").running(NEW, "db1")
+    assert desired(there, OLD, restart=True).ledger.previous_version is None
+    back = desired(there, OLD, rolls_back=ledger, restart=True).ledger
+    assert (back.rollback, back.previous_version) == (True, NEW)
