@@ -330,7 +330,7 @@ def previous_of(snapshot: Snapshot, version: str, *, is_rollback: bool = False) 
         passed_over |= {old.version} - set(known)
     elif old is not None and old.rollback and not is_rollback:
         known.append(old.version)
-        passed_over |= {old.previous_version} - {None}
+        passed_over |= {old.previous_version or version}
     elif old is not None:
         # A rollout that begins again after an abort has the previous version of the aborted one.
         known += [old.version, old.previous_version]

@@ -44,7 +44,8 @@ def set_gate(store: Store, scope: str, name: str | None, value: object, *, dry: 
         copies = GateCopies(keys, snapshot)
         after = None if value is None else gate_text(value, snapshot.current_version)
         changes = [
-            replace(one, before=_text_of(entries.get(one.key))) for one in copies.changes([Change(key, None, after)])
+            replace(one, before=_before(entries.get(one.key), one.after))
+            for one in copies.changes([Change(key, None, after)])
         ]
         changes = [one for one in changes if one.before != one.after]
         if not changes:
@@ -95,17 +96,21 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders))
     snapshot = decode_snapshot(keys, read)
     refuse_newer(keys, snapshot.schema, snapshot.release)
-    before = {
-        entry.key: _text_of(entry)
+    found = {
+        entry.key: entry
         for entry in read
         if entry.key.startswith(keys.gates) or legacy_keys.gate_of(entry.key) is not None
     }
     for _scope, _name, pause in snapshot.legacy_gates.paused(snapshot.current_version):
-        del before[pause.key]
+        del found[pause.key]
     copies = GateCopies(keys, snapshot)
     closed = {one.key: one.after for one in copies.changes([Change(everywhere, None, CLOSED)])}
-    changes = [Change(key, value, None) for key, value in sorted(before.items()) if key not in closed]
-    changes += [Change(key, before.get(key), value) for key, value in closed.items() if before.get(key) != value]
+    changes = [Change(key, _text_of(entry), None) for key, entry in sorted(found.items()) if key not in closed]
+    changes += [
+        Change(key, before, value)
+        for key, value in closed.items()
+        if (before := _before(found.get(key), value)) != value
+    ]
     if changes and not dry:
         write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
         for piece in copies.ahead(write):
@@ -125,6 +130,11 @@ def who_is_under_way(store: Store) -> str:
     except UpgradeError as error:
         # The gates are closed, whatever keeps the ledger from being read.
         return f"A rollout may be under way: {error.message}"
+    if ledger is not None and ledger.has_post_upgrade_tasks:
+        return (
+            f"The rollout to {ledger.version} has post-upgrade tasks left. Planners open gates for them again, and the global one at their end. To stop "
+            "them, run ansible-playbook convoy.upgrade.pause."
+        )
     if ledger is None or not ledger.is_under_way:
         return ""
     began = f"was begun by {ledger.who} and is {ledger.state}"
@@ -146,6 +156,16 @@ def _do(store: Store, operations: Sequence[Operation]) -> None:
         lambda: store.keys.gates,
         "Find what else sets gates, then run the same command again.",
     )
+
+
+def _before(entry: KVEntry | None, after: str | None) -> str | None:
+    """Return the text of a gate before a change to ``after``.
+
+    One that a rollout has closed lets agents run Puppet at the version before, if their hosts' settings say so. Closed by an operator, it does not.
+    """
+    text = _text_of(entry)
+    is_of_rollout = entry is not None and entry.flags != 0 and text == after == CLOSED
+    return f"{text} (of a rollout)" if is_of_rollout else text
 
 
 def _text_of(entry: KVEntry | None) -> str | None:

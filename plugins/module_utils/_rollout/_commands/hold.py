@@ -22,7 +22,7 @@ from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
+from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, find_members, role_by_name
 from ..._fleet.holds import MADE_OF_GATES, Hold, HoldOfFormerRole
 from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
@@ -375,7 +375,24 @@ def _no_longer_held(holds: Mapping[str, HoldOfFormerRole], *, dry: bool) -> list
 
 
 def _still_held(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
-    everywhere = snapshot.holds.everywhere
-    if everywhere is None or whom.everything:
-        return []
-    return [f"A hold on everything remains: {everywhere.text()}."]
+    """Return remarks on other holds over the hosts whose holds end."""
+    holds = snapshot.holds
+    if holds.everywhere is not None and not whom.everything:
+        return [f"A hold on everything remains: {holds.everywhere.text()}."]
+    left = replace(
+        holds,
+        everywhere=None,
+        roles={role: hold for role, hold in holds.roles.items() if role not in whom.roles},
+        hosts={host: hold for host, hold in holds.hosts.items() if host not in whom.hosts},
+    )
+    pattern = snapshot.ledger.role_pattern if snapshot.ledger is not None else None
+    members = find_members(dict(whom.fleet) or None, snapshot, pattern).members
+    found = {
+        host: hold
+        for host, role in members.items()
+        if (whom.everything or role in whom.roles or host in whom.hosts) and (hold := left.covering(host, role))
+    }
+    remarks = [f"{host} is still {hold.text()}." for host, hold in (*found.items(),)[:_MOST_REMARKS]]
+    if len(found) > _MOST_REMARKS:
+        remarks.append(f"So are {listing([*found][_MOST_REMARKS:])}, perhaps for other reasons.")
+    return remarks

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import Change
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import (
+    reset_gates,
+    set_gate,
+    who_is_under_way,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import (
     HoldTargets,
     end_holds,
     set_holds,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
+from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store, current_user
+from job_fleet import FLEET, complete_fleet
 
 # Nothing listens at this address, so a request would fail.
 NOWHERE = Store(Settings(port=1, timeout=0.01))
@@ -69,3 +78,44 @@ def test_without_consul_no_host_is_held(dry: bool) -> None:
     with pytest.raises(UpgradeError) as caught:
         set_holds(NOWHERE, HoldTargets(everything=True), "RAM test", dry=dry)
     assert caught.value.code == "unreachable"
+
+
+def test_the_end_of_a_hold_names_the_others_over_the_same_hosts() -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        record = {"version": "2.0", "state": "upgraded", "held": "disk swap", "times": {"upgraded": 5}}
+        consul.write("upgrade/hosts/web1", record)
+        set_holds(store, HoldTargets(roles=["web"], hosts=["web1", "db1"], fleet=FLEET), "lunch")
+        remarks = [end_holds(store, HoldTargets(hosts=[host], fleet=FLEET)).remarks for host in ("web1", "db1")]
+        assert [[one.partition(" since ")[0] for one in found] for found in remarks] == [
+            [f"web1 is still held by {current_user()}"],
+            [],
+        ]
+        (own,) = end_holds(store, HoldTargets(roles=["web"], fleet=FLEET)).remarks
+        assert own.startswith("web1 is still held by puppet agent --disable: disk swap")
+
+
+def test_gates_that_an_operator_closes_are_no_longer_those_of_a_rollout() -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        rules = {"rolling_rules": {"global": 1}, "freezes": [{"from": "2020-01-01", "to": "2090-01-01"}]}
+        make_pass(store, PassRequest("2.1", rules, fleet=FLEET))
+        assert consul.flags["config_state/enable_puppet/global"]
+        assert ask_gate(store, {"web1": "web"})["web1"].pending
+        for act in (reset_gates, lambda one: set_gate(one, "global", None, value=False)):
+            assert act(store) == (
+                []
+                if act is not reset_gates
+                else [Change("config_state/enable_puppet/global", "False (of a rollout)", "False")]
+            )
+        assert not ask_gate(store, {"web1": "web"})["web1"].pending
+
+
+def test_planners_open_gates_again_for_the_post_upgrade_tasks_that_are_left() -> None:
+    with complete_fleet().in_place() as consul:
+        ledger = consul.data("upgrade/ledger") | {"post_upgrade": ["web"]}
+        consul.write("upgrade/ledger", ledger)
+        reset_gates(consul.store())
+        assert "has post-upgrade tasks left" in who_is_under_way(consul.store())
+        consul.write("upgrade/ledger", ledger | {"post_upgrade": []})
+        assert who_is_under_way(consul.store()) == ""
