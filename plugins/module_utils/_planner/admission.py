@@ -169,14 +169,18 @@ def gates_to_open(
     return tuple(by_role), tuple(by_host)
 
 
+def open_role_gates(snapshot: Snapshot) -> list[str]:
+    """Return the roles whose gates planners have opened. An operator who opens a gate leaves no time in it."""
+    gates, version = snapshot.gates.roles, snapshot.current_version
+    return [role for role, gate in gates.items() if gate.at and gate_is_open(gate, version)]
+
+
 def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blockers) -> tuple[str, ...]:
     """Return the roles whose gates planners have opened, and which other rules or a pause no longer leave open.
 
     Otherwise hosts that join would be admitted by them.
     """
-    gates, version = fleet.snapshot.gates.roles, fleet.snapshot.current_version
-    # An operator who opens a gate leaves no time in it.
-    ours = [role for role, gate in gates.items() if gate.at and role in fleet.by_role and gate_is_open(gate, version)]
+    ours = [role for role in open_role_gates(fleet.snapshot) if role in fleet.by_role]
     admit_all = [role for role in ours if not blockers.is_paused and _admits_all(fleet, position, role)]
     stay = fleet.read_by_one_role(admit_all)
     return tuple(role for role in ours if role not in stay)

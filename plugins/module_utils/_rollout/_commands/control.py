@@ -16,12 +16,14 @@ from ..._consul.operations import Change, put
 from ..._fleet.fleet import Snapshot
 from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, WAS, Ledger
 from ..._host_states.state_names import UPGRADED, state_text
+from ..._passes.closed_gates import close_role_gates
+from ..._planner.admission import open_role_gates
 from ..._planner.plan import Plan
 from ..._rules.instructions import parse
 from ..._state.ledger_writer import LedgerWriter
 from ..._state.store import Store
 from .abort import abort
-from .command import Command, CommandResult, command_fields, plan_of, refuse_unless, write_command
+from .command import Command, CommandResult, command_fields, members_of, plan_of, refuse_unless, write_command
 from .forget import forget
 from .retry import retry
 from .rollback import roll_back
@@ -35,10 +37,15 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
     A complete rollout can be paused too. That affects the post-upgrade tasks, and hosts that join the fleet. A rollout that is paused is
     paused again only for another reason.
 
+    Gates of roles that a rollout has opened are closed after that, because hosts that join read them. Hosts that have begun under them get gates of
+    their own.
+
     :raises UpgradeError: ``no_rollout``, ``not_running``, ``overtaken``, ``busy``.
     """
 
-    def act(writer: LedgerWriter, _snapshot: Snapshot, ledger: Ledger) -> CommandResult:
+    def act(writer: LedgerWriter, snapshot: Snapshot, ledger: Ledger) -> CommandResult:
+        # What can fail on bad input runs before the first write.
+        members = members_of(snapshot, ledger, command.fleet)
         given = command.plain()
         has_other_reason = "reason" in given and given["reason"] != ledger.command.get("reason")
         if ledger.state != PAUSED or has_other_reason:
@@ -46,7 +53,11 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
             event = {"what": "pause", **command_fields(given)}
             if ledger.was_complete:
                 given = {**given, WAS: COMPLETE}
-            writer.write(replace(ledger, state=PAUSED, command=given), event)
+            ledger = replace(ledger, state=PAUSED, command=given)
+            writer.write(ledger, event)
+        roles = [] if ledger.was_complete else open_role_gates(snapshot)
+        if roles:
+            close_role_gates(writer, snapshot, writer.ledger or ledger, members, roles)
         return CommandResult(writer.ledger or ledger)
 
     return write_command(store, act, dry=dry)

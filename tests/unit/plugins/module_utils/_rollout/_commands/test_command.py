@@ -9,6 +9,7 @@ import time
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import STARTED
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
     ABORTED,
     COMPLETE,
@@ -16,8 +17,12 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger impor
     RUNNING,
     Ledger,
 )
-from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import command
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import command, control
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import current_user
+from job_fleet import FLEET, complete_fleet
 
 
 def test_a_command_is_kept_with_who_and_when_and_with_a_reason_where_there_is_one() -> None:
@@ -63,3 +68,22 @@ def test_an_aborted_rollback_is_begun_again_by_rollback() -> None:
         "It is over. ansible-playbook convoy.upgrade.rollback -e version=2.0 begins it again, and "
         in caught.value.message
     )
+
+
+def test_a_pause_closes_the_gate_of_a_role_that_the_rollout_has_opened_as_hosts_that_join_read_it() -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        for host in FLEET:
+            # Only a host that says which role it has reads its gate.
+            consul.write(f"upgrade/hosts/{host}", consul.data(f"upgrade/hosts/{host}") | {"role": FLEET[host]})
+            consul.keys.pop(f"config_state/enable_puppet/host/{host}", None)
+        rules = {"rolling_rules": {"global": "unlimited"}}
+        assert make_pass(store, PassRequest("2.1", rules, fleet=FLEET)).plan.role_gates
+        write_report(store, HostReport("web1", "2.1", STARTED, role="web"))
+        assert ask_gate(store, {"web9": "web"})["web9"].value
+        paused = control.pause(store, command.Command("lunch"))
+        assert "config_state/enable_puppet/role/web" in {one.key for one in paused.changes}
+        gates = ask_gate(store, {"web1": "web", "web2": "web", "web9": "web"})
+        assert [gates[host].value for host in ("web1", "web2", "web9")] == [True, False, False]
+        # An interrupted pause is made good by the same command.
+        assert control.pause(store, command.Command("lunch")).changes == []
