@@ -302,15 +302,27 @@ def _listed(broken: Sequence[HostState], ledger: Ledger) -> tuple[str, ...]:
 def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Job | None) -> LedgerMove | None:
     if desired.begins:
         return begin_rollout(keys, snapshot, desired.ledger, job)
-    # A different number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever.
     if snapshot.ledger is None or _with_facts(snapshot.ledger, desired.ledger) != desired.ledger:
         move = change_rules(keys, snapshot, desired.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, desired.ledger)})
+    # A larger number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever. Commands and planner
+    # services, which do not know the fleet, refuse to act on fewer hosts than the ledger has.
+    if is_smaller(snapshot.ledger.members, desired.ledger.members):
+        move = change_rules(keys, snapshot, desired.ledger)
+        return replace(move, event={**move.event, "reason": "the fleet has fewer hosts"})
     if snapshot.job is not None:
         move = change_rules(keys, snapshot, desired.ledger)
         reason = f"the {target_text(snapshot.job.version)} is over, and the rollout goes on"
         return replace(move, event={**move.event, "reason": reason})
     return None
+
+
+def is_smaller(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Return whether a fleet has become smaller, and no role larger.
+
+    :param before, after: role -> number of hosts.
+    """
+    return before != after and all(count <= before.get(role, 0) for role, count in after.items())
 
 
 def _with_facts(old: Ledger, new: Ledger) -> Ledger:

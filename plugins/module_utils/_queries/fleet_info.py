@@ -83,6 +83,10 @@ def read_fleet(
     membership = find_members(fleet, snapshot, pattern, before.membership if before is not None else None)
     members = membership.members
     plan, warnings = _plan(store, snapshot, members, before.plan if before is not None else None)
+    if job == LAST_JOB and not snapshot.is_job:
+        warnings.append(
+            "job: no job is stored, so this is the rollout to a version. A hold, or another command after a job, removes it."
+        )
     refusals = [error.message for error in snapshot.gates.unreadable(snapshot.current_version)]
     refusals += _on_layout(store, snapshot)
     warnings += refusals

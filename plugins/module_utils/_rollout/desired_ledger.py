@@ -238,7 +238,8 @@ def _have_moved(request: PassRequest, members: Mapping[str, str], same: Ledger) 
 
     With another inventory, the names in the rules may not fit any more, and neither caps nor order would hold.
     """
-    gone = sum(count for role, count in same.members.items() if role not in members.values())
+    roles = set(members.values())
+    gone = sum(count for role, count in same.members.items() if role not in roles)
     return bool(request.fleet) and gone > 0 and len(members) > sum(same.members.values()) - gone
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from .._common.names import did_you_mean
+from .._common.sanitize import sanitize
 from .._common.strict_values import invalid_value, parse_mapping, refuse_unknown_keys
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -156,7 +157,8 @@ def _freeze(value: object, key: str) -> Freeze:
     end = _moment(raw.get("to"), f"{key}.to", zone, max)
     if end[0] <= begin[0]:
         raise invalid_value(f"{key}.to", end[1], f"does not come after from, which is {begin[1]!r}")
-    return Freeze(begin[0], end[0], reason, (begin[1], end[1]), zone)
+    # As it is read back from the ledger.
+    return Freeze(begin[0], end[0], sanitize(reason), (begin[1], end[1]), zone)
 
 
 def _list(value: object, key: str) -> Sequence[Any]:

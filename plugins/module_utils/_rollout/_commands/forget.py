@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -63,11 +64,12 @@ def forget(
         if not force:
             _refuse_at_work(snapshot, command.fleet, [host for host in waiting if known[host]])
         writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
+        sizes = Counter(_role_of(snapshot, command.fleet, one) for one in _known_hosts(snapshot, command.fleet))
         try:
             for host in waiting:
                 found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]), dry=dry)
                 if known[host]:
-                    _remove(of_rollout, writer, snapshot, command, host, known[host], changes, force=force)
+                    _remove(of_rollout, writer, snapshot, command, host, known[host], sizes, changes, force=force)
                 remarks[host] = found
         except Conflict:
             # A host that keeps writing its record comes last, so that it stops no other.
@@ -75,7 +77,8 @@ def forget(
             raise
         finally:
             changes.extend(writer.changes)
-        gone = [host for host in names if any(_host_of(store.keys, one.key) == host for one in changes)]
+        of_changes = {_host_of(store.keys, one.key) for one in changes}
+        gone = [host for host in names if host in of_changes]
         return CommandResult(
             writer.ledger,
             changes=net_changes(changes),
@@ -177,6 +180,7 @@ def _remove(
     command: Command,
     host: str,
     entries: Sequence[KVEntry],
+    sizes: Mapping[str, int],
     changes: list[Change],
     *,
     force: bool,
@@ -208,7 +212,7 @@ def _remove(
         operations: list[Operation] = [*(checks if not at else ()), *(operation for operation, _change in piece)]
         piece_changes = [change for _operation, change in piece]
         if writer.ledger is not None:
-            ledger = _without(writer.ledger, snapshot, command.fleet, host) if not at else writer.ledger
+            ledger = _without(writer.ledger, snapshot, command.fleet, sizes, host) if not at else writer.ledger
             writer.write(ledger, event, operations, piece_changes)
             continue
         if not writer.dry:
@@ -217,17 +221,22 @@ def _remove(
         changes += piece_changes
 
 
-def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> Ledger:
+def _without(
+    ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], sizes: Mapping[str, int], host: str
+) -> Ledger:
     """Return the ledger without a host. Its role counts one host less if the count includes a host that is not known otherwise.
 
     A job keeps the last rollout to a version, which goes on after it, so that one is without the host too.
+
+    :param sizes: role -> number of hosts that are in ``fleet`` or stored.
     """
     kept = ledger_of_versions(ledger) if ledger.is_job else None
     if kept is not None:
-        ledger = replace(ledger, before=before_job(_without(kept, snapshot, fleet, host)))
+        ledger = replace(ledger, before=before_job(_without(kept, snapshot, fleet, sizes, host)))
     role = _role_of(snapshot, fleet, host)
-    others = {*fleet, *({*snapshot.reports, *snapshot.records, *snapshot.others} - {host})}
-    left = sum(1 for other in others if _role_of(snapshot, fleet, other) == role)
+    # One that is only held, or has only a gate, is not counted.
+    is_stored = host in snapshot.reports or host in snapshot.records or host in snapshot.others
+    left = sizes.get(role, 0) - (is_stored and host not in fleet)
     count = ledger.members.get(role, 0)
     members = {**ledger.members, role: count - 1} if count > left else dict(ledger.members)
     return replace(
@@ -236,6 +245,10 @@ def _without(ledger: Ledger, snapshot: Snapshot, fleet: Mapping[str, str], host:
         admitted={other: at for other, at in ledger.admitted.items() if other != host},
         broken=tuple(other for other in ledger.broken if other != host),
     )
+
+
+def _known_hosts(snapshot: Snapshot, fleet: Mapping[str, str]) -> set[str]:
+    return {*fleet, *snapshot.reports, *snapshot.records, *snapshot.others}
 
 
 def _remarks(snapshot: Snapshot, fleet: Mapping[str, str], host: str, *, is_known: bool, dry: bool) -> list[str]:

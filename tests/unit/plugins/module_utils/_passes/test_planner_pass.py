@@ -113,7 +113,6 @@ def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkey
         store = consul.store()
         make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
         write_report(store, HostReport("web1", "2", "started"))
-        control.pause(store, control.Command("logins fail", fleet=fleet))
         original, is_first = closed_gates.own_gates, True
 
         def late(*given: Any) -> Any:
@@ -125,6 +124,7 @@ def test_a_gate_that_an_operator_has_closed_meanwhile_is_not_opened_again(monkey
             return found
 
         monkeypatch.setattr(closed_gates, "own_gates", late)
+        control.pause(store, control.Command("logins fail", fleet=fleet))
         make_pass(store, PassRequest("2", fleet=fleet))
         gates = {key.rpartition("/")[2]: text for key, text in consul.keys.items() if key.startswith("config_state/")}
     assert not is_first
