@@ -103,6 +103,28 @@ def test_no_request_fails_while_the_balancer_itself_is_upgraded(steps: Steps, ba
 
 
 @pytest.mark.thorough
+def test_a_new_version_that_can_not_bind_an_address_fails_in_its_start_and_a_retry_repeats_it(
+    steps: Steps, balancer: Node
+) -> None:
+    publish(steps.lab, [*PACKAGES, "haproxy"], "v3")
+    use_version(balancer, "v3")
+    before = balancer.read(CONFIG) or ""
+    settings = {"haproxy_verify_ports": [80], "haproxy_verify_timeout": 5}
+    # The check of the configuration binds nothing.
+    balancer.write(CONFIG, f"{before}\nfrontend taken\n    mode http\n    bind 192.0.2.77:81\n")
+    try:
+        shown = one_line(steps.run("haproxy", STEPS, ["lb1"], settings, code=2))
+        assert "lb1: the old version of HAProxy still runs, because process" in shown
+        assert "PLAY [start]" in shown and "PLAY [verify]" not in shown
+        assert balancer.run("curl", "-sSf", "http://127.0.0.1/").stdout == "well\n"
+    finally:
+        balancer.write(CONFIG, before)
+    steps.run("haproxy", ["start", "verify"], ["lb1"], settings)
+    assert old_processes(balancer, "haproxy") == []
+    use_version(balancer, "v2")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_an_idle_connection_is_closed_at_once_unless_the_configuration_keeps_it(balancer: Node, is_kept: bool) -> None:
     before = balancer.read(CONFIG) or ""

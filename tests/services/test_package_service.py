@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lab.node import Node
+from lab.packages import Package, repository
 from push.site import Site
 
 from .conftest import MakeSteps
@@ -299,3 +300,49 @@ def test_a_run_without_space_for_a_download_stops_nothing_and_ends_with_the_next
         assert not [name for name in PACKAGES if installed(node, name).endswith("+v5")]
     site.play("upgrade", version="v5", retry_failed=True)
     assert [installed(node, name).endswith("+v5") for name in PACKAGES] == [True, True]
+
+
+def own(steps: Steps, version: str, *packages: Package) -> None:
+    """Publish packages of our own, and let the node's sources have them."""
+    repository(steps.lab.shared / version, packages)
+    use_version(steps.lab.nodes["web1"], version)
+
+
+@pytest.mark.thorough
+def test_packages_that_would_remove_others_are_refused_and_an_unpack_that_stopped_half_way_is_finished(
+    steps: Steps,
+) -> None:
+    node = steps.lab.nodes["web1"]
+    settings: dict[str, object] = {
+        "package_service_packages": ["lab-server", "lab-tools"],
+        "package_service_units": [],
+        "package_service_verify_ports": [],
+        "package_service_verify_commands": [],
+    }
+
+    def published(version: str) -> list[Package]:
+        needs = f"lab-tools (= {version})"
+        return [
+            Package("lab-server", version, depends=needs),
+            Package("lab-sentinel", version, depends=needs),
+            Package("lab-tools", version),
+        ]
+
+    own(steps, "own1", *published("1"))
+    node.run("apt-get", "-q", "-y", "install", "lab-server", "lab-sentinel")
+    server, sentinel, tools = published("2")
+    own(steps, "own2", server, tools)
+    shown = one_line(run(steps, "prepare", code=2, **settings))
+    assert "web1: the new packages would remove lab-sentinel. Nothing was changed." in shown
+    assert one_line(run(steps, "upgrade", code=2, **settings))
+    assert [installed(node, name) for name in ("lab-server", "lab-sentinel", "lab-tools")] == ["1", "1", "1"]
+
+    own(steps, "own3", server, sentinel, tools)
+    settings["package_service_packages"] = ["lab-server", "lab-tools", "lab-sentinel"]
+    run(steps, "prepare", **settings)
+    # As if the host had lost power then: dpkg can't configure it, as its tools are older.
+    node.run("sh", "-c", "dpkg --unpack /srv/lab/own3/lab-server_2_*.deb")
+    assert node.run("dpkg", "--audit").stdout
+    run(steps, "prepare", "upgrade", "verify", **settings)
+    assert node.run("dpkg", "--audit").stdout == ""
+    assert [installed(node, name) for name in ("lab-server", "lab-sentinel", "lab-tools")] == ["2", "2", "2"]

@@ -40,6 +40,7 @@ class HaproxyServer:
         even while it is drained.
     :param sessions: the number of its current and queued sessions.
     :param admin: the administrative state, as bits: ``srv_admin_state`` in the management guide.
+    :param is_backup: whether it gets sessions only if no other server is up.
     """
 
     backend: str
@@ -47,6 +48,7 @@ class HaproxyServer:
     status: str
     sessions: int
     admin: int
+    is_backup: bool = False
 
     @property
     def state(self) -> str:
@@ -151,14 +153,14 @@ class HaproxyApi:
         return found
 
     def server(self, backend: str, name: str) -> tuple[HaproxyServer, list[HaproxyServer]]:
-        """Return a server, and the other servers of its backend.
+        """Return a server, and the others of its backend that can take over from it. A backup server can take over from another one alone.
 
         :raises UpgradeError: ``haproxy_unreachable``, ``unknown_server``.
         """
         found = self.servers(backend)
         for one in found:
             if one.name == name:
-                return one, [other for other in found if other is not one]
+                return one, [other for other in found if other is not one and (one.is_backup or not other.is_backup)]
         raise UpgradeError(
             "unknown_server",
             f"HAProxy at {self.address} has no server {name} in its backend {backend}; it has: "
@@ -201,6 +203,7 @@ def parse_servers(stat: str, state: str, backend: str) -> list[HaproxyServer]:
             row["status"],
             int(row["scur"] or 0) + int(row["qcur"] or 0),
             admin[row["svname"]],
+            row.get("bck") == "1",
         )
         for row in rows
         if row["pxname"] == backend and row["svname"] in admin

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 _BEFORE = ("~", "rc")
 
 
-# What comes after the numbers of a release, such as -cloud-amd64 or +rt. Backports of Debian have +bpo before it.
-_FLAVOUR = re.compile(r"-[a-z][a-z0-9-]*$|\+[a-z]+$", re.IGNORECASE)
+# What comes after the numbers of a release, such as -cloud-amd64, +rt or +64k, and what stands between them: of Oracle's, ELRepo's and Red Hat's older
+# realtime kernels. Backports of Debian have +bpo, which is no flavour.
+_FLAVOUR = re.compile(r"-[a-z][a-z0-9-]*$|\+(?!bpo)[a-z0-9]+$|(?<=\d)uek\b|\.elrepo\b|\.rt(?=\d+\.)", re.IGNORECASE)
 
 
 def newest_kernel(releases: Iterable[str], running: str | None = None) -> str:
@@ -29,8 +30,7 @@ def newest_kernel(releases: Iterable[str], running: str | None = None) -> str:
 
 
 def _flavour(release: str) -> str:
-    found = _FLAVOUR.search(release)
-    return found[0] if found is not None else ""
+    return "".join(_FLAVOUR.findall(release))
 
 
 def _rank(release: str) -> list[tuple[int, int, str]]:

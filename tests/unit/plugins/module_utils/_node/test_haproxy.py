@@ -213,3 +213,15 @@ def test_a_refusal_of_the_api_is_an_error(tmp_path: Path) -> None:
         ):
             HaproxyApi(path).order("set server app/web1 state drain")
         thread.join()
+
+
+def test_a_backup_server_can_take_over_from_a_backup_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = "# pxname,svname,qcur,scur,status,act,bck\napp,web1,0,3,UP,1,0\napp,web2,0,0,DOWN,1,0\napp,sorry,0,0,no check,0,1\n"
+    state = "1\n# be_id be_name srv_id srv_name srv_admin_state\n" + "".join(
+        f"3 app {number} {name} 0\n" for number, name in enumerate(("web1", "web2", "sorry"))
+    )
+    found = parse_servers(stat, state, "app")
+    monkeypatch.setattr(HaproxyApi, "servers", lambda *_: found)
+    api = HaproxyApi("nowhere")
+    assert [one.name for one in api.server("app", "web1")[1]] == ["web2"]
+    assert [one.name for one in api.server("app", "sorry")[1]] == ["web1", "web2"]
