@@ -94,6 +94,11 @@ def test_the_role_installs_a_hardened_service_and_a_second_run_changes_nothing(f
     assert "outside of /home, /root," in refused
     for name in PLANNERS:
         assert fleet.lab.nodes[name].run("ls", "-l", "/opt/convoy-planner").stdout == releases[name]
+    # As after a run that was cut off before it had started the service with what it had written.
+    before = {name: shown(fleet.lab.nodes[name], "MainPID") for name in PLANNERS}
+    fleet.lab.nodes[PLANNERS[0]].write("/opt/convoy-planner/started", "another\n")
+    install(fleet)
+    assert [shown(fleet.lab.nodes[name], "MainPID") == before[name] for name in PLANNERS] == [False, True]
     again = install(fleet)
     counts = [line for line in again.splitlines() if "changed=" in line]
     assert len(counts) == len(PLANNERS)
