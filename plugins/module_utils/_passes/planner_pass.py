@@ -307,7 +307,7 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Jo
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, desired.ledger)})
     # A larger number of hosts alone is no reason to write: two planners with different fleets would overwrite each other's forever. Commands and planner
     # services, which do not know the fleet, refuse to act on fewer hosts than the ledger has.
-    if is_smaller(snapshot.ledger.members, desired.ledger.members):
+    if _is_smaller(snapshot.ledger.members, desired.ledger.members):
         move = change_rules(keys, snapshot, desired.ledger)
         return replace(move, event={**move.event, "reason": "the fleet has fewer hosts"})
     if snapshot.job is not None:
@@ -317,7 +317,7 @@ def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Jo
     return None
 
 
-def is_smaller(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+def _is_smaller(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
     """Return whether a fleet has become smaller, and no role larger.
 
     :param before, after: role -> number of hosts.

@@ -91,8 +91,9 @@ class LivePage:
         # The part that comes first with the next call, because the time of the last one was over before it.
         self._next_part = 0
         self._charts, self._charts_due = Markup(), 0.0
-        # The rollout of the report that is written again and again: its file, version and begin.
-        self._report, self._reported, self._report_due = "", ("", 0), 0.0
+        self._report, self._report_due = "", 0.0
+        # The version and the begin of the last rollout that had a report.
+        self._reported = ("", 0)
         self._at = 0.0
         # That of a page without any read.
         self._error = ""
@@ -281,17 +282,22 @@ class LivePage:
         if now >= self._report_due or self._report != name or is_last:
             self._folder.write(name, html_page(report))
             if self._report != name:
-                self._write_last_report(members)
+                self._write_last_report(name, read)
                 self._folder.keep_reports(MOST_ROLLOUTS + 1)
             self._report, self._reported = name, (str(report["version"]), int(report["begun"]))
             self._report_due = now + max(_REPORT_PAUSE, (runtime.monotonic() - now) * _REPORT_SHARE)
         self._charts_due = runtime.monotonic() + max(_CHARTS_PAUSE, (runtime.monotonic() - now) * _CHARTS_SHARE)
 
-    def _write_last_report(self, fleet: Mapping[str, str]) -> None:
-        """Write the report of the rollout before once more, as it has ended or was left since it was written last."""
+    def _write_last_report(self, name: str, read: ProgressUpdate) -> None:
+        """Write the report of the rollout before once more, as it has ended or was left since it was written last.
+
+        :param name: the report of the rollout of now.
+        """
         version, begun = self._reported
-        if not version:
+        last = report_name(version, begun)
+        if not version or last == name:
             return
+        fleet = {host: view.role for host, view in read.view.plan.hosts.items()}
         try:
             report = read_rollout_report(self._store, version, fleet)
         except UpgradeError as error:
@@ -299,7 +305,7 @@ class LivePage:
                 raise
             return
         if report["begun"] == begun:
-            self._folder.write(self._report, html_page(report))
+            self._folder.write(last, html_page(report))
 
     @staticmethod
     def _charted(report: Mapping[str, Any]) -> set[str]:

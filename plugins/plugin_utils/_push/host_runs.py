@@ -100,8 +100,11 @@ class HostRuns:
             if before is None or not before.may_run_post_upgrade(self._run.version):
                 raise not_admitted(request, "no planner has admitted it to them")
             host_run.done = finished_groups(self._run, host, before)
-            is_same = before.post == POST_STARTED
-            return before if is_same else replace(before, post=POST_STARTED, service=None, step=None, error=None)
+            if before.post == POST_STARTED:
+                return before
+            # Ansible begins failed ones again only if an operator has asked for it, and agents by themselves.
+            times = {name: at for name, at in before.times.items() if self._run.on_host or name != TASKS_FAILED}
+            return replace(before, post=POST_STARTED, service=None, step=None, error=None, times=times)
 
         def start_run(store: Store) -> None:
             found = start(store, request, started_post_upgrade if request.is_post_upgrade else started)

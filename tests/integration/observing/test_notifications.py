@@ -11,9 +11,10 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,18 +269,16 @@ def test_a_playbook_without_the_watch_fails_with_what_it_lacks(run: Runner, tmp_
     assert consul.tree() == {}
 
 
+def _hook(call: Callable[[Mapping[str, Any]], None]) -> Any:
+    """Return what stands in the place of a hook, which would be another run of Ansible."""
+    return SimpleNamespace(file="hook.yml", call=call)
+
+
 def test_a_notifier_that_has_lost_its_lock_sends_nothing_until_it_has_it_again(store: Store, consul: RawKV) -> None:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
     events: list[str] = []
-
-    class Hook:
-        file = "hook.yml"
-
-        def call(self, event: Mapping[str, Any]) -> None:
-            events.append(event["event"])
-
-    hook: Any = Hook()
+    hook = _hook(lambda event: events.append(event["event"]))
     notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
     wait_until(lambda: notifier._has_lock)
     # As after an outage in which its session has ended: another run has the lock, and sends the event.
@@ -405,20 +404,17 @@ def test_a_notifier_that_fails_leaves_no_blocking_query(store: Store, consul: Ra
 
 
 def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_did_not_answer(
-    store: Store, consul: RawKV
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
     # The name of each event, its epoch, and the epoch up to which events were stored as sent when it came.
     events: list[tuple[str, int, int]] = []
 
-    class Hook:
-        file = "hook.yml"
+    def called(event: Mapping[str, Any]) -> None:
+        events.append((event["event"], event["epoch"], json.loads(consul.get("upgrade/notified") or b"")["epoch"]))
 
-        def call(self, event: Mapping[str, Any]) -> None:
-            events.append((event["event"], event["epoch"], json.loads(consul.get("upgrade/notified") or b"")["epoch"]))
-
-    hook: Any = Hook()
+    hook = _hook(called)
     notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
     wait_until(lambda: notifier._has_lock)
     really_note, lost = notifier._sent_key.note, []
@@ -429,7 +425,7 @@ def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_d
             raise Unreachable("no_answer", "Consul did not answer.")
         return really_note(sent)
 
-    notifier._sent_key.note = note  # type: ignore[method-assign]
+    monkeypatch.setattr(notifier._sent_key, "note", note)
     try:
         control.pause(store, control.Command("lunch"))
         control.resume(store, control.Command())
@@ -441,7 +437,7 @@ def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_d
 
 
 def test_a_notifier_that_slept_before_it_took_the_lock_does_not_send_what_another_has_sent_since(
-    store: Store, consul: RawKV
+    store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(consul, names(web=2))
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": "unlimited"}}, limit=["web1"]))
@@ -449,14 +445,7 @@ def test_a_notifier_that_slept_before_it_took_the_lock_does_not_send_what_anothe
     taken = other.take(SentNotifications())
     assert taken is not None
     events: list[str] = []
-
-    class Hook:
-        file = "hook.yml"
-
-        def call(self, event: Mapping[str, Any]) -> None:
-            events.append(event["event"])
-
-    hook: Any = Hook()
+    hook = _hook(lambda event: events.append(event["event"]))
     notifier = Notifier(StartNotifier(store.settings, hook, {}, retry_failed=False))
     really_take, slept = notifier._sent_key.take, []
 
@@ -468,7 +457,7 @@ def test_a_notifier_that_slept_before_it_took_the_lock_does_not_send_what_anothe
             other.close()
         return really_take(sent)
 
-    notifier._sent_key.take = take  # type: ignore[method-assign]
+    monkeypatch.setattr(notifier._sent_key, "take", take)
     try:
         wait_until(lambda: notifier._has_lock)
         control.resume(store, control.Command())

@@ -251,6 +251,8 @@ def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they
     if is_lost:
         first.note_timeout(NoteTimeout("web1"))
     first.fail_host(FailHost("web1", "no kernel"))
+    # The failure counts until the tasks are done, or an operator lets the host begin them again.
+    assert "post_failed" in entry(consul, "upgrade/hosts/web1")["times"]
     assert not first.admit(Admit("web1")).admitted
     first.close()
     view = read_fleet(store, fleet=FLEET)
@@ -267,6 +269,7 @@ def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they
     assert (need.playbook, need.variables) == ("post_upgrade", {"version": "2", "retry_failed": "true"})
     second = services.start(groups, "2", phase=POST_UPGRADE_PHASE, retry_failed=True)
     admit_apart(second, "web1")
+    assert "post_failed" not in entry(consul, "upgrade/hosts/web1")["times"]
     step(second, "web1", "post_upgrade/app")
     end(second, "web1")
     assert entry(consul, "upgrade/hosts/web1")["post"] == "done"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes import closed_gates, planner_pass
@@ -157,3 +158,37 @@ def test_a_rollout_that_begins_names_an_operator_s_closing_of_all_gates(
         said = [one for one in begun.warnings if "was closed by hand" in one]
         assert len(said) == (when != "never"), begun.warnings
         assert not any("by hand" in one for one in make_pass(store, PassRequest(fleet=FLEET)).warnings)
+
+
+def test_a_fleet_that_has_become_smaller_is_recorded_once_so_that_commands_act_on_it() -> None:
+    fleet = {"web1": "web", "web2": "web", "web3": "web"}
+    rules = {"rolling_rules": {"global": 1}, "stages": [{"name": "canary", "hosts": ["web1"], "approve": True}]}
+    with MemoryConsul().in_place() as consul:
+        store = consul.store()
+        write_report(store, HostReport("web1", "1", "upgraded"))
+        make_pass(store, PassRequest("2", rules, fleet=fleet))
+        write_report(store, HostReport("web1", "2", "upgraded"))
+        make_pass(store, PassRequest("2", fleet=fleet))
+        del fleet["web3"]
+        with pytest.raises(UpgradeError, match="Nothing is written"):
+            control.approve(store, control.Command(fleet=fleet))
+        assert consul.data("upgrade/ledger")["members"] == {"web": 3}
+        epochs = [make_pass(store, PassRequest("2", fleet=fleet)).ledger for _pass in range(3)]
+        assert [one.members for one in epochs if one is not None] == [{"web": 2}] * 3
+        assert len({one.epoch for one in epochs if one is not None}) == 1
+        control.approve(store, control.Command(fleet=fleet))
+        make_pass(store, PassRequest("2", fleet=fleet, limit=[]))
+        # A larger one alone is not.
+        make_pass(store, PassRequest("2", fleet={**fleet, "web4": "web", "web5": "web"}, limit=[]))
+        assert consul.data("upgrade/ledger")["members"] == {"web": 2}
+
+
+def test_a_reason_with_several_lines_is_no_change_of_the_rules_in_each_pass() -> None:
+    rules = {
+        "rolling_rules": {"global": 1},
+        "freezes": [{"from": "2030-12-20", "to": "2031-01-06", "reason": "holidays:\nask ann\n"}],
+    }
+    with MemoryConsul().in_place() as consul:
+        store = consul.store()
+        epochs = [make_pass(store, PassRequest("2", rules, fleet={"web1": "web"})).ledger for _pass in range(3)]
+        assert len({one.epoch for one in epochs if one is not None}) == 1

@@ -19,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notificati
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry import retry
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout_report.rollout import entries_of
@@ -180,3 +181,15 @@ def test_the_end_of_a_job_is_sent_with_its_numbers(*, has_rollout: bool) -> None
         assert RolloutEvents(store, FLEET).read() == []
         make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
         assert [one["event"] for one in events.read()] == ["begin"]
+
+
+def test_a_status_of_the_last_job_says_if_a_hold_has_removed_it(store: Store, consul: MemoryConsul) -> None:
+    begin(store)
+    for host in FLEET:
+        reports(consul, host, "started")
+        reports(consul, host, "done")
+        go_on(store)
+    assert not [one for one in read_fleet(store, fleet=FLEET, job=LAST_JOB).warnings if one.startswith("job:")]
+    set_holds(store, HoldTargets(hosts=["web1"], fleet=FLEET), "disk")
+    (warning,) = [one for one in read_fleet(store, fleet=FLEET, job=LAST_JOB).warnings if one.startswith("job:")]
+    assert "no job is stored" in warning

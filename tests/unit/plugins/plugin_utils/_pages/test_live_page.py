@@ -539,6 +539,10 @@ def test_the_report_of_a_rollout_is_written_once_more_when_another_one_begins(tm
         (name,) = [one.name for one in tmp_path.glob("rollout-2.1-*")]
         assert "aborted" not in (tmp_path / name).read_text()
         control.abort(site.store, control.Command("bad"))
+        # As in a restore key by key.
+        ledger = consul.keys.pop("upgrade/ledger")
+        site.update()
+        consul.write("upgrade/ledger", ledger.decode())
         make_pass(site.store, PassRequest("2.2", rules, fleet=FLEET))
         site.update()
         assert "aborted" in (tmp_path / name).read_text()
