@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
+from ..._common.names import did_you_mean, in_order, is_job, listing
 from ..._common.sanitize import option
+from ..._fleet.fleet import Snapshot
 from ..._fleet.ledger import ABORTED, COMPLETE, PAUSED, Ledger
 from ..._passes.planner_pass import PassRequest, make_pass
 from ..._rules.instructions import REVERSED, ROLLBACK_ORDER
@@ -28,7 +30,8 @@ def roll_back(
 
     :param version: the target; None for the ledger's previous version, or for the target of the rollback under way.
     :param rollback_order: ``reversed`` or ``forward``, in place of the value in the rules; None for that value.
-    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``foreign_version``, ``bad_options``, and what :func:`make_pass` raises.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``unknown_version``, ``foreign_version``, ``bad_options``, and what :func:`make_pass`
+        raises.
     """
     snapshot = store.snapshot()
     refuse_to_plan(store.keys, snapshot)
@@ -57,7 +60,9 @@ def roll_back(
     elif target is None:
         raise UpgradeError(
             "no_previous_version",
-            f"{store.keys.ledger} has no version from before the rollout to {ledger.version}. Give version (-e version=X).",
+            f"{store.keys.ledger} has no version from before the rollout to {ledger.version}. Give version (-e version=X)."
+            f"{_versions_of_hosts(snapshot, ledger)}",
+            variables={"version": "X"},
         )
     elif target == ledger.version:
         raise UpgradeError(
@@ -72,6 +77,8 @@ def roll_back(
             f"The fleet rolls back to {target}, the version before the rollout to {ledger.version}. Versions of incomplete rollouts "
             "in between are skipped; to roll back to one of these, give version."
         )
+    if version is not None:
+        _refuse_unknown(store, snapshot, ledger, version)
     request = PassRequest(
         target,
         rules={**ledger.instructions, ROLLBACK_ORDER: rollback_order} if rollback_order else ledger.instructions,
@@ -101,14 +108,46 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
     """Return a request that rolls the current rollout back to its version, or continues that rollback.
 
     :param request: needs a version; without rules, it takes those of the current rollout.
-    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``unreadable_ledger``.
+    :raises UpgradeError: ``no_rollout``, ``no_previous_version``, ``unknown_version``, ``unreadable_ledger``.
     """
-    ledger = ledger_of(store.keys, store.snapshot(of_job=False))
+    snapshot = store.snapshot(of_job=False)
+    ledger = ledger_of(store.keys, snapshot)
     if ledger.rollback and ledger.version == request.version and ledger.state != ABORTED:
         return request
     if ledger.rollback and request.version is not None and request.version == ledger.previous_version:
         raise _is_upgrade(ledger, request.version)
+    if request.version is not None:
+        _refuse_unknown(store, snapshot, ledger, request.version)
     return replace(request, rolls_back=ledger, rules=ledger.instructions if request.rules is None else request.rules)
+
+
+def _versions_of_hosts(snapshot: Snapshot, ledger: Ledger) -> str:
+    """Return a sentence with the other versions that hosts run; empty if there are none."""
+    found = in_order({report.version for report in snapshot.reports.values()} - {ledger.version})
+    return f" Hosts have also reported {listing(found)}." if found else ""
+
+
+def _refuse_unknown(store: Store, snapshot: Snapshot, ledger: Ledger, version: str) -> None:
+    """Refuse to go back to a version that the fleet never had, such as one with a typo. The history is read only for one that no host names.
+
+    :raises UpgradeError: ``unknown_version``.
+    """
+    known = {ledger.version, ledger.previous_version}
+    known.update(report.version for report in snapshot.reports.values())
+    known.update(one.version for record in snapshot.records.values() for one in (record, *record.former))
+    if version in known:
+        return
+    for event in store.history(ledger):
+        known.update((event["version"], event.get("from")))
+    if version in known:
+        return
+    names = in_order(one for one in known if one and not is_job(one))
+    raise UpgradeError(
+        "unknown_version",
+        f"version: neither a host nor the history has {version!r}{did_you_mean(version, names) or '.'} A rollback goes to a version that the fleet had: "
+        f"{listing(names)}. Nothing was done. To go to another one, run ansible-playbook convoy.upgrade.upgrade {option('version', version)}.",
+        variables={"version": "X"},
+    )
 
 
 def _is_upgrade(ledger: Ledger, version: str) -> UpgradeError:

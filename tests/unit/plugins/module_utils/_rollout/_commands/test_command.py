@@ -21,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import command, control
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.rollback import as_rollback
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import current_user
 from job_fleet import FLEET, complete_fleet
 
@@ -87,3 +88,19 @@ def test_a_pause_closes_the_gate_of_a_role_that_the_rollout_has_opened_as_hosts_
         assert [gates[host].value for host in ("web1", "web2", "web9")] == [True, False, False]
         # An interrupted pause is made good by the same command.
         assert control.pause(store, command.Command("lunch")).changes == []
+
+
+def test_a_rollback_goes_only_to_a_version_that_the_fleet_had() -> None:
+    with complete_fleet().in_place() as consul:
+        store, before = consul.store(), dict(consul.keys)
+        with pytest.raises(UpgradeError) as caught:
+            control.roll_back(store, command.Command(), "1.O")
+        assert (caught.value.code, consul.keys) == ("unknown_version", before)
+        assert "neither a host nor the history has '1.O'; did you mean '1.0'?" in caught.value.message
+        with pytest.raises(UpgradeError, match="neither a host nor the history has"):
+            as_rollback(store, PassRequest("1.O"))
+        # A host that has run it, and a rollout of the history.
+        consul.write("running/versions/0.8/db1", "1700000000")
+        consul.write("upgrade/history/1", {"what": "begin", "at": 1, "version": "0.9", "from": "0.7"})
+        for version in ("0.8", "0.9", "0.7", "1.0"):
+            assert control.roll_back(store, command.Command(), version, dry=True).ledger is not None
