@@ -331,7 +331,7 @@ needs_operator:
   contains:
     code:
       description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck),
-        V(post_upgrade), V(no_planner), V(may_start) or V(earlier_job).
+        V(post_upgrade), V(no_planner), V(may_start), V(earlier_job) or V(gates_closed).
       type: str
     text:
       description: A sentence.
@@ -350,6 +350,12 @@ needs_operator:
       type: float
   sample: [{"code": "approval", "text": "Stage canary is done and needs an approval.", "playbook": "approve", "variables": {"stage": "canary"},
     "otherwise": "abort", "since": 1789000000}]
+carried_by:
+  description: Names of the planner services that carry the rollout.
+  returned: success
+  type: list
+  elements: str
+  sample: [planner1]
 blocker:
   description: What blocks the whole rollout now. Empty if nothing does.
   returned: success

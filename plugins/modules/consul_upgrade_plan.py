@@ -666,7 +666,7 @@ needs_operator:
   contains:
     code:
       description: V(approval), V(paused), V(aborted), V(failure_budget), V(broken_hosts), V(unadmitted), V(interrupted), V(stuck),
-        V(post_upgrade), V(no_planner), V(may_start) or V(earlier_job).
+        V(post_upgrade), V(no_planner), V(may_start), V(earlier_job) or V(gates_closed).
       type: str
     text:
       description: A sentence.

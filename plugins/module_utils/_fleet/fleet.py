@@ -307,6 +307,13 @@ class Snapshot:
         """Whether there are keys that only the legacy layout has."""
         return bool(self.legacy_reports) or self.legacy_gates != Gates()
 
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """Names of the planner services that carry the rollout of the ledger."""
+        if self.ledger is None or self.handover is None or not self.handover.is_of(self.ledger):
+            return ()
+        return tuple(name for name, refusal in self.answers.items() if not refusal)
+
     def former_role(self, host: str) -> str | None:
         """Return the role that a host had before, if that has changed since it last started: empty if no hold of it counts any more; None if it has not."""
         # The record of a job does not have the roles.

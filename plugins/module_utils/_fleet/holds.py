@@ -45,9 +45,9 @@ class Hold:
     def text(self) -> str:
         """Return a phrase with who set the hold, why, and how it ends."""
         since = f" since {self.at}" if self.at else ""
-        ends = f"ends when the key {self.key} is deleted"
+        ends = f"ends with ansible-playbook convoy.upgrade.unhold {self._target_option()}"
         if self.by in MADE_OF_GATES:
-            ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key} and the closed gate behind it"
+            ends += ", which also deletes the closed gate behind it"
         if self.by == PUPPET:
             ends = "ends with 'puppet agent --enable' on the host, at its next run"
         if self.by == SETTINGS:
@@ -55,6 +55,11 @@ class Hold:
         if self.by == PAUSED:
             ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
+
+    def _target_option(self) -> str:
+        """Return the option of convoy.upgrade.unhold that names what is held, by the end of the key."""
+        _folder, scope, name = self.key.rsplit("/", 2)
+        return "-e everything=true" if name == "global" and scope not in ("role", "host") else option(scope, name)
 
 
 def own_hold(key: str, reason: str) -> Hold:

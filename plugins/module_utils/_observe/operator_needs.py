@@ -27,7 +27,7 @@ from .._planner.stage_progress import APPROVAL
 # Codes of needs that have no blocker of the same name.
 BROKEN_HOSTS, UNADMITTED, INTERRUPTED = "broken_hosts", "unadmitted", "interrupted"
 STUCK, POST_UPGRADE, NO_PLANNER = "stuck", "post_upgrade", "no_planner"
-MAY_START, EARLIER_JOB = "may_start", "earlier_job"
+MAY_START, EARLIER_JOB, GATES_CLOSED = "may_start", "earlier_job", "gates_closed"
 # For how long hosts that may start an upgrade keep a job waiting before an operator is needed (seconds). Those that are there start at once.
 _SECONDS_TO_START = 300
 # More hosts than this are retried together, without their names.
@@ -41,7 +41,7 @@ class OperatorNeed:
     """Something that only an operator can do.
 
     :param code: ``approval``, ``paused``, ``aborted``, ``failure_budget``, ``broken_hosts``, ``unadmitted``, ``interrupted``, ``stuck``,
-        ``post_upgrade``, ``no_planner``, ``may_start`` or ``earlier_job``.
+        ``post_upgrade``, ``no_planner``, ``may_start``, ``earlier_job`` or ``gates_closed``.
     :param text: a sentence.
     :param playbook: the name of the playbook that answers it.
     :param variables: its variables.
@@ -151,6 +151,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found.append(uncarried)
     if not plan.complete and ledger.is_under_way and (need := _of_limit(snapshot, ledger, fleet)):
         found.append(need)
+    if plan.complete and not (found or ledger.post_upgrade):
+        found += _of_closed_gates(snapshot, ledger)
     return tuple(found)
 
 
@@ -179,8 +181,7 @@ def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: 
     """Return the need of post-upgrade tasks that are left, unless a run is at work on some, or planner services admit all hosts to them."""
     failed = [host for host in plan.post_upgrade if fleet.hosts[host].has_failed_after]
     handover = snapshot.handover
-    is_whole = handover is not None and handover.is_of(ledger) and handover.limit is None
-    if is_whole and "" in snapshot.answers.values() and not failed:
+    if snapshot.carriers and handover is not None and handover.limit is None and not failed:
         states = [fleet.hosts[host] for host in plan.post_upgrade]
         held = [one.host for one in states if one.hold is not None and not one.is_in_post_upgrade]
         return [_of_held_after(held, snapshot)] if held else []
@@ -259,7 +260,7 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
 def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
     """Return the need of a rollout that was handed over and that no planner service carries."""
     handover = snapshot.handover
-    if handover is None or not handover.is_of(ledger) or "" in snapshot.answers.values():
+    if handover is None or not handover.is_of(ledger) or snapshot.carriers:
         return None
     name = target_text(ledger.version) if ledger.is_job else f"rollout to {ledger.version}"
     if not snapshot.answers and snapshot.now - handover.at < SECONDS_TO_ANSWER:
@@ -278,7 +279,7 @@ def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:
 def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> OperatorNeed | None:
     """Return the need of a rollout that was handed over with a limit, if all hosts of the limit are done."""
     handover = snapshot.handover
-    if handover is None or not handover.is_of(ledger) or handover.limit is None or "" not in snapshot.answers.values():
+    if handover is None or handover.limit is None or not snapshot.carriers:
         return None
     try:
         hosts = select_hosts(handover.limit, fleet.members, fleet.order.group)
@@ -292,6 +293,20 @@ def _of_limit(snapshot: Snapshot, ledger: Ledger, fleet: FleetState) -> Operator
         "under way. Let a run carry the rest, or hand it over again without a limit."
     )
     return OperatorNeed(NO_PLANNER, text, *same_again(ledger), since=float(handover.at))
+
+
+def _of_closed_gates(snapshot: Snapshot, ledger: Ledger) -> Sequence[OperatorNeed]:
+    """Return the need of a fleet whose gates an operator closed after its rollout was complete."""
+    gate = snapshot.gates.everywhere
+    if (
+        ledger.state != COMPLETE
+        or ledger.is_job
+        or gate is None
+        or not gate.was_closed_by_hand(snapshot.current_version)
+    ):
+        return []
+    text = "All gates were closed by hand, as by convoy.upgrade.global_disable, so no pull host runs Puppet. Another run of the rollout opens them."
+    return [OperatorNeed(GATES_CLOSED, text, *same_again(ledger))]
 
 
 def same_again(ledger: Ledger) -> tuple[str, dict[str, str]]:

@@ -43,6 +43,7 @@ def info_result(view: FleetView, name: str | None = None, requested: Sequence[st
         **hosts_as_result(plan, plan.hosts, requested),
         "can_move": plan.can_move,
         **rollout_summary(view.snapshot, plan, requested),
+        "carried_by": [*view.snapshot.carriers],
         "providers": {name: one.plain() for name, one in view.snapshot.providers.items()},
         "releases": releases_summary(view.snapshot.records, plan.hosts),
         "holds": holds_summary(listed(holds, requested), plan.hosts, view.snapshot.former_role),

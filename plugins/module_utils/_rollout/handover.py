@@ -44,6 +44,7 @@ def require_planner(store: Store) -> tuple[str, ...]:
             f"No planner service runs ({store.keys.planners} has no key), so no one would carry the rollout to its end. Nothing was done. "
             "Install one with the role convoy.upgrade.planner, or start it: systemctl start convoy-planner. To let this run carry the "
             "rollout, leave -e wait=false out.",
+            without=["wait"],
         )
     return names
 

@@ -115,6 +115,8 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):
         lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
+    if info.get("carried_by") and not info.get("complete"):
+        lines.append(f"Carried by planner services: {listing(info['carried_by'])}")
     return lines
 
 

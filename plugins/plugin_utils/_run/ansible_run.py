@@ -39,7 +39,7 @@ from .known_variables import (
     refuse_unknown_variables,
 )
 from .limit import honours_limit, refuse_limit, refuse_no_nodes, refuse_planner_hosts
-from .next_step import COMMAND, UPGRADES, NextStep, after_failure, first_need, next_part, next_pass, next_to_admit
+from .next_step import COMMAND, FOLLOW, UPGRADES, NextStep, after_failure, first_need, next_part, next_pass, next_run
 from .output import call_when_closed
 from .playbook_names import file_of_play, is_of_collection, playbook_names
 from .task_options import TAG_OPTIONS, refuse_task_options
@@ -51,11 +51,12 @@ _INTERRUPTED = 99
 # How long Ansible may need to end after an interrupt (seconds), and how often it is interrupted. Python ignores an interrupt that comes
 # within a fork or a destructor.
 _SECONDS_TO_END, _INTERRUPTS = 10.0, 3
-_FOLLOW = NextStep("status", {"follow": "true"})
 # How a run ends while its rollout goes on: by an interrupt, or by these failures; and while it goes on after what an operator does next.
 _LEFT_EARLY = ("", "timeout", *TEMPORARY_CODES)
 _WAITS_FOR_OPERATOR = ("stuck", "failure_budget", "role_budget", "approval", "paused", "hours")
 _NODE = "node"
+# What a rollout needs is the next step after these.
+_SHOW_NEEDS = ("status", "resume", "approve", "retry")
 # A timer or another run starts these playbooks, so they print no next step.
 _UNATTENDED = (_NODE, "notification")
 
@@ -191,16 +192,17 @@ class PlaybookRun:
             self._say(f"Next: {self._command.again(without=TAG_OPTIONS)} --tags {','.join(steps)}")
             return
         if self._has_succeeded:
-            step = next_to_admit(name, self._info)
+            step = None
             if self._is_handed_over and not context.CLIARGS.get("check"):
-                step = _FOLLOW
-            elif step is not None:
-                self._say("Hosts can be admitted now. If no run is in progress, start one.")
+                step = FOLLOW
+            elif found := next_run(name, self._info):
+                why, step = found
+                self._say(why)
             elif not context.CLIARGS.get("check"):
                 step = next_part(name, self._info, is_limited=self._is_limited)
                 if step is None and self._is_single_pass:
                     step = next_pass(name, self._info)
-                need = first_need(self._info) if step is None and name == _FOLLOW.playbook else None
+                need = first_need(self._info) if step is None and name in _SHOW_NEEDS else None
                 if need is not None:
                     self._say(f"Needs an operator: {need['text']}")
                     step = NextStep(need["playbook"], need["variables"])
@@ -236,7 +238,7 @@ class PlaybookRun:
         if continued:
             self._say(f"Planner services continue it. To stop admissions: {self._command.other('pause')}")
             if not step.playbook:
-                step = _FOLLOW
+                step = FOLLOW
         elif code in _LEFT_EARLY and continuation is Continuation.HANDED_OVER:
             self._say(
                 "It was handed over to planner services, but it is not known that one carries it. "
@@ -244,7 +246,7 @@ class PlaybookRun:
             )
         self._say(f"Next: {self._line(step)}")
         if step.then_again and code in (*_LEFT_EARLY, *_WAITS_FOR_OPERATOR) and is_carried:
-            self._say(f"Then: {self._line(_FOLLOW)}")
+            self._say(f"Then: {self._line(FOLLOW)}")
         elif step.then_again:
             self._say(f"Then: {self._command.again(step.then_with, renamed=dict.fromkeys(step.without, ''))}")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...module_utils._common.names import is_job, job_id
-from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED
+from ...module_utils._fleet.ledger import RUNNING
+from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED, state_text
 from ...module_utils._observe.operator_needs import BROKEN_HOSTS, INTERRUPTED, POST_UPGRADE, STUCK, UNADMITTED
 from ...module_utils._planner.blocker_codes import ABORT, BUDGET, EXPIRED, PAUSE
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
@@ -34,6 +35,8 @@ _NOT_AGAIN = ("not_running", "unknown_host", "no_rollout", "nothing_to_approve")
 _OF_NAMES = ("unknown_names", "no_target")
 _BY_NAME = ("hold", "unhold", "forget")
 _ADMISSIBLE = "admissible"
+# These let a rollout go on without a change of hosts.
+_ONLY_GO_ON = ("resume", "approve")
 # What belongs only to a run for a part of the fleet: which part, what had failed in it, and how it began the rollout.
 _OF_PART = ("role", "upgrade_limit", "retry_failed", "restart", "replace")
 # Variables of such a run that convoy.upgrade.post_upgrade does not have.
@@ -57,6 +60,9 @@ class NextStep:
     without: Sequence[str] = ()
     then_with: Mapping[str, str] = field(default_factory=dict)
     keeps_variables: bool = False
+
+
+FOLLOW = NextStep("status", {"follow": "true"})
 
 
 def after_failure(
@@ -212,14 +218,32 @@ def first_need(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((one for one in needs if not (one["code"] == POST_UPGRADE and info.get("complete"))), None)
 
 
-def next_to_admit(playbook: str, info: Mapping[str, Any]) -> NextStep | None:
-    """Return the command that admits hosts which can be admitted now; None if there are none, or if this playbook admits hosts itself."""
+def next_run(playbook: str, info: Mapping[str, Any]) -> tuple[str, NextStep] | None:
+    """Return the command that lets a rollout or a job go on, and why it is needed; None if nothing is left, or if this playbook admits hosts itself.
+
+    Whether a run is in progress is not known, except for planner services.
+    """
+    ledger: Mapping[str, Any] = info.get("ledger") or {}
     if playbook in (*UPGRADES, COMMAND) or not info.get("version") or info.get("blocker"):
         return None
     if any(one["cause"] == _ADMISSIBLE for one in info.get("reasons") or ()):
-        if is_job(info["version"]):
-            # Only a run with the tasks of the job admits hosts to it.
-            tasks = {"run_tasks": "FILE"} if (info.get("ledger") or {}).get("by_ansible") else {}
-            return NextStep(COMMAND, {"job": job_id(str(info["version"])), **tasks})
-        return NextStep("upgrade", {"version": str(info["version"])})
-    return None
+        why = "Hosts can be admitted now."
+    elif ledger.get("state") == RUNNING and info.get("complete") and not info.get("post_upgrade"):
+        why = (
+            f"Every host is {state_text(UPGRADED, of_job=is_job(info['version']))}, and no run has completed this yet."
+        )
+    elif ledger.get("state") == RUNNING and playbook in _ONLY_GO_ON and not info.get("needs_operator"):
+        why = f"The {'job' if is_job(info['version']) else 'rollout'} goes on."
+    else:
+        return None
+    if info.get("carried_by"):
+        return f"{why} Planner services carry it.", FOLLOW
+    return f"{why} If no run is in progress, start one.", _same_again(info, ledger)
+
+
+def _same_again(info: Mapping[str, Any], ledger: Mapping[str, Any]) -> NextStep:
+    if not is_job(info["version"]):
+        return NextStep("rollback" if ledger.get("rollback") else "upgrade", {"version": str(info["version"])})
+    # Only a run with the tasks of the job admits hosts to it.
+    tasks = {"run_tasks": "FILE"} if ledger.get("by_ansible") else {}
+    return NextStep(COMMAND, {"job": job_id(str(info["version"])), **tasks})

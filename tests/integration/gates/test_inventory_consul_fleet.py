@@ -84,7 +84,7 @@ def test_states_are_those_of_the_rollout(shelf: Inventories, consul: RawKV) -> N
     assert listed.of("convoy_gate") == dict(zip(hosts, gates, strict=True))
     assert (
         listed.hosts["compute3"]["convoy_hold"]
-        == "held by ann: RAM (ends when the key upgrade/hold/host/compute3 is deleted)"
+        == "held by ann: RAM (ends with ansible-playbook convoy.upgrade.unhold -e host=compute3)"
     )
     assert "rolling_rules.global admits 1 of group hv at once" in listed.hosts["compute4"]["convoy_reason"]
     assert listed.of("convoy_group") == {**dict.fromkeys(hosts, "hv"), "web1": None}

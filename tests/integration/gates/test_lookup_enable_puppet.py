@@ -61,7 +61,10 @@ def test_host_then_role_then_global_decides_and_a_hold_closes(run: Runner, consu
         (False, "global", False),
     ]  # fmt: skip
     assert details[3]["key"] == "upgrade/hold/host/web2"
-    assert details[3]["reason"] == "closed: held by ann: disk (ends when the key upgrade/hold/host/web2 is deleted)"
+    assert (
+        details[3]["reason"]
+        == "closed: held by ann: disk (ends with ansible-playbook convoy.upgrade.unhold -e host=web2)"
+    )
     assert played[5]["msg"] == "bool"
     assert played[6]["msg"] == []
     assert consul.tree() == before

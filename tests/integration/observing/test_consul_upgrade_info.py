@@ -77,7 +77,7 @@ def test_it_reports_the_state_of_each_host_and_why(run: Runner, store: Store, co
     slots = "rolling_rules.global admits 2 of group data at once; slots are taken by compute1, compute3"
     assert {host: each["reason"] for host, each in view["hosts"].items()} == {
         "compute1": "failed, step upgrade: no space left",
-        "compute2": "held by ann: disk (ends when the key upgrade/hold/host/compute2 is deleted)",
+        "compute2": "held by ann: disk (ends with ansible-playbook convoy.upgrade.unhold -e host=compute2)",
         "compute3": "admitted by gate config_state/enable_puppet/host/compute3 (True), not started yet",
         "compute4": f"waits for a slot: {slots}",
         "compute5": f"waits for a slot: {slots}",

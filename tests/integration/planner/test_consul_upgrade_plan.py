@@ -151,7 +151,7 @@ def test_a_role_is_opened_by_one_key_unless_it_is_limited_or_has_a_held_host(run
     assert history(consul)[1]["roles"] == {"web": {"hosts": 2, "reason": "nothing limits role web"}}
     assert [one["host"] for one in result["transitions"]] == ["compute1", "compute3", "controller1", "web1", "web2"]
     assert result["status"]["held"] == ["compute2"]
-    expected = "held by ann since today: disk (ends when the key upgrade/hold/host/compute2 is deleted)"
+    expected = "held by ann since today: disk (ends with ansible-playbook convoy.upgrade.unhold -e host=compute2)"
     assert result["hosts"]["compute2"]["reason"] == expected
 
 

@@ -153,6 +153,8 @@ def test_a_rollback_that_is_not_waited_for_needs_a_planner_service(play: Shipped
     refused = play("rollback", wait=False)
     assert refused.returncode != 0
     assert "[no_planner] No planner service runs" in refused.stdout
+    # With wait=false, it would be refused again.
+    assert "wait" not in refused.stdout.rpartition("Next: ")[2]
     assert consul.tree() == before
 
 

@@ -80,7 +80,7 @@ def test_it_ends_when_no_host_can_continue_and_says_why(run: Runner, store: Stor
         assert result["failure"]["message"].startswith("No host can continue without an operator. 2: ")
         assert result["failure"]["details"]["blockers"] == result["blockers"]
     assert (
-        "compute2 (held): held by ann: disk (ends when the key hold/upgrade/hold/host/compute2 is deleted)"
+        "compute2 (held): held by ann: disk (ends with ansible-playbook convoy.upgrade.unhold -e host=compute2)"
         in held["msg"]
     )
     assert "compute 1/2, web 1/1; 0 upgrading, 1 waiting" in held["msg"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -313,9 +314,17 @@ def test_a_single_pass_ends_well_where_the_rules_were_obeyed(play: Shipped, stor
     # Only what has no slot is left: a run that waits would say that nothing can move any more.
     second = play("upgrade", **given)
     assert second.returncode == 0, second.stdout
-    assert "the rules were obeyed: 0 admitted, 1 of 2 upgraded." in second.stdout
+    assert "the rules were obeyed: 0 admitted, 1 of 2 upgraded. No other host can be admitted." in second.stdout
     assert "host=controller1" in second.stdout.rpartition("Next: ")[2]
     assert ledger(consul)["state"] == "running"
+
+    assert play("pause", reason="lunch").returncode == 0
+    third = play("upgrade", **given)
+    assert re.search(r"1 of 2 upgraded\. No host is admitted: .*: lunch; continue with \S+ \S+resume\.\n", third.stdout)
+    assert "/resume.yml" in third.stdout.rpartition("Next: ")[2]
+    resumed = play("resume")
+    assert "The rollout goes on" not in resumed.stdout
+    assert "status.yml" in resumed.stdout.rpartition("Next: ")[2]
 
     before = consul.tree()
     pushed = {"compute": {"plane": "dataplane", "services": ["shop"]}}

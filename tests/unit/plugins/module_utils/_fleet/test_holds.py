@@ -36,12 +36,14 @@ def test_whether_any_host_of_a_role_is_held() -> None:
 def test_a_hold_describes_who_when_why_and_how_it_ends() -> None:
     hold = Hold("upgrade/hold/host/compute1", "RAM test", "ann", "noon")
 
-    assert hold.text() == ("held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute1 is deleted)")
-    assert Hold("upgrade/hold/global").text() == (
-        "held by unknown: no reason given (ends when the key upgrade/hold/global is deleted)"
+    assert hold.text() == (
+        "held by ann since noon: RAM test (ends with ansible-playbook convoy.upgrade.unhold -e host=compute1)"
     )
-    # If only the key is deleted, the host stays closed.
+    assert Hold("upgrade/hold/global").text() == (
+        "held by unknown: no reason given (ends with ansible-playbook convoy.upgrade.unhold -e everything=true)"
+    )
+    assert Hold("nova/upgrade/hold/role/global").text().endswith("convoy.upgrade.unhold -e role=global)")
     assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).text() == (
-        "held by migrate_state.yml: its gate was False (ends with ansible-playbook convoy.upgrade.unhold, which deletes the key upgrade/hold/host/compute1 "
-        "and the closed gate behind it)"
+        "held by migrate_state.yml: its gate was False (ends with ansible-playbook convoy.upgrade.unhold -e host=compute1, which also "
+        "deletes the closed gate behind it)"
     )

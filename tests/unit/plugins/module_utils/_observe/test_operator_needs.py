@@ -9,7 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Handover, Ledger
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
+    ABORTED,
+    COMPLETE,
+    PAUSED,
+    Handover,
+    Ledger,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import (
@@ -39,6 +45,16 @@ def needs(site: Fleet) -> list[OperatorNeed]:
 def test_a_rollout_that_goes_on_by_itself_needs_no_one() -> None:
     assert needs(rollout()) == []
     assert needs(rollout().opened("compute1")) == []
+    assert needs(rollout().upgraded("compute1", "compute2", "compute3")) == []
+
+
+def test_gates_that_an_operator_closed_after_a_rollout_are_opened_by_another_run() -> None:
+    site = rollout(state=COMPLETE).upgraded("compute1", "compute2", "compute3")
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("gates_closed", "upgrade", {"version": NEW})
+    assert found.text.startswith("All gates were closed by hand")
+    assert needs(site.gated("True", "global")) == []
+    # During a rollout, planners have closed the global gate.
     assert needs(rollout().upgraded("compute1", "compute2", "compute3")) == []
 
 

@@ -26,7 +26,7 @@ from fleets import NEW, OLD, Fleet, fleet, reasons
 
 HOST = "compute1"
 GATE = f"config_state/enable_puppet/host/{HOST}"
-HELD = "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute1 is deleted)"
+HELD = "held by ann since noon: RAM test (ends with ansible-playbook convoy.upgrade.unhold -e host=compute1)"
 CLOSED: dict[str, Any] = {"rolling_rules": {"global": 0}}
 
 

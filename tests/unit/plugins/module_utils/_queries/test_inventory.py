@@ -75,9 +75,9 @@ def test_all_that_is_reported_of_a_host() -> None:
         },
         "compute2": {
             "role": "compute", "group": None, "plane": "dataplane", "state": "held", "version": OLD,
-            "reason": "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute2 is deleted)",
+            "reason": "held by ann since noon: RAM test (ends with ansible-playbook convoy.upgrade.unhold -e host=compute2)",
             "gate": "closed", "gate_key": f"{gate}global",
-            "hold": "held by ann since noon: RAM test (ends when the key upgrade/hold/host/compute2 is deleted)",
+            "hold": "held by ann since noon: RAM test (ends with ansible-playbook convoy.upgrade.unhold -e host=compute2)",
             "address": None, "registered": False, "datacenter": None, "meta": {}, "health": None,
         },
     }  # fmt: skip

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step import (
+    FOLLOW,
     NextStep,
     after_failure,
     next_part,
     next_pass,
-    next_to_admit,
+    next_run,
 )
 
 AGAIN = NextStep()
@@ -145,11 +147,50 @@ def test_other_playbooks_are_run_again() -> None:
 
 def test_hosts_that_can_be_admitted_need_a_run() -> None:
     info: dict[str, Any] = {"version": "2", "blocker": {}, "reasons": ADMISSIBLE}
-    assert next_to_admit("status", info) == NextStep("upgrade", {"version": "2"})
-    assert next_to_admit("upgrade", info) is None
-    assert next_to_admit("status", {**info, "blocker": {"code": "paused"}}) is None
-    assert next_to_admit("status", {**info, "reasons": HELD}) is None
-    assert next_to_admit("status", {}) is None
+    upgrade = NextStep("upgrade", {"version": "2"})
+    assert next_run("status", info) == ("Hosts can be admitted now. If no run is in progress, start one.", upgrade)
+    assert next_run("upgrade", info) is None
+    assert next_run("status", {**info, "blocker": {"code": "paused"}}) is None
+    assert next_run("status", {**info, "reasons": HELD}) is None
+    assert next_run("status", {}) is None
+    # As an upgrade, it would not go on as a rollback.
+    back = {**info, "ledger": {"state": "running", "rollback": True}}
+    assert next_run("status", back) == (ANY, NextStep("rollback", {"version": "2"}))
+    carried = "Hosts can be admitted now. Planner services carry it."
+    assert next_run("status", {**info, "carried_by": ["p1"]}) == (carried, FOLLOW)
+
+
+def test_a_rollout_whose_hosts_are_all_upgraded_needs_a_run_that_completes_it() -> None:
+    info: dict[str, Any] = {
+        "version": "2",
+        "blocker": {},
+        "reasons": [],
+        "complete": True,
+        "ledger": {"state": "running"},
+    }
+    why = "Every host is upgraded, and no run has completed this yet. If no run is in progress, start one."
+    assert next_run("status", info) == (why, NextStep("upgrade", {"version": "2"}))
+    assert next_run("status", {**info, "ledger": {"state": "complete"}}) is None
+    # The status names the command for these.
+    assert next_run("status", {**info, "post_upgrade": ["web1"]}) is None
+    of_job = {**info, "version": "job/a-1"}
+    done = "Every host is done, and no run has completed this yet. If no run is in progress, start one."
+    assert next_run("status", of_job) == (done, NextStep("command", {"job": "a-1"}))
+
+
+@pytest.mark.parametrize("playbook", ["resume", "approve"])
+def test_after_a_resume_and_an_approval_the_rollout_goes_on(playbook: str) -> None:
+    info: dict[str, Any] = {"version": "2", "blocker": {}, "reasons": HELD, "ledger": {"state": "running"}}
+    why = "The rollout goes on. If no run is in progress, start one."
+    assert next_run(playbook, info) == (why, NextStep("upgrade", {"version": "2"}))
+    assert next_run("status", info) is None
+    assert next_run(playbook, {**info, "carried_by": ["p1"]}) == (
+        "The rollout goes on. Planner services carry it.",
+        FOLLOW,
+    )
+    # What is needed first is in the status.
+    assert next_run(playbook, {**info, "needs_operator": [BROKEN]}) is None
+    assert next_run(playbook, {**info, "ledger": {"state": "complete"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -256,9 +297,9 @@ def test_a_job_that_ansible_runs_goes_on_with_its_tasks() -> None:
         "version": "job/a-1",
         "reasons": [{"cause": "admissible", "hosts": ["web1"], "count": 1, "state": "pending"}],
     }
-    assert next_to_admit("retry", info) == NextStep("command", {"job": "a-1"})
+    assert next_run("retry", info) == (ANY, NextStep("command", {"job": "a-1"}))
     by_ansible = {**info, "ledger": {"by_ansible": True}}
-    assert next_to_admit("retry", by_ansible) == NextStep("command", {"job": "a-1", "run_tasks": "FILE"})
+    assert next_run("retry", by_ansible) == (ANY, NextStep("command", {"job": "a-1", "run_tasks": "FILE"}))
 
 
 def test_lost_hosts_that_may_still_upgrade_are_looked_at_first() -> None:
