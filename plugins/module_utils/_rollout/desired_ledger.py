@@ -64,6 +64,13 @@ class DesiredLedger:
         return self.membership.members
 
 
+def _goes_back(old: Ledger | None, request: PassRequest, version: str) -> bool:
+    """Return whether a rollout that begins goes to the version before the last one, and is no rollback."""
+    if old is None or old.is_job or old.rollback or request.rolls_back is not None:
+        return False
+    return version == old.previous_version and version != old.version
+
+
 def desired_ledger(
     keys: Keys,
     request: PassRequest,
@@ -113,6 +120,11 @@ def desired_ledger(
     if begins and not keys.is_job and gate and gate.was_closed_by_hand(snapshot.current_version):
         warnings.append(
             f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. That does not stop this rollout, which sets all gates again."
+        )
+    if begins and _goes_back(old, request, version):
+        warnings.append(
+            f"version: {version} is the version before the rollout to {old.version if old else ''}. This run goes back to it in the order, the stages and "
+            "the approvals of an upgrade. ansible-playbook convoy.upgrade.rollback goes back in the reverse order, without approvals."
         )
     ledger = replace(
         _begun(request, snapshot, version, members, plain, now)

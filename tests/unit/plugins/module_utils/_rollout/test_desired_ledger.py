@@ -95,6 +95,21 @@ def test_the_next_rollout_is_under_the_rules_of_the_last_one_until_others_are_gi
     assert desired(there, NEXT, UNLIMITED).ledger.instructions == UNLIMITED
 
 
+def test_an_upgrade_to_the_version_before_says_what_a_rollback_would_do() -> None:
+    done = replace(LEDGER, state=COMPLETE)
+    text = f"version: {OLD} is the version before the rollout to {NEW}. "
+
+    def says(found: DesiredLedger) -> bool:
+        assert found.begins
+        return any(one.startswith(text) for one in found.warnings)
+
+    assert says(desired(fleet(done), OLD))
+    assert not says(desired(fleet(done), NEXT))
+    assert not says(desired(fleet(done), OLD, ONE, rolls_back=done))
+    # After a rollback, the version before is the newer one.
+    assert not says(desired(fleet(replace(done, rollback=True)), OLD))
+
+
 def test_rules_of_the_default_file_are_those_of_a_rollout_that_begins() -> None:
     adopted, first, next_one = fleet(None), fleet(None, OLD), fleet(replace(LEDGER, state=COMPLETE))
     for there, version in ((adopted, NEW), (first, NEW), (next_one, NEXT)):
