@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import re
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from .errors import UpgradeError
 from .sanitize import truncated_repr
 
 _DIGITS = re.compile(r"(\d+)")
+_MOST_COMPARED = 1000
 # Host names have at most 255 characters, and Consul's keys can't be much longer.
 _LONGEST = 255
 # Services put versions into commands, paths and templates. None of these characters is special to a shell.
@@ -46,8 +48,15 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` with the known name that is closest to this one; empty if none is close."""
-    matches = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    """Return ``; did you mean 'x'?`` with the known name that is closest to this one; empty if none is close.
+
+    Of very many names, only those are compared that are sorted near it: planners call this in each pass, and the comparison takes long.
+    """
+    names = sorted(known)
+    if len(names) > _MOST_COMPARED:
+        first = max(0, bisect.bisect(names, name) - _MOST_COMPARED // 2)
+        names = names[first : first + _MOST_COMPARED]
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 

@@ -186,9 +186,10 @@ def _is_cut(reason: str) -> bool:
 def _is_loopback(host: str) -> bool:
     """Return whether a host name or address is that of this machine."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        # In an address of an agent, IPv6 has brackets.
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def _check_files(settings: Settings) -> None:

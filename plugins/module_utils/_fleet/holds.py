@@ -53,12 +53,14 @@ class Hold:
         if self.by == SETTINGS:
             ends = "ends by itself once 'convoy-node check' on the host finds no mistake"
         if self.by == PAUSED:
-            ends = f"ends with ansible-playbook convoy.upgrade.unhold, which deletes the key {self.key}"
+            ends += f", which ends the pause at the key {self.key}"
         return f"held by {self.by}{since}: {self.reason} ({ends})"
 
     def _target_option(self) -> str:
         """Return the option of convoy.upgrade.unhold that names what is held, by the end of the key."""
-        _folder, scope, name = self.key.rsplit("/", 2)
+        # A pause of python-jiocloud has one more part.
+        key = self.key.rpartition("/")[0] if self.by == PAUSED else self.key
+        scope, name = key.split("/")[-2:]
         return "-e everything=true" if name == "global" and scope not in ("role", "host") else option(scope, name)
 
 

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.names import check_name, did_you_mean, in_order, listing
+from .._common.sanitize import truncated_repr
 from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.gates import GateAnswer
 from .._host_states.host_state import HostState
@@ -25,6 +28,7 @@ LAN, WAN, NAME = "lan", "wan", "name"
 
 # Consul's own health check of a node's agent.
 _SERF = "serfHealth"
+_DNS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GROUPS_OF_ANSIBLE = ("all", "ungrouped")
 
 Facts = dict[str, Any]
@@ -102,7 +106,14 @@ def combine(
         else:
             left_out.append(host)
             continue
-        hosts[host] = facts | _node_facts(nodes.get(host), health.get(host), options.address)
+        node = nodes.get(host)
+        address = _address(node, options.address)
+        if address and not _is_address(address):
+            warnings.append(
+                f"The address of node {host} is none, and ssh could take it for an option, so it is not used: {truncated_repr(address)}. Correct it in Consul."
+            )
+            address = None
+        hosts[host] = facts | _node_facts(node, health.get(host), address)
     return FleetSurvey(hosts, left_out, warnings)
 
 
@@ -271,12 +282,25 @@ def _gate(gate: GateAnswer) -> str:
     return "open" if gate.is_open else "closed"
 
 
-def _node_facts(node: Mapping[str, Any] | None, health: str | None, address: str) -> Facts:
+def _address(node: Mapping[str, Any] | None, which: str) -> str | None:
+    if node is None or which == NAME:
+        return None
+    return (node.get("TaggedAddresses") or {}).get(which) or node.get("Address") or None
+
+
+def _is_address(text: object) -> bool:
+    """Return whether a text is an IP address or a name in DNS. A node may write its own address, and ssh takes ``-o...`` for an option."""
+    try:
+        return isinstance(text, str) and bool(_DNS_NAME.fullmatch(text) or ipaddress.ip_address(text))
+    except ValueError:
+        return False
+
+
+def _node_facts(node: Mapping[str, Any] | None, health: str | None, address: str | None) -> Facts:
     if node is None:
         return {"address": None, "registered": False, "datacenter": None, "meta": {}, "health": None}
-    tagged = node.get("TaggedAddresses") or {}
     return {
-        "address": None if address == NAME else tagged.get(address) or node.get("Address") or None,
+        "address": address,
         "registered": True,
         "datacenter": node.get("Datacenter"),
         "meta": dict(node.get("Meta") or {}),

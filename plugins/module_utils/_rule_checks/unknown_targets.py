@@ -11,7 +11,7 @@ from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
 from .._common.sanitize import limit_to, option
 from .._fleet.fleet import Snapshot
-from .._fleet.holds import MADE_OF_GATES, PAUSED
+from .._fleet.holds import MADE_OF_GATES, PAUSED, Hold
 from .._rules.stages import Stage
 
 # More warnings than this come from hosts that are gone, not from typos.
@@ -24,24 +24,22 @@ def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iter
     :param members: host -> role.
     :param stages: the stages of the rules. If there are none, approvals cause no warning: the rules have changed since.
     """
-    holds, roles = snapshot.holds, _known_roles(snapshot, members)
-    found = [
-        f"{hold.key} is a hold for an unknown host{did_you_mean(host, members)}"
-        for host, hold in holds.hosts.items()
-        if host not in members
-    ]
-    found += [
-        f"{hold.key} is a hold for an unknown role{did_you_mean(role, roles)}"
-        for role, hold in holds.roles.items()
-        if role not in roles
-    ]
+    known = {"host": members.keys(), "role": _known_roles(snapshot, members)}
+    named = {"host": snapshot.holds.hosts, "role": snapshot.holds.roles}
+    # The name that each warning is for, and those that it may have been meant to be.
+    found = {
+        f"{hold.key} is a hold for an unknown {scope}": (name, known[scope])
+        for scope, holds in named.items()
+        for name, hold in holds.items()
+        if name not in known[scope]
+    }
     names = [stage.name for stage in stages]
-    approved = [
-        f"The approval of stage {name} is for an unknown stage{did_you_mean(name, names)}"
+    approved = {
+        f"The approval of stage {name} is for an unknown stage": (name, names)
         for name in snapshot.approvals
         if names and name not in names
-    ]
-    return tuple(_ended(text) for text in (*_some(found), *_some(approved)))
+    }
+    return tuple(_ended(text) for texts in (found, approved) for text in _some(texts, texts))
 
 
 def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optional: Collection[str]) -> None:
@@ -53,13 +51,11 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
     """
     known = {"role": _known_roles(snapshot, members), "host": set(members)}
     named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
-    # Planners make holds of closed gates, so the name of such a hold is no typo. The host may be gone.
     unknown = [
         (scope, name, hold)
         for scope, holds in named.items()
         for name, hold in holds.items()
-        if name not in known[scope]
-        and not (hold.allow_unknown or name in optional or hold.by in (*MADE_OF_GATES, PAUSED))
+        if name not in known[scope] and name not in optional and not _may_be_unknown(hold)
     ]
     if not unknown:
         return
@@ -73,6 +69,11 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
         f"inventory that has the {scope} with -i.",
         names=[one for _scope, one, _hold in unknown],
     )
+
+
+def _may_be_unknown(hold: Hold) -> bool:
+    """Return whether the name of a hold is no typo: an operator says so, or planners made it of a closed gate, whose host may be gone."""
+    return hold.allow_unknown or hold.by in (*MADE_OF_GATES, PAUSED)
 
 
 def _known_roles(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:
@@ -147,9 +148,15 @@ def other_machine(snapshot: Snapshot, host: str) -> str:
     )
 
 
-def _some(texts: list[str]) -> list[str]:
+def _some(texts: Collection[str], meant: Mapping[str, tuple[str, Iterable[str]]] | None = None) -> list[str]:
+    """Return the first texts, and how many more there are.
+
+    :param meant: text -> a name, and those with which it is compared. That takes long, so it is done only for what is shown.
+    """
     left = len(texts) - _MOST
     first = in_order(texts)[:_MOST]
+    if meant is not None:
+        first = [text + did_you_mean(*meant[text]) for text in first]
     return [*first, f"The same warning applies to {left} more"] if left > 0 else first
 
 

@@ -22,6 +22,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, names, seed
+from integration.support.fleets.old_keys import legacy_gates, put_old
 from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED
 from integration.support.runs.playbook import Runner, Task, ask, info, plan
@@ -197,6 +198,36 @@ def test_what_was_not_held_is_reported_when_it_is_to_end(run: Runner, store: Sto
     assert role["remarks"][1:] == ["There was no hold on everything.", "There was no hold on role compute."]
     assert [one["changed"] for one in (wrong, role, right)] == [False, False, True]
     assert right["remarks"] == []
+
+
+def test_a_hold_ends_in_a_fleet_with_hosts_whose_roles_only_an_inventory_has(store: Store, consul: RawKV) -> None:
+    seed(consul, FLEET)
+    consul.put("running/versions/1/cache", "1700000000")
+    set_holds(store, HoldTargets(hosts=["compute1", "cache"]), "RAM test", "ann")
+    set_holds(store, HoldTargets(everything=True), "lunch", "bob")
+    (remark,) = end_holds(store, HoldTargets(hosts=["compute1"])).remarks
+    assert remark.startswith("A hold on everything remains: held by bob")
+    (remark,) = end_holds(store, HoldTargets(everything=True)).remarks
+    assert remark.startswith("cache is still held by ann")
+    assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/", "upgrade/hold/host/cache"}
+
+
+@pytest.mark.parametrize("ledger", ["", "{broken"])
+def test_without_a_ledger_the_closed_gate_behind_a_hold_and_its_copy_go_with_it(
+    store: Store, consul: RawKV, ledger: str
+) -> None:
+    seed(consul, FLEET)
+    consul.put("upgrade/schema", "1")
+    consul.put("upgrade/migration", json.dumps({"state": "kept", "from": 0, "to": 1}))
+    put_old(consul, {"global": "true", "host/compute1": "true"})
+    set_gate(store, "host", "compute1", value=False)
+    assert (legacy_gates(consul)["host/compute1"], gates(consul)["host/compute1"]) == ("false", "false")
+    set_holds(store, HoldTargets(hosts=["compute1"]), "closed by hand", by="migrate_state.yml")
+    if ledger:
+        consul.put("upgrade/ledger", ledger)
+    end_holds(store, HoldTargets(hosts=["compute1"]))
+    assert (legacy_gates(consul), "host/compute1" in gates(consul)) == ({"global": "true"}, False)
+    assert consul.texts("upgrade/hold/").keys() == {"upgrade/hold/"}
 
 
 def moved_from_the_pool(store: Store, consul: RawKV) -> None:

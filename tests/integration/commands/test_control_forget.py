@@ -15,11 +15,13 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.forget import forget
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.hold import HoldTargets, set_holds
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout.job_request import requested_job
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import gates, history, ledger, long_ago, names, seed
+from integration.support.fleets.old_keys import legacy_gates, put_old
 from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED, control, fail, upgrade
 from integration.support.runs.playbook import Runner
@@ -204,6 +206,18 @@ def test_it_works_without_a_rollout_and_with_a_name_without_a_role(run: Runner, 
     assert (done["hosts"], done["version"], done["state"], done["epoch"]) == (["cache"], None, None, 0)
     assert consul.tree() == {}
     assert without_hosts["failure"]["code"] == "no_target"
+
+
+def test_without_a_rollout_the_copy_of_a_gate_goes_too(store: Store, consul: RawKV) -> None:
+    consul.put("upgrade/schema", "1")
+    consul.put("upgrade/migration", json.dumps({"state": "kept", "from": 0, "to": 1}))
+    consul.put("running/versions/1/web9", "1700000000")
+    put_old(consul, {"global": "true", "host/web9": "true"})
+    set_gate(store, "host", "web9", value=True)
+    done = operator.forget(store, operator.Command(), ["web9"])
+    assert "config_state/host/web9/enable_puppet" in {one.key for one in done.changes}
+    assert legacy_gates(consul) == {"global": "true"}
+    assert [key for key in consul.tree() if key.endswith("/web9")] == []
 
 
 def test_options_that_do_not_go_with_it_are_refused(run: Runner, begun: Store, consul: RawKV) -> None:

@@ -168,3 +168,28 @@ def test_the_hand_that_closes_all_removes_them_too(store: Store, consul: RawKV) 
     assert (legacy_gates(consul), gates(consul)) == ({"global": "false", **PAUSED}, {"global": "false"})
     assert OTHERS.items() <= consul.texts("config_state/").items()
     assert f"{GATES}/host/compute1" in {one.key for one in dry}
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_reset_reads_again_what_another_writes_meanwhile(store: Store, consul: RawKV, at: int) -> None:
+    kept(consul)
+    writes = 0
+
+    def after_another(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == at:
+            # As by an old tool: a gate of the last transaction, and a new one.
+            for text in ("1", "true"):
+                put_old(consul, {f"host/{next(reversed(FLEET))}": text, "host/late": "true"})
+        return write(operations)
+
+    around_writes(store, after_another)
+    changes = {one.key: (one.before, one.after) for one in reset_gates(store)}
+    around_writes(store, lambda write, operations: write(operations))
+    left = legacy_gates(consul)
+    assert left == {"global": "false", **PAUSED, **({"host/late": "true"} if "host/late" in left else {})}
+    assert gates(consul) == {"global": "false"}
+    assert changes[f"{GATES}/host/compute2"][1] is None
+    reset_gates(store)
+    assert legacy_gates(consul) == {"global": "false", **PAUSED}

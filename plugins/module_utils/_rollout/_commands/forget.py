@@ -215,10 +215,11 @@ def _remove(
             ledger = _without(writer.ledger, snapshot, command.fleet, sizes, host) if not at else writer.ledger
             writer.write(ledger, event, operations, piece_changes)
             continue
+        copies = GateCopies(keys, snapshot)
         if not writer.dry:
             # A planner that has written a ledger since the read has planned with this host.
-            store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
-        changes += piece_changes
+            store.client.settle([compare(keys.ledger, snapshot.ledger_index), *copies.operations(operations)])
+        changes += copies.changes(piece_changes)
 
 
 def _without(

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..._codecs.values import decode_ledger, text_of
 from ..._common import runtime
 from ..._common.errors import UpgradeError
 from ..._common.names import check_name, did_you_mean, job_id
-from ..._consul.client import KVEntry, Operation
-from ..._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
+from ..._consul.client import KVEntry
+from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove, remove_tree
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import find_members
 from ..._fleet.gates import CLOSED, gate_text
@@ -89,8 +88,26 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
     Operators' pauses stay. If the legacy layout has too many gates for one transaction, the global gate is closed first.
 
     :returns: the changes; empty if a closed global gate is the only gate already.
-    :raises UpgradeError: ``newer_schema``.
+    :raises UpgradeError: ``newer_schema``, ``busy``.
     """
+    changes: list[Change] = []
+
+    def attempt() -> None:
+        copies, found = _read_for_reset(store)
+        changes.extend(found)
+        if found and not dry:
+            write = [remove_tree(store.keys.gates), put(store.keys.gate("global"), CLOSED)]
+            for piece in copies.ahead(write):
+                store.client.settle(piece.operations)
+            store.client.settle(copies.operations(write))
+
+    # What else writes a gate that has a copy makes the copies of this read outdated.
+    retry_on_conflict(attempt, lambda: store.keys.gates, "Find what else sets gates, then run the same command again.")
+    return sorted(net_changes(changes), key=lambda one: one.after is not None)
+
+
+def _read_for_reset(store: Store) -> tuple[GateCopies, list[Change]]:
+    """Return the copies of gates as they are, and what a reset changes."""
     keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
     everywhere = keys.gate("global")
     read = store.client.read((keys.gates, keys.current_version, keys.schema, keys.migration, *legacy_keys.gate_folders))
@@ -111,12 +128,7 @@ def reset_gates(store: Store, *, dry: bool = False) -> list[Change]:
         for key, value in closed.items()
         if (before := _before(found.get(key), value)) != value
     ]
-    if changes and not dry:
-        write = [remove_tree(keys.gates), put(everywhere, CLOSED)]
-        for piece in copies.ahead(write):
-            _do(store, piece.operations)
-        _do(store, copies.operations(write))
-    return changes
+    return copies, changes
 
 
 def who_is_under_way(store: Store) -> str:
@@ -146,15 +158,6 @@ def who_is_under_way(store: Store) -> str:
     return (
         f"The rollout to {ledger.version} {began}. Its planners admit hosts again. To stop it, run ansible-playbook convoy.upgrade.pause or "
         "ansible-playbook convoy.upgrade.abort."
-    )
-
-
-def _do(store: Store, operations: Sequence[Operation]) -> None:
-    """Execute an idempotent transaction."""
-    retry_on_conflict(
-        lambda: store.client.settle(operations),
-        lambda: store.keys.gates,
-        "Find what else sets gates, then run the same command again.",
     )
 
 

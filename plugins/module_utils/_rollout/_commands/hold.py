@@ -22,7 +22,7 @@ from ..._common.sanitize import sanitize, truncate_middle
 from ..._consul.client import Operation
 from ..._consul.operations import Change, compare, compare_and_put, net_changes, put, remove
 from ..._consul.retry import TRIES_OF_LEDGER, retry_on_conflict
-from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, find_members, role_by_name
+from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.holds import MADE_OF_GATES, Hold, HoldOfFormerRole
 from ..._state.gate_copies import GateCopies
 from ..._state.keys import Keys
@@ -221,9 +221,18 @@ def _read(store: Store) -> tuple[Snapshot, list[str]]:
     except UpgradeError as error:
         if error.code != "unreadable_ledger":
             raise
-    keys = store.keys
-    reports = (keys.reports, LegacyKeys(keys.prefix).reports)
-    folders = (keys.schema, keys.current_version, keys.ledger, keys.records, keys.holds, *reports)
+    keys, legacy_keys = store.keys, LegacyKeys(store.keys.prefix)
+    reports, gates = (keys.reports, legacy_keys.reports), (keys.gates, *legacy_keys.gate_folders)
+    folders = (
+        keys.schema,
+        keys.migration,
+        keys.current_version,
+        keys.ledger,
+        keys.records,
+        keys.holds,
+        *reports,
+        *gates,
+    )
     entries = store.client.read(folders)
     refuse_newer_among(keys, entries)
     snapshot = decode_snapshot(keys, (entry for entry in entries if entry.key != keys.ledger))
@@ -240,7 +249,8 @@ def _send(store: Store, snapshot: Snapshot, piece: _Planned, event: Mapping[str,
     operations = [mark, *(operation for operation, _change in piece)]
     if snapshot.ledger is None:
         # A planner that has written a ledger since the read may have planned without this hold.
-        store.client.settle([compare(keys.ledger, snapshot.ledger_index), *operations])
+        check = compare(keys.ledger, snapshot.ledger_index)
+        store.client.settle([check, *GateCopies(keys, snapshot.versions or snapshot).operations(operations)])
         return
     names = [name for _operation, one in piece if (name := _target(keys, one.key)) is not None]
     targets = _targets(names, str(event["reason"]))
@@ -385,11 +395,11 @@ def _still_held(snapshot: Snapshot, whom: HoldTargets) -> list[str]:
         roles={role: hold for role, hold in holds.roles.items() if role not in whom.roles},
         hosts={host: hold for host, hold in holds.hosts.items() if host not in whom.hosts},
     )
-    pattern = snapshot.ledger.role_pattern if snapshot.ledger is not None else None
-    members = find_members(dict(whom.fleet) or None, snapshot, pattern).members
+    # The role of a host may be unknown.
+    role_of = _roles(snapshot, whom, {**whom.fleet, **snapshot.reports, **snapshot.records})
     found = {
         host: hold
-        for host, role in members.items()
+        for host, role in role_of.items()
         if (whom.everything or role in whom.roles or host in whom.hosts) and (hold := left.covering(host, role))
     }
     remarks = [f"{host} is still {hold.text()}." for host, hold in (*found.items(),)[:_MOST_REMARKS]]

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import difflib
+from typing import Any
+
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import (
@@ -47,6 +50,21 @@ def test_the_order_does_not_depend_on_the_input_order(both: tuple[list[str], lis
 def test_the_closest_name_is_suggested_only_if_one_is_close() -> None:
     assert did_you_mean("computes", ["controller", "compute"]) == "; did you mean 'compute'?"
     assert did_you_mean("zebra", ["controller", "compute"]) == ""
+
+
+def test_a_typo_among_very_many_names_is_compared_with_those_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    real = difflib.get_close_matches
+
+    def get_close_matches(name: str, names: list[str], **options: Any) -> list[str]:
+        compared.append(len(names))
+        return real(name, names, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", get_close_matches)
+    names = [f"compute{number}" for number in range(10_000)]
+    assert did_you_mean("compute500x", names).startswith("; did you mean 'compute500")
+    assert did_you_mean("zebra", names) == ""
+    assert max(compared) <= 1000
 
 
 @pytest.mark.parametrize(

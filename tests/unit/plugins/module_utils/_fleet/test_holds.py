@@ -42,6 +42,14 @@ def test_a_hold_describes_who_when_why_and_how_it_ends() -> None:
     assert Hold("upgrade/hold/global").text() == (
         "held by unknown: no reason given (ends with ansible-playbook convoy.upgrade.unhold -e everything=true)"
     )
+    assert (
+        Hold("config_state/role/web/enable_puppet", by="python-jiocloud")
+        .text()
+        .endswith(
+            "(ends with ansible-playbook convoy.upgrade.unhold -e role=web, which ends the pause at the key config_state/role/web/enable_puppet)"
+        )
+    )
+    assert "-e everything=true, which" in Hold("config_state/global/enable_puppet", by="python-jiocloud").text()
     assert Hold("nova/upgrade/hold/role/global").text().endswith("convoy.upgrade.unhold -e role=global)")
     assert Hold("upgrade/hold/host/compute1", "its gate was False", MIGRATION).text() == (
         "held by migrate_state.yml: its gate was False (ends with ansible-playbook convoy.upgrade.unhold -e host=compute1, which also "

@@ -219,6 +219,19 @@ def test_the_address_is_the_one_asked_for(tagged: Any, own: str, addresses: tupl
     assert found == addresses
 
 
+@pytest.mark.parametrize("text", ["-oProxyCommand=id", "web1 -v", "a/b", "$(id)", 7])
+def test_an_address_that_ssh_could_take_for_an_option_is_not_used(text: Any) -> None:
+    found = survey(no_hosts(), node("compute1", text), node("compute2"))
+    assert [facts["address"] for facts in found.hosts.values()] == [None, "10.0.0.1"]
+    (warning,) = found.warnings
+    assert warning.startswith("The address of node compute1 is none, and ssh could take it for an option")
+
+
+@pytest.mark.parametrize("text", ["db-1.example.com", "node_7", "fe80::1", "2001:db8::7"])
+def test_names_and_ip_addresses_are_addresses(text: str) -> None:
+    assert survey(no_hosts(), node("compute1", text)).hosts["compute1"]["address"] == text
+
+
 def test_groups_and_reasons_are_those_of_the_rules_in_the_ledger() -> None:
     there = fleet(compute=2)
     there.ledger = Ledger(1, NEW, instructions={"rolling_rules": {"global": 1}, "group_mappings": {"hv": "comp"}})
