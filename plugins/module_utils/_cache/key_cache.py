@@ -27,6 +27,8 @@ _LONGEST = 300.0
 _TRIES = 3
 # A refresh makes many requests. If they take longer (seconds), such as with a slow network, one request reads everything.
 _PATIENCE = 1.0
+# Each partition takes a request, and a key that fits none gets one. With so many of these, the folder is divided again.
+_MOST_ADDED = 32
 
 
 @dataclass
@@ -58,6 +60,7 @@ class _Folder:
         self.indexes: dict[Partition, int] = {}
         self.top = 0
         self.is_new = False
+        self.divided_into = 1
 
     @property
     def is_divided(self) -> bool:
@@ -72,14 +75,16 @@ class _Folder:
         for part, of_part in self.parts.items():
             of_part.update({key: found[key] for key in _of(part, keys)})
         self.indexes = {part: max(of_part.values(), default=0) for part, of_part in self.parts.items()}
-        self.top, self.is_new = 0, True
+        self.top, self.is_new, self.divided_into = 0, True, len(self.parts)
 
     @property
     def should_be_divided(self) -> bool:
-        """Whether a partition has become much too large, or the folder small."""
+        """Whether a partition has become much too large, the partitions many, or the folder small."""
         sizes = [len(keys) for keys in self.parts.values()]
         if not self.is_divided:
             return sizes[0] >= LEAST_TO_DIVIDE
+        if len(self.parts) > self.divided_into + _MOST_ADDED:
+            return True
         return max(sizes) > max(LEAST_TO_DIVIDE, sum(sizes) // 3) or sum(sizes) < LEAST_TO_DIVIDE // 2
 
 
@@ -176,7 +181,10 @@ class KeyCache:
             if runtime.monotonic() > deadline:
                 return None
             if folder.is_divided:
-                tops[folder.prefix] = self._find_changed(folder, due)
+                top = self._find_changed(folder, due)
+                if top is None:
+                    return self._read_all(known)
+                tops[folder.prefix] = top
             else:
                 due[Partition(folder.prefix)] = (folder, 0)
         single = [part.prefix for part, (_folder, index) in due.items() if part.is_key and index]
@@ -204,19 +212,25 @@ class KeyCache:
         # Without the slash at its end, this lists one name.
         return self._client.keys_below(prefix.rstrip("/"))[1]
 
-    def _find_changed(self, folder: _Folder, due: dict[Partition, tuple[_Folder, int]]) -> int:
-        """Find the partitions of a folder that have changed; return the index of the folder."""
+    def _find_changed(self, folder: _Folder, due: dict[Partition, tuple[_Folder, int]]) -> int | None:
+        """Find the partitions of a folder that have changed; return the index of the folder, None if it has to be divided again."""
         top = self._top(folder.prefix)
         if top != folder.top:
-            self._add_partitions(folder)
+            if not self._add_partitions(folder):
+                return None
             due.update({part: (folder, index) for part, index in self._changed(folder).items()})
         return top
 
-    def _add_partitions(self, folder: _Folder) -> None:
-        """Add partitions for keys that fit none, such as those of hosts that are new in the folder."""
+    def _add_partitions(self, folder: _Folder) -> bool:
+        """Add partitions for keys that fit none, such as those of hosts that are new in the folder. Return False if these are too many."""
+        added = 0
         for key in outside(folder.parts, sorted(self._client.keys(folder.prefix))):
             if not any(part.holds(key) for part in folder.parts):
                 folder.parts[_new_partition(folder, key)] = {}
+                added += 1
+            if added > _MOST_ADDED:
+                return False
+        return True
 
     def _changed(self, folder: _Folder) -> dict[Partition, int]:
         """Return the partitions whose index is not what it was, and that index."""

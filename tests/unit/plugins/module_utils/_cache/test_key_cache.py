@@ -102,6 +102,7 @@ def consul(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consul]:
     monkeypatch.setattr(partitions, "LEAST_TO_DIVIDE", 8)
     monkeypatch.setattr(key_cache, "LEAST_TO_DIVIDE", 8)
     monkeypatch.setattr(partitions, "_LEAST", 3)
+    monkeypatch.setattr(key_cache, "_MOST_ADDED", 4)
     with Consul().in_place() as consul:
         yield consul
 
@@ -199,6 +200,27 @@ def test_a_key_that_fits_no_partition_is_found_at_once_beside_another_change(con
     consul.put(f"{HOSTS}web1", "changed")
     reader.refresh()
     assert reader.found == consul.below(*FOLDERS)
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_keys_that_fit_no_partition_take_few_requests(at_once: int) -> None:
+    with Consul().in_place() as consul:
+        for number in range(2000):
+            consul.put(f"{GATES}host/compute{number}")
+        reader = Reader()
+        reader.refresh()
+        reader.refresh()
+        most = 0
+        for number in range(200):
+            consul.put(f"{GATES}host/storage{number}")
+            if (number + 1) % at_once:
+                continue
+            consul.requests.clear()
+            reader.refresh()
+            most = max(most, len(consul.requests))
+        assert reader.found == consul.below(*FOLDERS)
+        # The partitions, those that were added, and four.
+        assert most <= reader.cache._folders[GATES].divided_into + key_cache._MOST_ADDED + 4
 
 
 def test_all_keys_belong_to_one_moment(consul: Consul, monkeypatch: pytest.MonkeyPatch) -> None:
