@@ -66,10 +66,12 @@ def host_report(
     """
     recorded = list(_changes(record)) if record is not None else []
     now = _PHASE_OF[record.state] if record is not None else None
+    ended = record.times.get(UPGRADED) if now == DONE and record is not None else None
     changes = sorted(
         (
             *(_Change(at, WAITS) for at in (*closed, *(one["at"] for one in put_back))),
-            *(_Change(at, OPEN) for at in opened),
+            # A planner may open the gate of a host again just when the host ends.
+            *(_Change(at, OPEN) for at in opened if not ended or at <= ended),
             *recorded,
         ),
         # Within a second, an admission comes before its end, and the current state of the record last. What the record has from before the rollout

@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.failures import Failure
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import HostRecord, VersionReport
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
@@ -82,10 +83,11 @@ def test_the_gate_of_a_role_admits_only_those_of_its_hosts_that_had_not_upgraded
     assert compute3["phase"] == "waiting"
 
 
-def test_a_host_that_had_ended_before_the_rollout_began_again_has_not_only_been_admitted() -> None:
-    # The write of its end was under way when an operator began the rollout again, and its gate was opened in the same second.
-    events = [EVENTS[0], entry(100, "open", hosts={"compute3": "slot"})]
-    records = {"compute3": HostRecord("2", "upgraded", times={"started": 98, "upgraded": 99})}
+@pytest.mark.parametrize("ended", [99, 100, 104])
+def test_a_host_that_had_ended_before_the_rollout_began_again_has_not_only_been_admitted(ended: int) -> None:
+    # The write of its end was under way when an operator began the rollout again, or when a planner opened its gate again after that.
+    events = [EVENTS[0], entry(105 if ended > 100 else 100, "open", hosts={"compute3": "slot"})]
+    records = {"compute3": HostRecord("2", "upgraded", times={"started": 98, "upgraded": ended})}
     found = rollout_report(events, MEMBERS, records, {}, 250, is_current=True)
     (host,) = (one for one in found["hosts"] if one["host"] == "compute3")
     assert host["phase"] == "upgraded"
