@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from ..._common.errors import UpgradeError
@@ -73,10 +74,13 @@ def roll_back(
     elif ledger.rollback and target == ledger.previous_version:
         raise _is_upgrade(ledger, target)
     elif version is None:
-        remarks.append(
-            f"The fleet rolls back to {target}, the version before the rollout to {ledger.version}. Versions of incomplete rollouts "
-            "in between are skipped; to roll back to one of these, give version."
+        others = _other_versions(snapshot, {ledger.version, target})
+        more = (
+            f" Hosts have also reported {listing(others)}: to roll back to one of these, give version."
+            if others
+            else ""
         )
+        remarks.append(f"The fleet rolls back to {target}, the version before the rollout to {ledger.version}.{more}")
     if version is not None:
         _refuse_unknown(store, snapshot, ledger, version)
     request = PassRequest(
@@ -123,8 +127,12 @@ def as_rollback(store: Store, request: PassRequest) -> PassRequest:
 
 def _versions_of_hosts(snapshot: Snapshot, ledger: Ledger) -> str:
     """Return a sentence with the other versions that hosts run; empty if there are none."""
-    found = in_order({report.version for report in snapshot.reports.values()} - {ledger.version})
+    found = _other_versions(snapshot, {ledger.version})
     return f" Hosts have also reported {listing(found)}." if found else ""
+
+
+def _other_versions(snapshot: Snapshot, known: Set[str]) -> list[str]:
+    return in_order({report.version for report in snapshot.reports.values()} - known)
 
 
 def _refuse_unknown(store: Store, snapshot: Snapshot, ledger: Ledger, version: str) -> None:
