@@ -204,7 +204,7 @@ MUTATIONS = (
         "complete=may_be_over and bool(fleet.hosts) and fleet.is_upgraded",
         "complete=may_be_over and bool(unfinished)",
     ),
-    Mutation("a new key stays unseen", _CACHE, "            self._add_partitions(folder)\n", ""),
+    Mutation("a new key stays unseen", _CACHE, "if not self._add_partitions(folder):", "if False:"),
     Mutation(
         "the keys of a refresh are of two moments",
         _CACHE,
