@@ -49,7 +49,7 @@ options:
         C(rolling_rules.fleet) is an additional cap over all hosts.
       - A cap is a number of hosts, or a percentage of the members, rounded down but at least one host. V(0) admits no host. V(unlimited) for C(global)
         or a role means no cap. Rules that leave a role without a cap are refused.
-      - C(rolling_rules.complete_sets) admits the next hosts only when no host is upgrading.
+      - C(rolling_rules.complete_sets) admits the next hosts only when no host is upgrading, failed or lost.
       - C(role_order) maps a role or group to the roles or groups that must be upgraded completely before it. C(role_dependencies) is another
         name for it.
       - C(group_mappings) maps a group to a regular expression, or a list of them. They match the names of its roles from the start. The roles
