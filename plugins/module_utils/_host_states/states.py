@@ -295,11 +295,16 @@ def _is_down(snapshot: Snapshot, one: _HostFacts) -> bool:
     """Return whether a host is down, or may be, because of another version: until it is upgraded or retried, or until a run has ended.
 
     It failed in the upgrade to that version, or failed or stopped in its post-upgrade tasks, or a run works on these, and may be rebooting it. In
-    a rollback, no host waits for the failed ones that it brings back. A failed command of another job says nothing of a host.
+    a rollback, no host waits for the failed ones that it brings back, but one in the middle of its post-upgrade tasks has not failed. A failed command of
+    another job says nothing of a host.
     """
     if _is_in_post_upgrade(snapshot, one):
         return True
-    return not (snapshot.is_job or in_rollback(snapshot)) and _has_failed_or_stopped(snapshot, one.host)
+    if snapshot.is_job or not _has_failed_or_stopped(snapshot, one.host):
+        return False
+    if in_rollback(snapshot) and snapshot.ledger is not None and one.record is not None:
+        return one.record.post == POST_STARTED and one.host not in snapshot.ledger.broken
+    return True
 
 
 def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:

@@ -91,6 +91,12 @@ def test_a_host_on_whose_post_upgrade_tasks_a_run_works_takes_a_slot_also_once_a
     )
     site.ledger = Ledger(1, NEW, "3.0", rollback=True)
     assert state(site).takes_a_slot
+    # Nor has the end of that run ended the tasks.
+    site.leases.clear()
+    assert state(site).takes_a_slot
+    assert [one.host for one in site.plan({"rolling_rules": {"global": 1}}).admissions] == [HOST]
+    site.ledger = replace(site.ledger, broken=(HOST,))
+    assert not state(site).takes_a_slot
     site.records[HOST] = HostRecord("3.0", UPGRADED, post="done")
     assert not state(site).takes_a_slot
 
