@@ -28,6 +28,7 @@ _DRAIN, _UNDRAIN, _STOPPING = "drain", "undrain", ("stop", "upgrade", "start")
 _CONSUL_SERVICE = "consul_service"
 
 # What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
+_NO_AGENT = "Its gate is closed, so its agent does not try again."
 _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",
@@ -245,11 +246,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
         return text
     if view.cause == explanations.POST_UPGRADE_FAILED and snapshot.ledger is not None:
         again = f"ansible-playbook convoy.upgrade.post_upgrade {option('version', snapshot.ledger.version)} -e retry_failed=true"
-        what = (
-            "Its agent tries again by itself"
-            if view.services is not None
-            else f"Once all hosts are upgraded, run {again}"
-        )
+        what = f"Once all hosts are upgraded, run {again}"
+        if view.services is not None:
+            if _is_gate_closed(host, plan):
+                return f"To change this: fix the host, then run ansible-playbook convoy.upgrade.retry {option('host', host)}. {_NO_AGENT}"
+            what = "Its agent tries again by itself"
         return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     if view.unadmitted or _lost_after(host, plan):
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
@@ -276,14 +277,18 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
             )
         if snapshot.is_job:
             return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry {option('host', host)}."
+        slot = "To free its slot" if _takes_a_slot(host, plan) else "To let planners admit it again"
+        if view.release is not None and _is_gate_closed(host, plan):
+            # A rollout that began again has removed the gate of a failed host.
+            return f"To change this: fix the host, {sure or 'then '}run ansible-playbook convoy.upgrade.retry {option('host', host)}. {_NO_AGENT}"
         if view.release is not None:
-            text = "To change this: fix the host. Its agent tries again by itself. To free its slot"
+            text = f"To change this: fix the host. Its agent tries again by itself. {slot}"
         elif view.steps or view.origin:
             playbook, variables = same_again(snapshot.ledger)
             again = " ".join(option(name, value) for name, value in {**variables, "retry_failed": "true"}.items())
-            text = f"To change this: fix the host, then run ansible-playbook convoy.upgrade.{playbook} {again}. To free its slot instead"
+            text = f"To change this: fix the host, then run ansible-playbook convoy.upgrade.{playbook} {again}. {slot} instead"
         else:
-            text = "To change this: fix the host. Its next report ends this. To free its slot"
+            text = f"To change this: fix the host. Its next report ends this. {slot}"
         return f"{text}, {sure}run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     if view.state == state_names.UPGRADING and not view.soaking:
         if is_interrupted(snapshot, host):
@@ -319,6 +324,14 @@ def _still_drained(host: str, snapshot: Snapshot) -> str:
     if any(name.rpartition(".")[2] == _CONSUL_SERVICE for name in out):
         by_hand += ", for Consul's maintenance with consul maint -disable -service=ID there"
     return f"It is still drained ({listing(list(out), 5)}) until an upgrade of it succeeds. To end that without one, undo the step drain {by_hand}."
+
+
+def _is_gate_closed(host: str, plan: Plan) -> bool:
+    return plan.fleet is not None and plan.fleet.hosts[host].gate.is_open is False
+
+
+def _takes_a_slot(host: str, plan: Plan) -> bool:
+    return plan.fleet is None or plan.fleet.hosts[host].takes_a_slot
 
 
 def _lost_after(host: str, plan: Plan) -> str:
@@ -364,6 +377,8 @@ def _next(host: str, view: HostView, plan: Plan, job: str, refusals: Sequence[st
             report = "reports the end of its upgrade" if view.started else "starts, upgrades and reports"
         return f"Next, it {report}. Until then it keeps its slot."
     if view.state in (state_names.FAILED, state_names.LOST):
+        if not _takes_a_slot(host, plan):
+            return "It takes no slot, because it was broken before the rollback. That is complete once the host is upgraded, or forgotten."
         return "Until then it keeps its slot, so that failures do not spread."
     if view.state == state_names.HELD and plan.fleet is not None and plan.fleet.hosts[host].is_down:
         if host in plan.fleet.snapshot.leases:

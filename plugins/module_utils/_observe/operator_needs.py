@@ -143,7 +143,11 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
     if not found and not plan.complete and plan.unfinished:
         upgrading = [one for one in fleet.hosts.values() if one.state == UPGRADING]
-        if is_stuck:
+        # Hosts that were broken before a rollback keep no other from going on.
+        left = [fleet.hosts[host] for host in plan.unfinished]
+        if is_stuck and all(one.is_excused and one.state in BROKEN for one in left):
+            found.append(_of_broken(left, ledger, budget=False))
+        elif is_stuck:
             found.append(_of_behind([*behind]) if behind else _of_stuck(snapshot, plan, fleet.hosts))
         elif is_quiet and upgrading and all(one.hold is not None and not one.is_soaking for one in upgrading):
             found.append(_of_held([one.host for one in upgrading], snapshot))

@@ -24,6 +24,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import ABORTED, PAUSED, Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.explain import explain, time_ago
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
 from fleets import NEW, OLD, Fleet, fleet
 
@@ -219,12 +220,34 @@ RETRY = (
 
 
 def test_a_failed_host_with_an_agent_tries_again_by_itself() -> None:
-    one = under(fleet(compute=1).failed("compute1"), {})
+    one = under(fleet(compute=1).failed("compute1").opened("compute1"), {})
     one.records["compute1"] = replace(one.records["compute1"], release="0.1.0")
     assert (
         "To change this: fix the host. Its agent tries again by itself. To free its slot, run ansible-playbook convoy.upgrade.retry -e host=compute1."
         in explained(one, "compute1")
     )
+    # A rollout that began again has removed its gate.
+    closed = one.gated(None, "host/compute1")
+    assert (
+        "To change this: fix the host, then run ansible-playbook convoy.upgrade.retry -e host=compute1. Its gate is closed, so its agent does not try again."
+        in explained(closed, "compute1")
+    )
+
+
+def test_a_host_that_was_broken_before_a_rollback_takes_no_slot() -> None:
+    one = under(fleet(compute=2).upgraded("compute2").failed("compute1").opened("compute1"), {})
+    one.records["compute1"] = replace(one.records["compute1"], release="0.1.0")
+    assert one.ledger is not None
+    one.ledger = replace(one.ledger, rollback=True, broken=("compute1",))
+    sentences = explained(one, "compute1")
+    assert (
+        "To let planners admit it again, run ansible-playbook convoy.upgrade.retry -e host=compute1." in sentences[-2]
+    )
+    assert sentences[-1] == (
+        "It takes no slot, because it was broken before the rollback. That is complete once the host is upgraded, or forgotten."
+    )
+    (need,) = operator_needs(one.snapshot(), one.plan())
+    assert (need.code, need.playbook, need.variables) == ("broken_hosts", "retry", {"host": "compute1"})
 
 
 def test_a_failed_host_keeps_its_slot_until_it_is_fixed() -> None:
@@ -439,7 +462,7 @@ def test_a_host_whose_post_upgrade_tasks_failed_names_the_failure_and_what_retri
         f"-e retry_failed=true. {retry}",
         "Until then it keeps its slot, so that failures do not spread.",
     ]
-    one.records["compute1"] = replace(failed, services="abc")
+    one.opened("compute1").records["compute1"] = replace(failed, services="abc")
     assert explained(one, "compute1")[3] == f"To change this: fix the host. Its agent tries again by itself. {retry}"
     one.records["compute1"] = replace(failed, post="open", error=None)
     assert explained(one, "compute1")[-1] == (
