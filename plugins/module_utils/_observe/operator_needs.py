@@ -137,7 +137,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
     if plan.post_upgrade and is_upgraded and uncarried is None:
         # The tasks run once all hosts are upgraded, and one that joined may wait for the slot of one that a run has left in its tasks.
         stuck = _of_stuck(snapshot, plan, fleet.hosts) if is_stuck else None
-        found += [stuck] if stuck and stuck.playbook == "retry" else _of_post_upgrade(snapshot, plan, fleet, ledger)
+        is_first = stuck is not None and stuck.playbook in ("retry", same_again(ledger)[0])
+        found += [stuck] if stuck and is_first else _of_post_upgrade(snapshot, plan, fleet, ledger)
     if plan.unfinished and not plan.admissions and snapshot.now - ledger.since > _SECONDS_TO_START:
         busy = [one for one in fleet.hosts.values() if one.is_busy and one.state == UPGRADING]
         found += (*(_of_idle_hosts(busy) if ledger.is_job else ()), *_of_earlier_jobs(busy, snapshot))
@@ -443,6 +444,14 @@ def _of_behind(hosts: Sequence[str]) -> OperatorNeed:
 def _of_stuck(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostState]) -> OperatorNeed:
     down = [one.host for one in hosts.values() if one.is_down and one.host not in snapshot.leases]
     waiting = [host for host in plan.unfinished if hosts[host].state == PENDING]
+    if down and not snapshot.is_job and snapshot.ledger is not None and snapshot.ledger.state == COMPLETE:
+        # A retry in a complete rollout is only for hosts that it has upgraded.
+        of_tasks = [host for host in down if hosts[host].state == UPGRADED]
+        if not of_tasks:
+            are = "host is" if len(plan.unfinished) == 1 else "hosts are"
+            text = f"{len(plan.unfinished)} {are} not upgraded: {listing(list(plan.unfinished), _MOST_IN_TEXT)}. Continue the rollout."
+            return OperatorNeed(STUCK, text, *same_again(snapshot.ledger))
+        down = of_tasks
     if down and any(snapshot.is_job or not hosts[host].is_down for host in waiting):
         keep = "keeps its slot" if len(down) == 1 else "keep their slots"
         if snapshot.is_job:

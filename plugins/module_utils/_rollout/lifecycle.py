@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from .._codecs.job import Job, encode_job
@@ -17,9 +18,13 @@ from .._consul.operations import Change, compare, compare_and_put, put, remove, 
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
-from .._rules.instructions import FORWARD, ROLLBACK_ORDER
+from .._rules.instructions import FORWARD, ROLLBACK_ORDER, parse
 from .._state.keys import SCHEMA, Keys
 from .._state.layout import RELEASE
+
+
+# A transaction has room for so many removals beside the rest of a write.
+_MOST_REMOVED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +166,29 @@ def change_rules(keys: Keys, snapshot: Snapshot, ledger: Ledger) -> LedgerMove:
     after = replace(snapshot, ledger=ledger)
     if not snapshot.approvals or (not adopted and _stages_of(snapshot.ledger) == _stages_of(ledger)):
         return LedgerMove(ledger, event, checks, (), after)
-    # Approvals apply to one version, and to the stages as they were.
+    # Approvals apply to one version, and to the stages as they were: those from the first changed one on begin again.
+    same = set() if adopted or snapshot.ledger is None else _same_stages(snapshot.ledger, ledger)
+    kept = {stage: one for stage, one in snapshot.approvals.items() if stage in same}
+    gone = [stage for stage in snapshot.approvals if stage not in kept]
+    if not gone:
+        return LedgerMove(ledger, event, checks, (), after)
+    removals: tuple[Operation, ...] = tuple(remove(keys.approval(stage)) for stage in gone)
+    if not kept or len(gone) > _MOST_REMOVED:
+        gone, kept, removals = [*snapshot.approvals], {}, (remove_tree(keys.approvals),)
     forgotten = tuple(
-        Change(keys.approval(stage), encode_approval(asdict(one)), None) for stage, one in snapshot.approvals.items()
+        Change(keys.approval(stage), encode_approval(asdict(snapshot.approvals[stage])), None) for stage in gone
     )
-    return LedgerMove(ledger, event, (*checks, remove_tree(keys.approvals)), forgotten, replace(after, approvals={}))
+    return LedgerMove(ledger, event, (*checks, *removals), forgotten, replace(after, approvals=kept))
 
 
 def _stages_of(ledger: Ledger | None) -> object:
     return ledger.instructions.get("stages") if ledger is not None else None
+
+
+def _same_stages(old: Ledger, new: Ledger) -> set[str]:
+    """Return the names of the first stages, before the first one that has changed."""
+    pairs = zip(parse(old.instructions).stages, parse(new.instructions).stages, strict=False)
+    return {one.name for one, _other in takewhile(lambda pair: pair[0] == pair[1], pairs)}
 
 
 def finish_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, *, converge: bool) -> LedgerMove | None:

@@ -165,6 +165,11 @@ def test_an_approval_is_of_the_stages_as_they_were(store: Store, consul: RawKV) 
     assert not consul.tree("upgrade/approval/")
     upgrade(store, "compute2", "compute3")
     assert go_on(store) == []
+    control.approve(store, COMMAND)
+    # What comes later changes nothing of a stage that is done and approved.
+    more = {"name": "more", "hosts": ["compute4"], "approve": True}
+    assert go_on(store, {**MANY, "stages": [*rules["stages"], more]}) == ["compute4"]
+    assert list(consul.tree("upgrade/approval/")) == ["upgrade/approval/canary"]
 
 
 # Health

@@ -322,6 +322,14 @@ def test_a_host_that_was_left_in_its_post_upgrade_tasks_is_retried_if_one_that_j
     assert found.text.startswith("No host can be admitted. compute1 keeps its slot, because of post-upgrade tasks")
 
 
+def test_a_complete_rollout_goes_on_before_a_host_that_it_has_not_upgraded_is_retried() -> None:
+    site = rollout(CAPPED, post_upgrade=("compute",), state="complete").upgraded("compute1").held("host/compute3")
+    site.records["compute3"] = HostRecord("1.5", FAILED, index=50)
+    (found,) = needs(site)
+    assert (found.code, found.playbook, found.variables) == ("stuck", "upgrade", {"version": NEW})
+    assert found.text == "2 hosts are not upgraded: compute2, compute3. Continue the rollout."
+
+
 def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_one() -> None:
     site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded(
         "compute1", "compute2", "compute3"

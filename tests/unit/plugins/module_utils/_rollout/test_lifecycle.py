@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations 
     compare,
     compare_and_put,
     put,
+    remove,
     remove_tree,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot, VersionReport
@@ -175,6 +176,18 @@ def test_approvals_stay_while_the_stages_of_a_rollout_are_the_same() -> None:
 
     assert (move.operations, move.changes) == ((), ())
     assert move.after.approvals == snapshot.approvals
+
+
+def test_approvals_from_the_first_changed_stage_on_are_removed() -> None:
+    stages = [{"name": name, "hosts": hosts, "approve": True} for name, hosts in (("a", 1), ("b", 2), ("c", 3))]
+    approvals = {one["name"]: Approval("ann", 7) for one in stages}
+    snapshot = replace(OPEN_FLEET, ledger=replace(LEDGER, instructions={"stages": stages}), approvals=approvals)
+    changed = [stages[0], {**stages[1], "hosts": 3}, stages[2]]
+    move = change_rules(KEYS, snapshot, replace(LEDGER, instructions={"stages": changed}))
+    gone = [f"cloud/upgrade/approval/{name}" for name in "bc"]
+    assert move.operations == tuple(remove(key) for key in gone)
+    assert [(one.key, one.after) for one in move.changes] == [(key, None) for key in gone]
+    assert list(move.after.approvals) == ["a"]
 
 
 def test_a_rollout_completes_without_a_touch_to_the_gates() -> None:
