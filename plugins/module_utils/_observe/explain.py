@@ -20,7 +20,7 @@ from .._planner import blocker_codes, explanations, stage_progress
 from .._planner.plan import HostView, Plan
 from .._rule_checks.rule_text import rule_line
 from .._rule_checks.unknown_targets import other_machine, other_name
-from .operator_needs import is_interrupted, same_again
+from .operator_needs import is_interrupted, is_shut_out, same_again
 
 # Steps between which services are out of use, and those in which they may be stopped.
 _DRAIN, _UNDRAIN, _STOPPING = "drain", "undrain", ("stop", "upgrade", "start")
@@ -252,7 +252,11 @@ def _who(host: str, view: HostView, snapshot: Snapshot, plan: Plan) -> str:
                 return f"To change this: fix the host, then run ansible-playbook convoy.upgrade.retry {option('host', host)}. {_NO_AGENT}"
             what = "Its agent tries again by itself"
         return f"To change this: fix the host. {what}. To free its slot before, run ansible-playbook convoy.upgrade.retry {option('host', host)}."
-    if view.unadmitted or _lost_after(host, plan):
+    if (
+        view.unadmitted
+        or _lost_after(host, plan)
+        or (plan.fleet is not None and is_shut_out(snapshot, plan.fleet.hosts[host]))
+    ):
         return f"To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry {option('host', host)}."
     hold = snapshot.hold_of(host, view.role)
     # A soak goes on behind a hold.

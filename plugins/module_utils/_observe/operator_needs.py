@@ -186,6 +186,9 @@ def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: 
     """Return the need of post-upgrade tasks that are left, unless a run is at work on some, or planner services admit all hosts to them."""
     failed = [host for host in plan.post_upgrade if fleet.hosts[host].has_failed_after]
     handover = snapshot.handover
+    behind = [host for host in plan.post_upgrade if is_shut_out(snapshot, fleet.hosts[host])]
+    if behind:
+        return [_of_shut_out(behind)]
     if snapshot.carriers and handover is not None and handover.limit is None and not failed:
         states = [fleet.hosts[host] for host in plan.post_upgrade]
         held = [one.host for one in states if one.hold is not None and not one.is_in_post_upgrade]
@@ -201,6 +204,22 @@ def _of_post_upgrade(snapshot: Snapshot, plan: Plan, fleet: FleetState, ledger: 
         text = f"Post-upgrade tasks failed on {plural(len(failed), 'host')}"
     text += f": {listing(failed, _MOST_IN_TEXT)}. Fix {'it' if len(failed) == 1 else 'them'}, then run them again."
     return [OperatorNeed(POST_UPGRADE, text, "post_upgrade", {"version": ledger.version, "retry_failed": "true"})]
+
+
+def is_shut_out(snapshot: Snapshot, one: HostState) -> bool:
+    """Return whether a host was admitted to its post-upgrade tasks and can't go on with them, because its gate was closed, as when a rollout began again."""
+    return (
+        one.is_in_post_upgrade and one.gate.is_open is False and one.host not in snapshot.leases and not one.lost_after
+    )
+
+
+def _of_shut_out(names: Sequence[str]) -> OperatorNeed:
+    text = (
+        f"{plural(len(names), 'host')} stopped in post-upgrade tasks behind a closed gate: {listing(names, _MOST_IN_TEXT)}. Make sure that nothing runs "
+        "there, then retry by name."
+    )
+    # A retry frees the slot, whatever still runs there. The status names the command.
+    return OperatorNeed(BROKEN_HOSTS, text, "status", {"host": names[0]})
 
 
 def _of_held_after(held: Sequence[str], snapshot: Snapshot) -> OperatorNeed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import (
     ABORTED,
@@ -345,6 +346,33 @@ def test_post_upgrade_tasks_to_which_a_planner_service_admits_all_hosts_need_no_
     assert "failed on 1 host" in found.text
 
 
+@pytest.mark.parametrize("answers", [{}, {"one": ""}])
+@pytest.mark.parametrize("post", ["open", "started"])
+def test_a_host_whose_gate_was_closed_in_its_post_upgrade_tasks_is_retried_by_name(
+    post: str, answers: dict[str, str]
+) -> None:
+    site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded(
+        "compute1", "compute2", "compute3"
+    )
+    own = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_999) if answers else None
+    site.records["compute1"] = HostRecord(NEW, UPGRADED, post=post, times={UPGRADED: 8_500, "open": 9_950})
+    site.opened("compute1")
+    assert "behind a closed gate" not in str(_needs_of(site, own, answers))
+    # The rollout began again, which removes all gates.
+    site.gated(None, "host/compute1")
+    (found,) = _needs_of(site, own, answers)
+    assert (found.code, found.playbook, found.variables) == ("broken_hosts", "status", {"host": "compute1"})
+    assert found.text.startswith("1 host stopped in post-upgrade tasks behind a closed gate: compute1.")
+    assert site.ledger is not None
+    assert (
+        "To change this: make sure that nothing runs there, then run ansible-playbook convoy.upgrade.retry -e host=compute1."
+        in explain("compute1", site.plan(site.ledger.instructions), site.snapshot())
+    )
+    # A run that works there goes on.
+    site.leases.add("compute1")
+    assert "behind a closed gate" not in str(_needs_of(site, own, answers))
+
+
 def test_a_host_that_came_later_and_that_no_planner_service_admits_needs_a_run() -> None:
     site = rollout(since=8_000, post_upgrade=("compute",), state="complete").upgraded("compute1", "compute2")
     own = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000)
@@ -360,6 +388,7 @@ def test_a_planner_service_hides_neither_a_host_that_is_lost_in_its_post_upgrade
     )
     own, answers = Handover(NEW, 8_000, None, "h1", "ann@desk", 9_000), {"one": ""}
     site.records["compute1"] = HostRecord(NEW, UPGRADED, post="started", times={UPGRADED: 8_500, "open": 9_950})
+    site.opened("compute1")
     assert _needs_of(site, own, answers) == []
     # No write comes then.
     assert site.plan(rules).wake_at == 10_010
