@@ -182,6 +182,21 @@ def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
         )
 
 
+def test_post_upgrade_tasks_that_can_not_begin_are_reported_as_failed(agent_run: AgentRun, consul: RawKV) -> None:
+    note = "- name: Do it\n  ansible.builtin.debug: {msg: it}\n"
+    agent_run.add_service({TASKS: f"{note}  tags: [upgrade]\n", POST: note})
+    upgraded = {"version": "v2", "state": "upgraded", "reported": "v2"}
+    agent_run.version.write_text("v2\n")
+    agent_run.settings["puppet_gate_manifest"] = str(agent_run.file("bin/puppet", "exit 0"))
+    agent_run.settings["puppet_gate_services"] = str(agent_run.folder / "gone")
+    for post in ("open", "failed"):
+        consul.put("upgrade/hosts/localhost", json.dumps({**upgraded, "post": post}))
+        agent_run(2)
+        record = agent_run.record
+        assert (record["state"], record["post"], "post_failed" in record["times"]) == ("upgraded", "failed", True)
+        assert record["error"].startswith("[bad_folder] ")
+
+
 @pytest.mark.parametrize(
     ("task", "code"),
     quick(1, [("not_a_module: {}", 4), ("ansible.builtin.include_role: {name: ends}", 0)]),
