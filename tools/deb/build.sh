@@ -24,8 +24,10 @@ collection=$release/collections/ansible_collections/convoy/upgrade
 mkdir -p "$collection"
 tar --create --exclude=__pycache__ --exclude='.*_cache' meta playbooks plugins roles | tar --extract -C "$collection"
 tar --create --exclude=__pycache__ --exclude='.*_cache' --exclude=ruff.toml agent | tar --extract -C "$release"
-.venv/bin/pip --quiet --quiet install --disable-pip-version-check --no-compile --target "$release/lib" --python-version "$python" \
-    --require-hashes --only-binary :all: -r requirements/locked/runtime.txt
+# pip also compares what a package requires with the Python that runs it. The locked versions fit this one.
+.venv/bin/python tools/deb/locked_for.py "$python" requirements/locked/runtime.txt >"$work/requirements.txt"
+.venv/bin/pip --quiet --quiet install --disable-pip-version-check --no-compile --target "$release/lib" --python-version "$python" --no-deps \
+    --ignore-requires-python --require-hashes --only-binary :all: -r "$work/requirements.txt"
 rm -rf "$release/lib/bin" "$release/lib/ansible_test"
 
 # Named after its content, so that two builds of one version are two releases.
