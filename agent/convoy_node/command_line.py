@@ -101,6 +101,9 @@ def main(words: Sequence[str]) -> int:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command == "once":
             keep_puppet_out(options.settings, str(error), say)
+        if options.command in ("once", "run") and isinstance(error, LockError):
+            with contextlib.suppress(OSError, LockError):
+                report_bad_settings(error, options.settings)
         return 1
 
 
@@ -243,8 +246,9 @@ def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     elif arguments:
         print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
         return 2
-    keep_good(settings, path)
     with alone(settings) as is_alone:
+        # After its lock, which may be what was reported.
+        keep_good(settings, path)
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
             # What the other one started may take longer than the checks of the node last.
@@ -312,6 +316,7 @@ def _check(settings: NodeSettings) -> int:
     if problem is not None:
         print(f"convoy-node: {problem}", file=sys.stderr)
         return 1
+    os.close(open_lock_file(agent_run.lock_file(settings)))
     reading = GateReading(settings, say=lambda _text: None)
     try:
         reading.read_keys()

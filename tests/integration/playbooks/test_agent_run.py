@@ -122,6 +122,17 @@ def test_a_hook_that_could_not_run_fails_the_upgrade_and_makes_no_check_critical
     assert "started" not in record["times"]
 
 
+def test_a_lock_that_can_not_be_taken_is_reported(agent_run: AgentRun) -> None:
+    lock = agent_run.folder / "run/node.lock"
+    lock.parent.mkdir()
+    lock.symlink_to("elsewhere")
+    agent_run(2)
+    record = agent_run.record
+    assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
+    assert record["error"].startswith(f"[bad_lock_file] path: {lock} can't be opened")
+    assert (agent_run.checks["puppet"], agent_run.version.read_text()) == ("critical", "v1\n")
+
+
 def test_a_hook_that_hangs_is_ended_after_the_limit_in_the_settings(agent_run: AgentRun) -> None:
     agent_run.file("hooks/drain.d/10-hangs", "exec sleep 300")
     agent_run(2, puppet_gate_hooks_timeout=1)
