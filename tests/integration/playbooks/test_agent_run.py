@@ -281,7 +281,8 @@ def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bo
         "puppet_gate_facts_file": str(agent_run.folder / "facts.txt"),
         "puppet_gate_manifest": str(agent_run.file("bin/puppet", "exit 0")),
     }
-    agent_run()
+    agent_run(puppet_gate_run="12-34")
     assert (home / "trial").exists() == is_there
+    assert not is_there or (home / "trial").read_text() == "r2 12-34\n"
     record = agent_run.record
     assert (record["state"], agent_run.version.read_text()) == (("started", "") if is_there else ("upgraded", "v2\n"))
