@@ -35,7 +35,7 @@ from .node.state import is_rebooting
 
 HOME = Path("/opt/convoy")
 CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
-# A file with the name of a release. The role writes it, in tasks/run/release.yml.
+# A file with the name of a release and the ID of the run that leaves its upgrade to it. The role writes it, in tasks/run/release.yml.
 TRIAL = "trial"
 # A file in the folder of a release that could not report, with the reason.
 REFUSED = "refused"
