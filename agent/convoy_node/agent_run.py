@@ -46,14 +46,12 @@ class Release:
     :param folder: the folder of the release.
     :param name: its name, which the node reports.
     :param python: the Python that has Ansible.
-    :param libraries: a folder with Ansible, for a Python that does not have it; None otherwise.
     :param collections: the folder with the collection; None if Ansible finds it by itself.
     """
 
     folder: Path
     name: str
     python: str
-    libraries: Optional[str] = None
     collections: Optional[str] = None
 
     @classmethod
@@ -64,10 +62,10 @@ class Release:
         except FileNotFoundError:
             # A checkout.
             return cls(folder, "unknown", sys.executable)
-        inside = {name: str(folder / name) for name in ("lib", "collections") if (folder / name).is_dir()}
+        collections = folder / "collections"
         # A relative path, such as that of a virtual environment, is one inside the release.
         python = str(folder / str(facts["python"]))
-        return cls(folder, str(facts["name"]), python, inside.get("lib"), inside.get("collections"))
+        return cls(folder, str(facts["name"]), python, str(collections) if collections.is_dir() else None)
 
     @property
     def home(self) -> Optional[Path]:
@@ -219,7 +217,6 @@ def environment(release: Release, settings: NodeSettings, environ: Mapping[str, 
         "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
         "ANSIBLE_NOCOLOR": "true",
         **({"ANSIBLE_COLLECTIONS_PATH": release.collections} if release.collections else {}),
-        **({"PYTHONPATH": release.libraries} if release.libraries else {}),
     }
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings or a token that can't be used: what the agent keeps for that time, and how it reports them."""
+"""Settings, a token or a lock that can't be used: what the agent keeps for that time, and how it reports them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from . import agent_run
 from .gate_reading import GateReading
@@ -62,8 +62,8 @@ def forget_good() -> None:
                 (folder / name).unlink()
 
 
-def report_bad_settings(error: BadSettings, path: str) -> bool:
-    """Let an agent run report that the settings or the token can't be used, with the last that could; return whether Consul has that report.
+def report_bad_settings(error: Union[BadSettings, LockError], path: str) -> bool:
+    """Let an agent run report that the settings, the token or the lock can't be used, with the last that could; return whether Consul has that report.
 
     On a node that never had others, the run has those of its settings that can be used.
 
@@ -73,7 +73,7 @@ def report_bad_settings(error: BadSettings, path: str) -> bool:
     :raises OSError: if a file beside the lock can't be written.
     :raises LockError: if another user could change its folder.
     """
-    source = path if isinstance(error, BadToken) else last_good(path)
+    source = path if isinstance(error, (BadToken, LockError)) else last_good(path)
     try:
         settings = read_settings(source, needs_token=False)
     except BadSettings:
@@ -89,6 +89,7 @@ def report_bad_settings(error: BadSettings, path: str) -> bool:
     if is_locked(agent_run.lock_file(settings)):
         # An upgrade may be under way. Its record must go on to say that it has started.
         return False
+    settings = _with_usable_lock(settings, error)
     folder = _folder(settings)
     reading = GateReading(settings, say=lambda _text: None, is_single=True)
     try:
@@ -127,16 +128,23 @@ def start_again() -> None:
         time.sleep(1.0)
 
 
-def _has_reported(error: BadSettings, settings: NodeSettings, source: str) -> bool:
-    facts = {"puppet_gate_unusable": sanitize(str(error), 2000)}
-    # In the service, another folder of the lock and of temporary files is read-only. This run ends before it takes the lock.
-    if folder := os.environ.get("RUNTIME_DIRECTORY"):
-        facts["puppet_gate_lock_file"] = f"{folder}/node.lock"
-        settings = replace(settings, data={**settings.data, "puppet_gate_lock_file": facts["puppet_gate_lock_file"]})
-    more = ["-e", agent_run.as_variables(**facts)]
+def _has_reported(error: Union[BadSettings, LockError], settings: NodeSettings, source: str) -> bool:
+    # The folder of the lock is also that of temporary files. This run ends before it takes the lock.
+    lock = str(agent_run.lock_file(settings))
+    facts = agent_run.as_variables(puppet_gate_unusable=sanitize(str(error), 2000), puppet_gate_lock_file=lock)
+    more = ["-e", facts]
     has_ended = agent_run.start(agent_run.own_release(), settings, source, more).wait() >= 0
     agent_run.note_end(settings)
     return has_ended
+
+
+def _with_usable_lock(settings: NodeSettings, error: Union[BadSettings, LockError]) -> NodeSettings:
+    """Return settings with a lock whose folder can be written: in the service, others are read-only. If the lock can't be used, that is the default."""
+    folder = os.environ.get("RUNTIME_DIRECTORY")
+    if not folder and not isinstance(error, LockError):
+        return settings
+    lock = f"{folder}/node.lock" if folder else agent_run.LOCK_FILE
+    return replace(settings, data={**settings.data, "puppet_gate_lock_file": lock})
 
 
 def _with_last_token(settings: NodeSettings) -> NodeSettings:

@@ -101,6 +101,9 @@ def main(words: Sequence[str]) -> int:
         print(f"convoy-node: {error}", file=sys.stderr, flush=True)
         if options.command == "once":
             keep_puppet_out(options.settings, str(error), say)
+        if options.command in ("once", "run") and isinstance(error, LockError):
+            with contextlib.suppress(OSError, LockError):
+                report_bad_settings(error, options.settings)
         return 1
 
 
@@ -138,10 +141,9 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     if problem is not None:
         print(f"convoy-node: {problem}", file=sys.stderr, flush=True)
         return 1
-    is_trial = arguments[:1] == ["--trial"]
+    is_trial, run = arguments[:1] == ["--trial"], agent_run.new_id()
     if not arguments:
-        releases.forget_trial(release)
-        code, was_cut_short = _run_to_end(release, settings, path)
+        code, was_cut_short = _run_to_end(release, settings, path, run)
         if was_cut_short:
             return code or 1
     else:
@@ -150,7 +152,7 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         agent_run.note_end(settings)
     # An empty version file means an upgrade that has not ended. A new release is tried only then, while the node has a slot.
     is_unfinished = code == 0 and not arguments and node_version(settings.version_file) == ""
-    new = releases.take_trial(release) if is_unfinished else None
+    new = releases.take_trial(release, run) if is_unfinished else None
     if new is None:
         return code
     say(f"{settings.host}: the release {new.name} of convoy-node goes on")
@@ -185,16 +187,17 @@ def _run(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
         return 1
     say(f"{settings.host}: the release {new.name} can't report: {reason.rstrip('.')}. The node stays at {release.name}")
     # This run finds the refused release, and so fails and reports it.
-    code, _was_cut_short = _run_to_end(release, settings, path)
+    code, _was_cut_short = _run_to_end(release, settings, path, agent_run.new_id())
     return code or 1
 
 
-def _run_to_end(release: agent_run.Release, settings: NodeSettings, path: str) -> tuple[int, bool]:
+def _run_to_end(release: agent_run.Release, settings: NodeSettings, path: str, run: str) -> tuple[int, bool]:
     """Make an agent run; return its exit code, and whether Ansible cut it short, which is reported then.
 
     Nothing in the run itself could report that. The node would keep its slot, and each further agent run would end in the same way.
+
+    :param run: the ID of the run.
     """
-    run = agent_run.new_id()
     code = agent_run.start(release, settings, path, ["-e", agent_run.as_variables(puppet_gate_run=run)]).wait()
     was_cut_short = agent_run.was_cut_short(settings, run, code)
     agent_run.note_end(settings)
@@ -243,8 +246,9 @@ def _once(settings: NodeSettings, path: str, arguments: Sequence[str]) -> int:
     elif arguments:
         print("convoy-node: once takes --delay SECONDS", file=sys.stderr)
         return 2
-    keep_good(settings, path)
     with alone(settings) as is_alone:
+        # After its lock, which may be what was reported.
+        keep_good(settings, path)
         if not is_alone:
             say(f"{settings.host}: convoy-node runs already")
             # What the other one started may take longer than the checks of the node last.
@@ -312,6 +316,7 @@ def _check(settings: NodeSettings) -> int:
     if problem is not None:
         print(f"convoy-node: {problem}", file=sys.stderr)
         return 1
+    os.close(open_lock_file(agent_run.lock_file(settings)))
     reading = GateReading(settings, say=lambda _text: None)
     try:
         reading.read_keys()

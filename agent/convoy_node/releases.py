@@ -35,7 +35,7 @@ from .node.state import is_rebooting
 
 HOME = Path("/opt/convoy")
 CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
-# A file with the name of a release. The role writes it, in tasks/run/release.yml.
+# A file with the name of a release and the ID of the run that leaves its upgrade to it. The role writes it, in tasks/run/release.yml.
 TRIAL = "trial"
 # A file in the folder of a release that could not report, with the reason.
 REFUSED = "refused"
@@ -127,20 +127,20 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
-def forget_trial(release: Release) -> None:
-    """Remove what an agent run has left that was killed: a run that begins now has left its upgrade to no other release yet."""
-    if release.home is not None:
-        with contextlib.suppress(OSError):
-            (release.home / TRIAL).unlink()
+def take_trial(release: Release, run: str) -> Optional[Release]:
+    """Return the release to which an agent run that has ended left its upgrade; None for none. The file that says so is removed.
 
+    What another run has left stays: it may not have read it yet.
 
-def take_trial(release: Release) -> Optional[Release]:
-    """Return the release to which the agent run that just ended has left its upgrade; None for none. The file that says so is removed."""
+    :param run: the ID of the run.
+    """
     if release.home is None:
         return None
     file = release.home / TRIAL
     try:
-        name = file.read_text(encoding="utf-8").strip()
+        name, _space, of_run = file.read_text(encoding="utf-8").strip().rpartition(" ")
+        if of_run != run:
+            return None
         file.unlink()
     except (OSError, ValueError):
         return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
     HostRecord,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.leases import check_session
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.post_upgrade_report import (
+    report_post_upgrade_failure,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.provider import read_provider
 from ansible_collections.convoy.upgrade.plugins.module_utils._module import ACTION_CONNECTION_OPTIONS
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
@@ -89,9 +93,13 @@ class ActionModule(ControllerAction):
             return self._begin(options, POST_UPGRADE_PHASE, {})
         except UpgradeError as error:
             # Puppet and the validations of this run came since it asked for its gate, and so may a hold.
-            if error.code != "not_admitted":
-                raise
-            return {"go": False}
+            if error.code == "not_admitted":
+                return {"go": False}
+            # The daemon writes failures only once the tasks have begun. The record of a host with a lease belongs to the run that has it.
+            if error.code != "leased" and not self._task.check_mode:
+                with contextlib.suppress(UpgradeError):
+                    report_post_upgrade_failure(store, self._host, options["version"], error.as_text())
+            raise
 
     def _deliver(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a host needs: the folder of its role, and its variables."""

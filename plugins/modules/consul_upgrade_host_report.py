@@ -44,11 +44,13 @@ options:
       - V(upgraded) means that the host runs O(version). It clears a failure.
       - V(failed) means that the upgrade failed. The host keeps its slot.
       - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
-        next report of any state but V(delivered). V(released) only ends this hold. Both leave the rest of the record unchanged.
-      - V(delivered) only stores O(services) and O(role) in the record of a host, if it has one.
+        next report of any state but V(delivered) and V(enrolled). V(released) only ends this hold. Both leave the rest of the record unchanged.
+      - V(delivered) only stores O(services), O(role) and O(release) in the record of a host, if it has one.
+      - V(enrolled) means that the files of the host name O(version), though no run has brought it there. It is V(upgraded) for a host that has no
+        record or is upgraded. It is V(delivered) for one that has started, failed, was retried or is held by its own report.
     type: str
     required: true
-    choices: [started, upgraded, failed, held, released, delivered]
+    choices: [started, upgraded, failed, held, released, delivered, enrolled]
   admitted:
     description:
       - Whether V(started) needs an admission. That means that the gate of the host, its role or the fleet is open, no hold covers the host, and
@@ -96,8 +98,8 @@ options:
       - ID of the machine that reports, such as RV(convoy.upgrade.puppet_info#module:machine). Omit it if it is unknown.
       - The record stores it. If another machine reports under the same name, plans and the status show a warning until the host goes to
         another version, is retried or is forgotten.
-      - While one machine has started and not ended, V(started), V(upgraded) and V(failed) of the other fail with the code V(other_machine).
-        They free no slot.
+      - While one machine has started and not ended, V(started), V(upgraded), V(failed) and V(enrolled) of the other fail with the code
+        V(other_machine). They free no slot.
     type: str
     version_added: 0.1.0
   release:
@@ -257,6 +259,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common.names impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
     DEFAULT_ROLE_PATTERN,
     DELIVERED,
+    ENROLLED,
     HELD,
     RELEASED,
     REPORTED_STATES,
@@ -273,7 +276,7 @@ SPEC: dict[str, dict[str, Any]] = {
     **CONNECTION_OPTIONS,
     "name": {"type": "str", "required": True},
     "version": {"type": "str", "default": ""},
-    "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED, DELIVERED]},
+    "state": {"type": "str", "required": True, "choices": [*REPORTED_STATES, HELD, RELEASED, DELIVERED, ENROLLED]},
     "service": {"type": "str"},
     "step": {"type": "str"},
     "error": {"type": "str"},

@@ -34,7 +34,7 @@ options:
       - V(prepared) checks, on the host, whether its services may go to O(version), and returns its upgrade path.
       - V(begun) records the task groups of the host from now on. The host must have reported that its upgrade started.
       - V(begun_post_upgrade) does the same for the post-upgrade tasks, if planners have admitted the host to them and it has not
-        finished them.
+        finished them. If they can't begin there, it reports that they failed.
     type: str
     choices: [delivered, prepared, begun, begun_post_upgrade]
     required: true

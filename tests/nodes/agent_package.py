@@ -37,7 +37,7 @@ def later(package: Path, folder: Path, version: str, *, broken: bool = False) ->
     facts = json.loads((tree / RELEASE / "release.json").read_text())
     (tree / RELEASE / "release.json").write_text(json.dumps({**facts, "name": f"{version}-later"}))
     if broken:
-        shutil.rmtree(tree / RELEASE / "lib/consul")
+        shutil.rmtree(tree / RELEASE / "venv/lib/python3.11/site-packages/consul")
     command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(target)]
     subprocess.run(command, check=True, capture_output=True)
     shutil.rmtree(tree)

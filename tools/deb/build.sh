@@ -12,6 +12,7 @@ version=${1:-$(sed -n 's/^version: //p' galaxy.yml)} python=${2:-3.11}
 work=.cache/deb
 tree=$work/tree
 release=$tree/usr/share/convoy-node/release
+libraries=$release/venv/lib/python$python/site-packages
 arch=$(dpkg --print-architecture)
 [[ $version =~ ^[0-9][A-Za-z0-9.+~]*$ ]] || { printf 'deb: VERSION %q is no version of a Debian package\n' "$version" >&2; exit 2; }
 [[ $python =~ ^3\.1[0-9]$ ]] || { printf 'deb: PYTHON %q is not 3.10 or later, which Ansible needs\n' "$python" >&2; exit 2; }
@@ -24,27 +25,34 @@ collection=$release/collections/ansible_collections/convoy/upgrade
 mkdir -p "$collection"
 tar --create --exclude=__pycache__ --exclude='.*_cache' meta playbooks plugins roles | tar --extract -C "$collection"
 tar --create --exclude=__pycache__ --exclude='.*_cache' --exclude=ruff.toml agent | tar --extract -C "$release"
-.venv/bin/pip --quiet --quiet install --disable-pip-version-check --no-compile --target "$release/lib" --python-version "$python" \
-    --require-hashes --only-binary :all: -r requirements/locked/runtime.txt
-rm -rf "$release/lib/bin" "$release/lib/ansible_test"
+# pip also compares what a package requires with the Python that runs it. The locked versions fit this one.
+.venv/bin/python tools/deb/locked_for.py "$python" requirements/locked/runtime.txt >"$work/requirements.txt"
+.venv/bin/pip --quiet --quiet install --disable-pip-version-check --no-compile --target "$libraries" --python-version "$python" --no-deps \
+    --ignore-requires-python --require-hashes --only-binary :all: -r "$work/requirements.txt"
+rm -rf "$libraries/bin" "$libraries/ansible_test"
+# With a Python of its own, as an enrolled release has. In PYTHONPATH, the libraries would also be those of other programs, such as commands in tasks
+# of services. Modules find the libraries of the system.
+mkdir "$release/venv/bin"
+ln -s "/usr/bin/python$python" "$release/venv/bin/python"
+printf 'home = /usr/bin\ninclude-system-site-packages = true\nversion = %s\n' "$python" >"$release/venv/pyvenv.cfg"
 
 # Named after its content, so that two builds of one version are two releases.
 content=$(cd "$release" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-10)
-.venv/bin/python - "$tree" "$version-$content" "$python" <<'PYTHON'
+.venv/bin/python - "$tree" "$version-$content" <<'PYTHON'
 import json
 import sys
 from pathlib import Path
 
 import jinja2
 
-tree, name, python = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+tree, name = Path(sys.argv[1]), sys.argv[2]
 release = tree / "usr/share/convoy-node/release"
 templates = jinja2.Environment(loader=jinja2.FileSystemLoader("roles/puppet_gate/templates"), keep_trailing_newline=True)
 values = {
     "ansible_managed": "Part of the package convoy-node",
     "puppet_gate_home": "/opt/convoy",
     "puppet_gate_settings_dir": "/etc/convoy",
-    "puppet_gate_release_python": f"/usr/bin/python{python}",
+    "puppet_gate_release_python": "venv/bin/python",
 }
 for unit in ("convoy-node.service", "convoy-node-run.service", "convoy-node-job.service", "convoy-node.path"):
     (tree / "lib/systemd/system" / unit).write_text(templates.get_template(f"{unit}.j2").render(values))
@@ -52,7 +60,7 @@ templates.filters["quote"] = str
 program = release / "bin/convoy-node"
 program.write_text(templates.get_template("convoy-node.sh.j2").render(values))
 program.chmod(0o755)
-(release / "release.json").write_text(json.dumps({"name": name, "python": f"/usr/bin/python{python}"}) + "\n")
+(release / "release.json").write_text(json.dumps({"name": name, "python": values["puppet_gate_release_python"]}) + "\n")
 PYTHON
 ln -s /opt/convoy/current/bin/convoy-node "$tree/usr/sbin/convoy-node"
 

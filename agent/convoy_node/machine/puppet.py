@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from .errors import sanitize
+from .lock_file import is_locked
 
 # The directories of Debian's packages, of those of Puppet and OpenVox, and where OpenVox documents it.
 FOLDERS = (
@@ -47,11 +48,11 @@ def keep_out(reason: str, folders: Sequence[str] = FOLDERS) -> bool:
     """Disable Puppet's own runs, unless it is disabled already; return whether this call did it.
 
     Which folder Puppet uses depends on its packages and settings, so each that may be it gets a lock. Puppet creates the folder only in its
-    first run, which has to be kept out too.
+    first run, which has to be kept out too. A lock that an agent run has put aside for its own Puppet is left to it.
 
     :raises OSError: if a folder can't get its lock. The others have theirs all the same.
     """
-    if disabled_by_operator(folders) is not None:
+    if disabled_by_operator(folders) is not None or _is_put_aside(folders):
         return False
 
     def lock(folder: Path) -> bool:
@@ -143,11 +144,23 @@ def _create(path: Path, text: str) -> bool:
 
 def _remove_left_over(folder: Path) -> None:
     """Remove the temporary files of processes that were killed. The module puppet_run gives its own the same names."""
-    for file in folder.glob(f".{_NAME}.*"):
-        number = file.suffix[1:]
-        if number.isdecimal() and (int(number) == os.getpid() or not Path("/proc", number).exists()):
-            with contextlib.suppress(FileNotFoundError):
-                file.unlink()
+    for file in filter(_is_left_over, folder.glob(f".{_NAME}.*")):
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+
+
+def _is_left_over(file: Path) -> bool:
+    number = file.suffix[1:]
+    return number.isdecimal() and (int(number) == os.getpid() or not Path("/proc", number).exists())
+
+
+def _is_put_aside(folders: Sequence[str]) -> bool:
+    """Return whether the module puppet_run has put this agent's lock aside, and will put it back. Its Puppet would refuse to run with another one.
+
+    The file alone proves nothing, because another process may have got the PID of one that was killed.
+    """
+    files = (file for folder in folders for file in Path(folder).glob(f".{_NAME}.*"))
+    return any(not _is_left_over(file) for file in files) and is_locked(Path(RUN_LOCK))
 
 
 def _lock_text(reason: str) -> str:

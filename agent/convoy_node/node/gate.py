@@ -209,15 +209,14 @@ def answer(keys: NodeKeys, entries: Mapping[str, ConsulKey], default: bool, othe
     :param others: its other roles.
     """
     found = _answer(keys, entries, default)
-    if not others or not found.is_open:
-        return found
-    for role in others:
+    # A hold keeps Puppet out of a pending host too.
+    for role in others if found.is_open or found.is_pending else ():
         if role and keys.role_hold(role) in entries:
             reason = f"closed: its former role {sanitize(role, 255)} is held by {sanitize(keys.role_hold(role), 400)}"
-            return replace(found, is_open=False, reason=reason)
+            return replace(found, is_open=False, is_pending=False, reason=reason)
     own, of_role, _global = keys.gates
     gate = entries.get(of_role)
-    if own in entries or gate is None or not gate.flags:
+    if not others or not found.is_open or own in entries or gate is None or not gate.flags:
         # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.
         return found
     reason = (

@@ -335,7 +335,7 @@ def _parsed(path: str) -> dict[str, Any]:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise BadSettings(
-            f"{path} can't be read: {error.strerror}. Write the settings of this node there, or enroll it again."
+            f"{path} can't be read: {error.strerror}. {_remedy(error, 'Write the settings of this node there, or enroll it again.')}"
         ) from error
     if not text.strip():
         raise BadSettings(f"{path} is empty. Write the settings of this node there, or enroll it again.")
@@ -427,14 +427,19 @@ def _token(path: str, data: Mapping[str, Any]) -> tuple[Optional[str], Optional[
         token = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadToken(
-            f"{path}: the token file {file} can't be read: {reason}. Write the Consul token of this node there."
-        ) from None
+        remedy = _remedy(error, "Write the Consul token of this node there.")
+        raise BadToken(f"{path}: the token file {file} can't be read: {reason}. {remedy}") from None
     if not token or not (token.isascii() and token.isprintable()):
         raise BadToken(
             f"{path}: the token file {file} is empty or has characters that tokens don't have. Write the Consul token there."
         )
     return token, file
+
+
+def _remedy(error: Exception, otherwise: str) -> str:
+    """Return what to do about a file that can't be read. Only root may read the files of a node."""
+    is_denied = isinstance(error, PermissionError) and os.geteuid() != 0
+    return "Run convoy-node as root." if is_denied else otherwise
 
 
 def _connection(path: str, data: Mapping[str, Any], token: Optional[str]) -> Connection:

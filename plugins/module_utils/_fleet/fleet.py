@@ -29,6 +29,8 @@ DEFAULT_ROLE_PATTERN = r"([a-z]+)(\d+)(-.*)?"
 STARTED, UPGRADED, FAILED = "started", "upgraded", "failed"
 # A host's own hold, set and ended. The state in its record stays the same.
 HELD, RELEASED, DELIVERED = "held", "released", "delivered"
+# The version in a host's files, when it is enrolled. It counts as upgraded unless its record outweighs that.
+ENROLLED = "enrolled"
 # The states that a host may report, and the one that an operator's retry gives a record.
 REPORTED_STATES = (STARTED, UPGRADED, FAILED)
 RETRIED = "retried"

@@ -128,7 +128,8 @@ def permission(snapshot: Snapshot, host: str, role: str, *, default: bool, curre
     started = record.version if record is not None and record.state == STARTED else None
     found = replace(_permission(snapshot, host, role, default, current), version=snapshot.current_version)
     of_upgrades = record if snapshot.versions is None else snapshot.versions.records.get(host)
-    if found.value and of_upgrades is not None and of_upgrades.has_changed_role(role):
+    # A hold keeps Puppet out of a pending host too.
+    if (found.value or found.pending) and of_upgrades is not None and of_upgrades.has_changed_role(role):
         found = _with_changed_role(snapshot, found, host, role, of_upgrades)
     return replace(found, held=held, started=started)
 
@@ -154,7 +155,7 @@ def _permission(snapshot: Snapshot, host: str, role: str, default: bool, current
 
 
 def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: str, record: HostRecord) -> Permission:
-    """Return the answer for a host whose role has changed since it last started, and that is admitted otherwise.
+    """Return the answer for a host whose role has changed since it last started, and that is admitted or pending otherwise.
 
     Planners that knew it with another role may have opened the gate of its present one, so that gate does not admit it. A hold of another role may be
     what an operator set for it. Its settings may have changed since it last reported, so the role in its record may be another one too.
@@ -165,7 +166,7 @@ def _with_changed_role(snapshot: Snapshot, found: Permission, host: str, role: s
         if of_other is not None:
             of_former = snapshot.hold_of_former_role(host) if other == record.former_role else None
             reason = f"closed: {of_former.text_for(host) if of_former else f'its role was {other} before, which is {of_other.text()}'}"
-            return replace(found, value=False, scope="role", key=of_other.key, hold=True, reason=reason)
+            return replace(found, value=False, scope="role", key=of_other.key, hold=True, reason=reason, pending=False)
     gate = snapshot.gates.roles.get(role)
     if found.scope != "role" or gate is None or not gate.at:
         # Only planners write a time into a gate. Without one, an operator has opened it for all hosts of the role.

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Host reports: started, upgraded, failed, held and released, written to the host's record."""
+"""Host reports: started, upgraded, failed, enrolled, held and released, written to the host's record."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .._fleet.checkpoints import is_checkpoint_group
 from .._fleet.failures import Failure, newest_failures
 from .._fleet.fleet import (
     DELIVERED,
+    ENROLLED,
     FAILED,
     HELD,
     RELEASED,
@@ -48,7 +49,7 @@ class HostReport:
     """A host report.
 
     :param version: the version that the host upgrades to, or runs.
-    :param state: started, upgraded or failed; held or released for the host's own hold.
+    :param state: started, upgraded or failed; enrolled for a version that no run has brought; held or released for the host's own hold.
     :param reason: why the host holds itself.
     :param machine: the ID of the machine that reports; None if it is not known.
     :param release: the release of the node agent that reports; None if something else does.
@@ -134,6 +135,8 @@ def _report(
         if updated != before and not dry:
             store.client.settle([compare_and_put(key, encode_record(updated), entry.modify_index)])
         raise _other_machine(key, before, report)
+    if report.state == ENROLLED:
+        report = replace(report, state=DELIVERED if _outweighs_files(before, report.version) else UPGRADED)
     goes_on = (report.service, report.step) != (None, None) and _has_started(before, report.version)
     if report.role is not None and report.state == STARTED and not goes_on:
         return _start(store, report, report.role, dry=dry)
@@ -174,8 +177,17 @@ def _start(store: Store, report: HostReport, role: str, *, dry: bool) -> tuple[H
 
 def _is_of_another(before: HostRecord, report: HostReport) -> bool:
     """Return whether another machine than the one that reports has started and not ended."""
-    known = before.machine is not None and report.machine is not None and report.state in REPORTED_STATES
+    known = before.machine is not None and report.machine is not None
+    known = known and report.state in (*REPORTED_STATES, ENROLLED)
     return known and before.state == STARTED and before.machine != report.machine
+
+
+def _outweighs_files(record: HostRecord | None, version: str) -> bool:
+    """Return whether a record outweighs what the files of its host say. They do not say whether Puppet failed at this version, or may run at all."""
+    if record is None:
+        return False
+    is_retried = record.state == RETRIED and record.version == version
+    return is_retried or record.state in (STARTED, FAILED) or record.held is not None
 
 
 def _other_machine(key: str, before: HostRecord, report: HostReport) -> UpgradeError:
@@ -267,11 +279,10 @@ def next_record(before: HostRecord | None, report: HostReport, now: int) -> Host
     error = sanitize(truncate_error(report.error) or "") or None if report.state == FAILED else None
     machine, other = _machines(before, report)
     after = HostRecord(report.version, report.state, service, step, error=error, machine=machine, other_machine=other)
-    release = truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
     role, former_role = _roles(before, report)
     after = replace(
         after,
-        release=release or (before.release if before is not None else None),
+        release=_release(report) or (before.release if before is not None else None),
         role=role,
         former_role=former_role,
         services=_services(before, report),
@@ -359,11 +370,17 @@ def _with_own_hold(before: HostRecord | None, report: HostReport) -> HostRecord:
 
 
 def _with_services(before: HostRecord | None, report: HostReport) -> HostRecord:
-    """Return the record with the ID of the tasks of services that the host has now, and the role in its settings, and nothing else changed."""
+    """Return the record with what has been installed: the tasks of services, the role in its settings and the release, and nothing else changed."""
     if before is None or not before.readable:
         return before or HostRecord(report.version, RETRIED)
     role, former_role = _roles(before, report)
-    return replace(before, services=_services(before, report), role=role, former_role=former_role)
+    return replace(
+        before,
+        release=_release(report) or before.release,
+        services=_services(before, report),
+        role=role,
+        former_role=former_role,
+    )
 
 
 def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, str | None]:
@@ -376,6 +393,10 @@ def _roles(before: HostRecord | None, report: HostReport) -> tuple[str | None, s
     # Of several changes, the first one counts, because the host last started with that role. If it has that one again, a hold of the other one may
     # still be meant for it.
     return role, before.former_role if before.former_role and before.former_role != role else before.role
+
+
+def _release(report: HostReport) -> str | None:
+    return truncate_middle(sanitize(report.release), LONGEST_NAME) if report.release else None
 
 
 def _services(before: HostRecord | None, report: HostReport) -> str | None:

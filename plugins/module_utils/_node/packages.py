@@ -176,8 +176,13 @@ class _Work:
         return ended
 
     def _start(self, command: list[str]) -> FinishedProcess:
+        left = self._left()
+        if left <= 0:
+            # An upgrade of packages that is ended at once may leave some of them half installed.
+            before = FinishedProcess(None, last_lines(self.run.output, 1), 0.0)
+            raise self._failure(command, before, how=f"was not started, as {self._options.seconds:g} s were over")
         self.run.commands.append(command)
-        ended = run_process(command, max(1.0, self._left()))
+        ended = run_process(command, left)
         self.run.output += ended.output
         if ended.code is None:
             raise self._failure(command, ended)
@@ -189,8 +194,8 @@ class _Work:
     def _left(self) -> float:
         return self._options.seconds - (runtime.monotonic() - self._began)
 
-    def _failure(self, command: Sequence[str], ended: FinishedProcess, reason: str = "") -> UpgradeError:
-        how = (
+    def _failure(self, command: Sequence[str], ended: FinishedProcess, reason: str = "", how: str = "") -> UpgradeError:
+        how = how or (
             f"took longer than {self._options.seconds:g} s and was ended with all that it had started"
             if ended.code is None
             else f"ended with {ended.code}"

@@ -99,6 +99,7 @@ def write_sources(files: Mapping[str, str], state_file: str, *, dry: bool = Fals
         for change in changes:
             if change.after is None:
                 Path(change.path).unlink()
+                _sync_folder(Path(change.path).parent)
             else:
                 _write(Path(change.path), change.after)
         if before != set(target):
@@ -160,9 +161,22 @@ def _write(path: Path, content: str) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     # apt and dnf ignore files with this name.
     new = path.with_name(f".{path.name}.convoy")
-    new.write_text(content, encoding="utf-8")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        # After a power cut, the file would be empty otherwise.
+        os.fsync(file.fileno())
     new.chmod(0o644)
     new.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _write_state(state: Path, paths: Iterable[str]) -> None:

@@ -21,7 +21,6 @@ from ...module_utils._fleet.fleet import (
     FAILED,
     LOST_AFTER,
     POST_DONE,
-    POST_FAILED,
     POST_STARTED,
     STARTED,
     TASKS_FAILED,
@@ -30,6 +29,7 @@ from ...module_utils._fleet.fleet import (
 )
 from ...module_utils._host.host_report import HostReport, next_record, truncate_error, write_report
 from ...module_utils._host.job_report import write_job_report
+from ...module_utils._host.post_upgrade_report import failed_post_upgrade
 from ...module_utils._host.start import Start, not_admitted, start
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
@@ -364,14 +364,8 @@ class HostRuns:
         try:
             self._confirm(host_run)
             if self._run.phase == POST_UPGRADE_PHASE:
-                text = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}"
-                at = int(runtime.now())
-                self._change(
-                    host_run,
-                    lambda before: replace(
-                        before, post=POST_FAILED, error=text, times={**before.times, TASKS_FAILED: at}
-                    ),
-                )
+                text, now = f"{LOST_AFTER if is_lost else ''}{truncate_error(error) or ''}", int(runtime.now())
+                self._change(host_run, lambda before: failed_post_upgrade(before, text, now))
             elif not self._run.on_host:
                 where = (host_run.service, host_run.step)
                 report = HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost)

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import encode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.gate_question import ask_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import (
@@ -17,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report i
     write_report,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import names, record, seed
@@ -124,7 +127,7 @@ def test_what_it_refuses(run: Runner, consul: RawKV) -> None:
         ),
         (
             playbook.report("compute7", "2", "done"),
-            "value of state must be one of: started, upgraded, failed, held, released, delivered, got: done",
+            "value of state must be one of: started, upgraded, failed, held, released, delivered, enrolled, got: done",
         ),
     ]
     played = run([task for task, _message in tasks])
@@ -314,3 +317,46 @@ def test_tasks_of_services_that_are_delivered_change_nothing_else(run: Runner, c
     assert [one["changed"] for one in (delivered, again, other)] == [True, False, False]
     assert consul.get("upgrade/hosts/compute2") is None
     assert missing["failure"]["code"] == "bad_report"
+
+
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        ("failed", {"step": "puppet", "error": "no space left"}),
+        ("started", {}),
+        ("held", {"reason": "its disk is being replaced"}),
+    ],
+)
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_an_enrolment_ends_no_failure_and_no_hold(
+    state: str, more: dict[str, str], version: str, store: Store, consul: RawKV
+) -> None:
+    say(store, "compute1", "2", "upgraded", machine="a", role="compute", services="a0", release="r1")
+    say(store, "compute1", "2", state, machine="a", **more)
+    before = consul.tree()
+    say(store, "compute1", version, "enrolled", machine="a", role="compute", services="a1", release="r2")
+    expected = {**json.loads(before["upgrade/hosts/compute1"]), "services": "a1", "release": "r2"}
+    assert record(consul, "compute1") == expected
+    assert {**consul.tree(), "upgrade/hosts/compute1": None} == {**before, "upgrade/hosts/compute1": None}
+
+
+def test_an_enrolment_ends_no_retry_of_its_version_and_replaces_no_record_that_cannot_be_read(
+    store: Store, consul: RawKV
+) -> None:
+    say(store, "compute1", "2", "upgraded")
+    consul.put("upgrade/hosts/compute1", encode_record(put_back_record(None, "2", None, 9)))
+    consul.put("upgrade/hosts/compute2", "{")
+    before = consul.tree()
+    say(store, "compute1", "2", "enrolled")
+    say(store, "compute2", "2", "enrolled")
+    assert consul.tree() == before
+    # Its files say that it is not yet at the version to which an operator has retried it.
+    say(store, "compute1", "1", "enrolled")
+    assert (record(consul, "compute1")["version"], record(consul, "compute1")["state"]) == ("1", "upgraded")
+
+
+def test_an_enrolment_reports_a_new_host_and_another_version_of_an_upgraded_one(store: Store, consul: RawKV) -> None:
+    for version in ("1", "1", "2"):
+        say(store, "compute1", version, "enrolled", machine="a", role="compute", services="a0", release="r1")
+        assert (record(consul, "compute1")["version"], record(consul, "compute1")["state"]) == (version, "upgraded")
+        assert [key for key in consul.tree() if key.startswith("running/")] == [f"running/versions/{version}/compute1"]

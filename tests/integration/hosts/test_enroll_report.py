@@ -119,6 +119,14 @@ def test_a_machine_under_the_name_of_one_that_upgrades_is_not_reported(node: Nod
     assert (found["version"], found["state"], found["machine"]) == ("v2", "started", "other")
 
 
+def test_a_host_that_failed_at_its_version_stays_failed(node: Node) -> None:
+    node.enroll(puppet_gate_version="v1")
+    before = {**node.record(), "state": "failed", "error": "no space left"}
+    node.consul.put(RECORD, json.dumps(before))
+    assert changes(node.enroll(puppet_gate_new_release="0.2.0-0123456789")) == {"Report the version"}
+    assert node.record() == {**before, "release": "0.2.0-0123456789"}
+
+
 def test_the_lock_is_free_after_a_failure(node: Node) -> None:
     played = node.enroll(puppet_gate_version="not/one")
     failed = [task for task in played if task["failed"]]

@@ -263,7 +263,11 @@ def test_a_python_without_ansible_is_reported_with_its_remedy_and_no_run_begins(
 
 
 @pytest.mark.parametrize("fault", quick(1, ["link", "folder"]))
-def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: RawKV, node: Node) -> None:
+def test_a_lock_that_another_user_could_hold_starts_nothing_but_a_report(
+    fault: str, consul: RawKV, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It stands for /run/convoy.
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(node.folder / "default"))
     consul.put(GATE, "True")
     folder, other = node.folder / "run", node.folder / "other"
     folder.mkdir(mode=0o755)
@@ -282,4 +286,10 @@ def test_a_lock_that_another_user_could_hold_starts_nothing(fault: str, consul: 
         assert (done.returncode, done.stderr) == (1, sentence)
     done = node.call("once")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
-    assert (node.runs, other.read_text()) == ([], "its content")
+    (report,) = node.runs
+    assert sentence == f"convoy-node: {report['facts']['puppet_gate_unusable']}\n"
+    assert report["facts"]["puppet_gate_lock_file"] == f"{node.folder}/default/node.lock"
+    assert (sorted(one.name for one in folder.iterdir() if one.name != "agent.lock"), other.read_text()) == (
+        [],
+        "its content",
+    )

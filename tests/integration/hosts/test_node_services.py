@@ -226,6 +226,31 @@ def test_post_upgrade_tasks_run_once_planners_have_admitted_the_host(node: Node)
     assert after()[0]["go"] is False
 
 
+def test_post_upgrade_tasks_that_can_not_begin_are_reported_as_failed_by_an_admitted_host(
+    node: Node, tmp_path: Path
+) -> None:
+    def refused(**options: Any) -> str:
+        code: str = node(node.services("begun_post_upgrade", **options))[0]["failure"]["code"]
+        return code
+
+    record = {"version": "2", "state": "upgraded", "reported": "2", "post": "open"}
+    node.consul.put(RECORD, json.dumps(record))
+    assert refused(role="db") == "no_services"
+    failed = node.record()
+    assert (failed["state"], failed["post"], "post_failed" in failed["times"]) == ("upgraded", "failed", True)
+    assert failed["error"].startswith("[no_services] ")
+    # The run that has the lease writes the record of a host.
+    node.consul.put(RECORD, json.dumps(record))
+    session = json.loads(node.consul.call("PUT", "session/create", b'{"TTL": "60s"}')[2])["ID"]
+    node.consul.call("PUT", f"kv/upgrade/drivers/{HOST}?acquire={session}", b"other")
+    assert refused() == "leased"
+    assert node.record() == record
+    # Without an admission, nothing is read or written.
+    node.consul.put(RECORD, json.dumps({**record, "post": "done"}))
+    assert node(node.services("begun_post_upgrade", folder=str(tmp_path)))[0]["go"] is False
+    assert node.record() == {**record, "post": "done"}
+
+
 def test_what_can_not_run_is_refused_before_anything_begins(node: Node, tmp_path: Path) -> None:
     remote = {**node.services("prepared"), "vars": {"ansible_connection": "ansible.builtin.ssh"}}
     missing = node(node.services("prepared", version_before="1"), upgrade_variables_of="former")[0]["failure"]

@@ -122,6 +122,17 @@ def test_a_hook_that_could_not_run_fails_the_upgrade_and_makes_no_check_critical
     assert "started" not in record["times"]
 
 
+def test_a_lock_that_can_not_be_taken_is_reported(agent_run: AgentRun) -> None:
+    lock = agent_run.folder / "run/node.lock"
+    lock.parent.mkdir()
+    lock.symlink_to("elsewhere")
+    agent_run(2)
+    record = agent_run.record
+    assert (record["state"], record["step"], record["version"]) == ("failed", "ask", "v2")
+    assert record["error"].startswith(f"[bad_lock_file] path: {lock} can't be opened")
+    assert (agent_run.checks["puppet"], agent_run.version.read_text()) == ("critical", "v1\n")
+
+
 def test_a_hook_that_hangs_is_ended_after_the_limit_in_the_settings(agent_run: AgentRun) -> None:
     agent_run.file("hooks/drain.d/10-hangs", "exec sleep 300")
     agent_run(2, puppet_gate_hooks_timeout=1)
@@ -180,6 +191,21 @@ def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
         assert record["error"].startswith(
             "Ansible failed it without a result, such as for a role or file that it can't include"
         )
+
+
+def test_post_upgrade_tasks_that_can_not_begin_are_reported_as_failed(agent_run: AgentRun, consul: RawKV) -> None:
+    note = "- name: Do it\n  ansible.builtin.debug: {msg: it}\n"
+    agent_run.add_service({TASKS: f"{note}  tags: [upgrade]\n", POST: note})
+    upgraded = {"version": "v2", "state": "upgraded", "reported": "v2"}
+    agent_run.version.write_text("v2\n")
+    agent_run.settings["puppet_gate_manifest"] = str(agent_run.file("bin/puppet", "exit 0"))
+    agent_run.settings["puppet_gate_services"] = str(agent_run.folder / "gone")
+    for post in ("open", "failed"):
+        consul.put("upgrade/hosts/localhost", json.dumps({**upgraded, "post": post}))
+        agent_run(2)
+        record = agent_run.record
+        assert (record["state"], record["post"], "post_failed" in record["times"]) == ("upgraded", "failed", True)
+        assert record["error"].startswith("[bad_folder] ")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +281,8 @@ def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bo
         "puppet_gate_facts_file": str(agent_run.folder / "facts.txt"),
         "puppet_gate_manifest": str(agent_run.file("bin/puppet", "exit 0")),
     }
-    agent_run()
+    agent_run(puppet_gate_run="12-34")
     assert (home / "trial").exists() == is_there
+    assert not is_there or (home / "trial").read_text() == "r2 12-34\n"
     record = agent_run.record
     assert (record["state"], agent_run.version.read_text()) == (("started", "") if is_there else ("upgraded", "v2\n"))

@@ -39,6 +39,13 @@ def test_hooks_and_tasks_have_a_home() -> None:
     assert environment(RELEASE, SETTINGS, {"HOME": "/srv/home"})["HOME"] == "/srv/home"
 
 
+def test_programs_that_tasks_run_do_not_get_the_libraries_of_the_agent(tmp_path: Path) -> None:
+    # As the package of the agent had it.
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "release.json").write_text('{"name": "r1", "python": "/usr/bin/python3"}')
+    assert "PYTHONPATH" not in environment(Release.at(tmp_path), SETTINGS, {"PYTHONPATH": "/srv/lib"})
+
+
 def test_no_variable_is_a_template_and_the_rule_is_that_of_the_collection() -> None:
     texts = ["{{ 1 + 1 }}", "{% if", "{# c", "#jinja2: variable_start_string:'[['\n[[ 1 + 1 ]]", "plain"]
     for text in texts:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A failed service is started again: also if the unit that started it has not ended, and without systemd nothing happens."""
+"""Settings, a token or a lock that can't be used: they are reported, and the failed service is started again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 import pytest
-from convoy_node import bad_settings
+from convoy_node import agent_run, bad_settings, command_line
+from convoy_node.gate_reading import GateReading
+from convoy_node.machine.errors import LockError
 
 
 @pytest.mark.parametrize(("fails", "tries"), [(0, 1), (1, 2), (9, 3)])
@@ -64,3 +66,48 @@ def test_a_node_that_is_left_keeps_no_token_in_the_default_folder_or_beside_its_
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     bad_settings.forget_good()
     assert list(tmp_path.glob("*/*")) == []
+
+
+@pytest.fixture
+def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the settings of a node with a lock that any user could replace, and a default place for locks."""
+    folder, file = tmp_path / "all", tmp_path / "node.json"
+    folder.mkdir()
+    folder.chmod(0o777)
+    file.write_text(json.dumps({"puppet_gate_host": "compute7", "puppet_gate_lock_file": f"{folder}/node.lock"}))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.setattr("convoy_node.agent_run.LOCK_FILE", f"{tmp_path}/default/node.lock")
+    monkeypatch.setattr(agent_run, "runtime_problem", lambda _release, _settings: None)
+    monkeypatch.setattr(GateReading, "read_keys", lambda _reading: {})
+    return file
+
+
+@pytest.mark.parametrize("command", ["run", "once", "check"])
+def test_a_lock_that_can_not_be_used_is_an_error_and_reported(
+    command: str, untrusted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "ansible"
+    program.write_text(f'#!/bin/sh\necho "$ANSIBLE_LOCAL_TEMP" >{tmp_path}/folder\necho "$@" >{tmp_path}/words\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(agent_run, "own_release", lambda: agent_run.Release(tmp_path, "r1", str(program)))
+    assert command_line.main(["--settings", str(untrusted), command]) == 1
+    error = f"Locks in {tmp_path}/all can't be trusted"
+    assert error in capsys.readouterr().err
+    if command == "check":
+        assert not (tmp_path / "words").exists()
+        return
+    words = (tmp_path / "words").read_text()
+    assert f'"puppet_gate_unusable": "{error}' in words
+    assert f'"puppet_gate_lock_file": "{tmp_path}/default/node.lock"' in words
+    assert (tmp_path / "folder").read_text() == f"{tmp_path}/default/tmp\n"
+    # The same is not reported again at once.
+    (tmp_path / "words").unlink()
+    assert command_line.main(["--settings", str(untrusted), command]) == 1
+    assert not (tmp_path / "words").exists()
+
+
+def test_a_lock_that_no_place_can_have_is_not_reported(untrusted: Path, tmp_path: Path) -> None:
+    (tmp_path / "default").mkdir(mode=0o777)
+    (tmp_path / "default").chmod(0o777)
+    with pytest.raises(LockError):
+        bad_settings.report_bad_settings(LockError("it can't be trusted"), str(untrusted))

@@ -556,13 +556,13 @@ def test_a_report_that_can_t_be_read_postpones_the_trial(
 @pytest.mark.parametrize(
     ("left", "code", "arguments", "version", "goes_on"),
     [
-        ("r2\n", 0, [], "", True),
+        ("r2 1-2\n", 0, [], "", True),
         # An agent run that only reports a hold, or finds the lock of the node taken, leaves its upgrade to no other release.
         (None, 0, [], "", False),
-        ("r3\n", 0, [], "", False),
-        ("r2\n", 2, [], "", False),
-        ("r2\n", 0, ["--check"], "", False),
-        ("r2\n", 0, [], "v2", False),
+        ("r3 1-2\n", 0, [], "", False),
+        ("r2 1-2\n", 2, [], "", False),
+        ("r2 1-2\n", 0, ["--check"], "", False),
+        ("r2 1-2\n", 0, [], "v2", False),
     ],
 )
 def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
@@ -577,8 +577,8 @@ def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "version").write_text(version)
-    # An earlier run left this and was killed.
-    (home / releases.TRIAL).write_text("r2\n")
+    # An earlier run left this and was killed, or has not read it yet.
+    (home / releases.TRIAL).write_text("r2 3-4\n")
     trials: list[str] = []
 
     def start(*_arguments: object) -> subprocess.Popen[bytes]:
@@ -592,12 +592,15 @@ def test_only_an_agent_run_that_leaves_its_upgrade_to_a_release_starts_a_trial(
 
     monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
     monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(command_line.agent_run, "new_id", lambda: "1-2")
     monkeypatch.setattr(command_line.agent_run, "runtime_problem", lambda _release, _settings: None)
     monkeypatch.setattr(releases, "try_release", try_release)
     assert command_line._run(node, "/nonexistent", arguments) == (1 if goes_on else code)
     assert trials == (["r2"] if goes_on else [])
     # The next agent run does not find what this one has left.
     assert not (goes_on and (home / releases.TRIAL).exists())
+    if left is None:
+        assert (home / releases.TRIAL).read_text() == "r2 3-4\n"
 
 
 def test_a_text_with_letters_that_the_locale_lacks_is_printed(
@@ -657,12 +660,13 @@ def test_each_end_of_a_trial_has_its_sentence_and_exit_code(
         is_first = not started
         started.append("run")
         if is_first:
-            (home / releases.TRIAL).write_text("r2\n")
+            (home / releases.TRIAL).write_text("r2 1-2\n")
         return subprocess.Popen(["sh", "-c", "exit 0" if is_first else "exit 7"])
 
     started: list[str] = []
     monkeypatch.setattr(command_line.agent_run, "own_release", lambda: Release.at(home / "releases/r1"))
     monkeypatch.setattr(command_line.agent_run, "start", start)
+    monkeypatch.setattr(command_line.agent_run, "new_id", lambda: "1-2")
     monkeypatch.setattr(command_line.agent_run, "runtime_problem", lambda _release, _settings: None)
     monkeypatch.setattr(releases, "try_release", lambda *_given: (result, "it is so."))
     assert command_line._run(node, "/nonexistent", []) == code

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the convoy.upgrade authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The maintainer scripts of the agent's package: what they enable and start, with and without a running systemd."""
+"""The agent's package: the locked requirements in it, and what its maintainer scripts enable and start, with and without a running systemd."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from deb.locked_for import locked_for
 from devkit.agent import ROOT
 
 ENABLE = "--quiet enable convoy-node.service convoy-node.path"
@@ -146,3 +147,19 @@ def test_the_package_is_not_removed_while_the_lock_of_the_node_is_held(settings:
     assert host.calls.read_text() == ""
     assert f"holds {lock}, so the package is not removed" in refused.value.stderr
     assert host.run("prerm", "remove") == ["systemctl --quiet disable convoy-node.path convoy-node.service"]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_it_has_the_locked_requirements_of_its_python(python: str) -> None:
+    text = (ROOT / "requirements/locked/runtime.txt").read_text(encoding="utf-8")
+    lines = list(locked_for(python, text))
+    names = [line.partition("==")[0] for line in lines]
+    assert len(names) == len({*names})
+    assert {"ansible-core", "py-consul", "cffi", "pycparser", "resolvelib"} <= {*names}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+( --hash=sha256:[0-9a-f]{64})+", line) for line in lines)
+    # The oldest ansible-core is for Python 3.10, and the newest one does not run with 3.11.
+    versions = dict(re.findall(r"ansible-core==([\w.]+) ; python_full_version (\S+ '[\w.*]+')", text))
+    marker = {"3.10": "< '3.11'", "3.11": "== '3.11.*'"}.get(python, ">= '3.12'")
+    (version,) = (version for version, one in versions.items() if one == marker)
+    assert any(line.startswith(f"ansible-core=={version} ") for line in lines)
+    assert ("typing-extensions" in names) == (python == "3.10")

@@ -57,7 +57,7 @@ if what == "fail" or facts.get("puppet_gate_unusable"):
     sys.exit(2)
 if what == "bring" and release == "r1":
     home = Path(facts["puppet_gate_home"])
-    (home / "trial").write_text((home / "next").resolve().name + "\\n")
+    (home / "trial").write_text((home / "next").resolve().name + " " + facts["puppet_gate_run"] + "\\n")
     (folder / "version").write_text("")
     sys.exit(0)
 if what != "silence" and not (what == "bring" and "broken" in release):

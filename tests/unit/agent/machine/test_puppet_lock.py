@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -110,6 +111,32 @@ def test_an_agent_run_lets_its_own_puppet_in_and_keeps_others_out_again(folders:
     assert path.read_text() == "mine"
     with collection._let_in():
         assert path.read_text() == "mine"
+
+
+def test_a_lock_that_an_agent_run_has_put_aside_is_not_set_again_meanwhile(
+    folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puppet, "RUN_LOCK", str(tmp_path / "puppet.lock"))
+    puppet.keep_out("closed", folders)
+    path = Path(folders[1]) / LOCK
+    with (tmp_path / "puppet.lock").open("w") as lock:
+        with collection._let_in():
+            # The agent is another process.
+            monkeypatch.setattr(os, "getpid", lambda: 1)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert not puppet.keep_out("closed", folders)
+            assert not path.exists()
+            # It had no lock to put aside, because the gate was open.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            (aside,) = path.parent.glob(f".{LOCK}.*")
+            aside.rename(tmp_path / "aside")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert puppet.keep_out("closed", folders)
+            (tmp_path / "aside").rename(aside)
+        assert path.exists()
+    # Another process has the PID of a run that was killed, and nothing will put it back.
+    path.rename(aside)
+    assert puppet.keep_out("closed", folders)
 
 
 def test_a_lock_that_does_not_fit_on_the_disk_is_no_hold(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,21 @@ def test_a_node_is_pending_only_if_a_rollout_closed_the_global_gate(value: bytes
     assert not answer(NODE, own, True).is_pending
 
 
+def test_a_hold_of_a_former_role_keeps_puppet_out_of_a_pending_host() -> None:
+    former, hold = json.dumps({"version": "v1", "state": "upgraded", "role": "spare"}).encode(), NODE.role_hold("spare")
+    closed = {
+        NODE.current_version: ConsulKey(b"v2", 1),
+        NODE.global_gate: ConsulKey(b"False", 1, 1700000000),
+        NODE.record: ConsulKey(former, 1),
+    }
+    for found, is_pending in ((closed, True), ({**closed, hold: ConsulKey(b"{}", 1)}, False)):
+        mine = answer(NODE, found, True, ("spare",))
+        snapshot = decode_snapshot(KEYS, [as_entry(key, one) for key, one in found.items()])
+        theirs = permission(snapshot, HOST, ROLE, default=True, current="v2")
+        assert (mine.is_open, mine.is_pending) == (theirs.value, theirs.pending) == (False, is_pending)
+        assert ("spare" in mine.reason) == ("spare" in theirs.reason) == theirs.hold == (not is_pending)
+
+
 def test_it_has_the_layout_of_the_collection() -> None:
     assert NEWEST == SCHEMA
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,25 @@ def test_what_can_t_be_used_is_refused_with_one_sentence(data: object, message: 
 @pytest.mark.parametrize("environment", ["", "production", "{version}", "release_{version}"])
 def test_an_environment_may_have_the_version(environment: str, tmp_path: Path) -> None:
     read_settings(write(tmp_path, {**GOOD, "puppet_gate_environment": environment}))
+
+
+@pytest.mark.parametrize(("user", "remedy"), [(1000, "Run convoy-node as root."), (0, "Write the ")])
+@pytest.mark.parametrize("name", ["node.json", "token"])
+def test_another_user_than_root_is_told_to_be_root(
+    name: str, user: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, {**GOOD, "puppet_gate_token_file": str(tmp_path / "token")})
+    real = Path.open
+
+    def opened(file: Path, *given: Any, **named: Any) -> Any:
+        if file == tmp_path / name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        return real(file, *given, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(BadSettings, match=f"can't be read: Permission denied. {remedy}"):
+        read_settings(path)
 
 
 def test_the_token_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:

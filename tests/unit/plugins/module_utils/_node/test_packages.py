@@ -103,6 +103,34 @@ def test_a_lock_is_waited_for_but_not_for_ever(
     assert caught.value.code == "packages_failed"
 
 
+def test_the_wait_for_a_lock_ends_with_the_time_for_packages(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    monkeypatch.setattr(packages, "run_process", Commands(dist_upgrade=[(100, LOCKED[0])]))
+    with pytest.raises(UpgradeError) as caught:
+        upgrade_packages(PackageOptions("apt", (), 60, 600))
+    assert sum(slept) == 60
+    assert caught.value.message == (
+        f"apt-get dist-upgrade was not started, as 60 s were over: {LOCKED[0].strip()}. Fix that on the host; the next try goes on from there."
+    )
+
+
+def test_nothing_is_started_when_the_time_for_packages_is_over(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    commands = Commands()
+
+    def run(command: Sequence[str], seconds: float) -> FinishedProcess:
+        slept.append(60.0)
+        return commands(command, seconds)
+
+    monkeypatch.setattr(packages, "run_process", run)
+    with pytest.raises(UpgradeError, match=r"^apt-get dist-upgrade was not started, as 60 s were over: ") as caught:
+        upgrade_packages(PackageOptions("apt", (), 60, 12))
+    assert caught.value.code == "packages_failed"
+    assert commands.ran == ["apt-get -q update"]
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,29 @@ def test_a_call_that_was_interrupted_leaves_no_file_for_good(root: Path, monkeyp
     monkeypatch.setattr(sources, "_write", written)
     write_sources(V1, state(root))
     assert present(root) == V1
+
+
+def test_files_are_on_disk_before_they_have_their_names_and_names_before_the_next_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real_sync = os.fsync
+
+    def sync(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        if path.is_file():
+            assert path.read_text()
+            assert path.name.startswith(".")
+            synced.append(path.name[1:].removesuffix(".convoy"))
+        else:
+            assert (path / synced[-1]).exists()
+            synced.append("folder")
+        real_sync(file)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_sources({"fleet.list": V1["fleet.list"]}, state(root))
+    listed = ["sources.json", "folder"]
+    assert synced == [*listed, "fleet.list", "folder", *listed]
 
 
 @pytest.mark.parametrize(
