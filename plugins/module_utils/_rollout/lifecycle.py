@@ -22,7 +22,6 @@ from .._rules.instructions import FORWARD, ROLLBACK_ORDER, parse
 from .._state.keys import SCHEMA, Keys
 from .._state.layout import RELEASE
 
-
 # A transaction has room for so many removals beside the rest of a write.
 _MOST_REMOVED = 20
 
