@@ -40,7 +40,7 @@ class RoleOrder:
 
     def roles_of(self, name: str) -> tuple[str, ...]:
         """Return the roles of a group, or the role with this name; empty if there is neither."""
-        return _roles_of(name, self.roles, self.group)
+        return tuple(_roles_of(self.roles, self.group).get(name, ()))
 
 
 def resolve(
@@ -58,12 +58,13 @@ def resolve(
     """
     names = tuple(in_order(roles))
     group = _groups(rules, names)
+    named = _roles_of(names, group)
     waits: dict[str, tuple[str, ...]] = {}
     for role in names:
         requested = [*rules.order.get(role, ())]
         if role in group:
             requested += rules.order.get(group[role], ())
-        waits[role] = tuple(in_order(_present(requested, rules, names, group)))
+        waits[role] = tuple(in_order(_present(requested, rules, named)))
     cycle = find_cycle(waits)
     if cycle:
         text = " waits for ".join(f"{role} (of group {group[role]})" if role in group else role for role in cycle)
@@ -74,7 +75,11 @@ def resolve(
             cycle=cycle,
         )
     if is_reversed:
-        waits = {role: tuple(later for later in names if role in waits[later]) for role in names}
+        after: dict[str, list[str]] = {role: [] for role in names}
+        for role in names:
+            for first in waits[role]:
+                after[first].append(role)
+        waits = {role: tuple(found) for role, found in after.items()}
     unknown = unknown_names(rules, names, group.values(), hosts)
     return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown, is_reversed)
 
@@ -104,12 +109,16 @@ def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:
     return group
 
 
-def _roles_of(name: str, roles: tuple[str, ...], group: Mapping[str, str]) -> tuple[str, ...]:
-    members = tuple(role for role in roles if group.get(role) == name)
-    return members or ((name,) if name in roles else ())
+def _roles_of(roles: tuple[str, ...], group: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return name -> the roles that it stands for: those of a group, or the role itself."""
+    members: dict[str, list[str]] = {}
+    for role in roles:
+        if role in group:
+            members.setdefault(group[role], []).append(role)
+    return {role: [role] for role in roles} | members
 
 
-def _present(requested: list[str], rules: Instructions, roles: tuple[str, ...], group: Mapping[str, str]) -> set[str]:
+def _present(requested: list[str], rules: Instructions, named: Mapping[str, list[str]]) -> set[str]:
     found: set[str] = set()
     asked: set[str] = set()
     left = list(requested)
@@ -118,7 +127,7 @@ def _present(requested: list[str], rules: Instructions, roles: tuple[str, ...], 
         if name in asked:
             continue
         asked.add(name)
-        members = _roles_of(name, roles, group)
+        members = named.get(name, ())
         found.update(members)
         if not members:
             for one in (name, *(group for group, patterns in rules.groups.items() if _matches(patterns, name))):
