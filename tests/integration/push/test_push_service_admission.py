@@ -642,6 +642,41 @@ def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
         assert waiting.result(60).admitted
 
 
+def test_a_host_that_goes_last_does_not_go_before_a_mate_that_its_run_has_refused(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1, last=frozenset({"web1"}), wait_timeout=1)
+    command = Command("looking at it", fleet=FLEET)
+    control.pause(store, command)
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "pending"
+    control.resume(store, command)
+    found = service.admit_wave(AdmitWave(("web1",)))["web1"]
+    assert (found.admitted, found.reason) == (False, "it goes after the other hosts of its role: web2 (pending)")
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+
+
+@pytest.mark.parametrize("hosts", [tuple(FLEET), ("web1",)])
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_goes_last_does_not_go_before_a_mate_that_waits_in_another_run(
+    services: PushServices, consul: RawKV, hosts: tuple[str, ...], *, as_wave: bool
+) -> None:
+    service = services.begin(GROUPS, "2", last=frozenset({"web1"}), hosts=hosts, wait_timeout=2)
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    key = f"kv/upgrade/drivers/web2?acquire={json.loads(body)['ID']}"
+    assert consul.call("PUT", key, b"{}")[2] == b"true"
+    if as_wave:
+        if "web2" in hosts:
+            assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
+        found = service.admit_wave(AdmitWave(("web1",)))["web1"]
+        assert found.reason == "it goes after the other hosts of its role: web2 (pending)"
+    else:
+        # Outside of waves, it waits for the end of the other run.
+        found = service.admit(Admit("web1"))
+        assert found.reason == "it was not admitted within 2 s (upgrade_wait_timeout)"
+    assert not found.admitted
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+
+
 @pytest.mark.parametrize("as_wave", [True, False])
 def test_a_host_that_goes_last_does_not_go_before_a_mate_that_new_rules_put_into_a_later_stage(
     services: PushServices, store: Store, consul: RawKV, *, as_wave: bool
