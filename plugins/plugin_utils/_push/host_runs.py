@@ -251,7 +251,10 @@ class HostRuns:
             return tuple(missing)
         if self._run.phase == POST_UPGRADE_PHASE:
             self._change(
-                host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
+                host_run,
+                lambda before: replace(
+                    before, post=POST_DONE, done=(), service=None, step=None, error=None, next_step=None
+                ),
             )
         else:
             self._report(host_run, HostReport(host, self._run.version, UPGRADED))
@@ -369,7 +372,7 @@ class HostRuns:
                 self._change(
                     host_run,
                     lambda before: replace(
-                        before, post=POST_FAILED, error=text, times={**before.times, TASKS_FAILED: at}
+                        before, post=POST_FAILED, error=text, times={**before.times, TASKS_FAILED: at}, next_step=None
                     ),
                 )
             elif not self._run.on_host:
@@ -455,12 +458,12 @@ class HostRuns:
         """
 
         def after(before: HostRecord | None) -> HostRecord:
+            left = None if self._run.on_host else next_step
             if self._run.phase != POST_UPGRADE_PHASE:
-                left = None if self._run.on_host else next_step
                 return replace(self._started(host_run, before), next_step=left)
             base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)
-            done = tuple(host_run.done)
-            return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step, done=done, error=None)
+            base = replace(base, done=tuple(host_run.done), error=None, next_step=left)
+            return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step)
 
         self._put(host_run, after)
 
