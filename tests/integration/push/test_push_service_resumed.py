@@ -436,6 +436,21 @@ def test_the_same_machine_goes_on_where_it_was_and_one_that_is_not_known_begins_
     assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
 
 
+@pytest.mark.parametrize(("machine", "first"), [("a", False), ("b", True)])
+def test_a_host_that_is_the_control_node_now_goes_on_where_it_was(
+    services: PushServices, consul: RawKV, machine: str, *, first: bool
+) -> None:
+    """The tasks of any host may run on the control node, so its ID counts only for the host that it was before."""
+    _interrupted_in_upgrade(services)
+    second = services.start(MACHINE_GROUPS, "2")
+    admit_apart(second, "web1")
+    steps = ("prepare", "stop", "upgrade", "start")
+    begun = [step(second, "web1", f"{one}/app", machine=machine, is_control_node=True) for one in steps]
+    assert begun == [first, True, True, True]
+    assert end(second, "web1") == "upgraded"
+    assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
+
+
 def test_another_machine_is_not_put_back_where_the_interrupted_one_was_drained(services: PushServices) -> None:
     first = services.begin(GROUPS, "2")
     admit_apart(first, "web1")
