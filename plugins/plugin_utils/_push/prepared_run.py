@@ -15,7 +15,7 @@ from ...module_utils._common.names import listing, plural
 from ...module_utils._common.sanitize import limit_to, option
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import pattern_without, select_hosts
-from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
+from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._compose.task_order import IS_REVERSED
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
@@ -243,26 +243,6 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
             f"ansible-playbook convoy.upgrade.forget {option('host', ','.join(found[:20]))}.",
             hosts=found,
         )
-
-
-def refuse_before_rollback(request: RunRequest) -> None:
-    """Refuse what would keep a run of the rollback from being prepared, before the rollback begins.
-
-    :param request: with a result of ``consul_upgrade_info`` as its plan.
-    :raises UpgradeError: ``unknown_limit``, ``not_in_inventory``.
-    """
-    views = request.plan["hosts"]
-    members = {host: view["role"] for host, view in views.items()}
-    groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
-    limit = select_hosts(request.limit, members, groups) if request.limit else members
-    roles = request.composition["roles"]
-
-    def goes_back(host: str) -> bool:
-        view = views[host]
-        is_there = view["version"] == request.version and view["begun"] in (None, request.version)
-        return host in limit and view["role"] in roles and view["state"] != HELD and not is_there
-
-    _refuse_unknown_to_ansible(request.fleet, filter(goes_back, views), "Nothing was touched: ")
 
 
 def _refuse_unknown_to_ansible(fleet: Mapping[str, str], hosts: Iterable[str], before: str = "") -> None:
