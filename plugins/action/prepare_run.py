@@ -33,14 +33,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._daemon_client.clie
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._observe.status_text import composition_lines
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages import KeepRun
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.prepared_run import (
+    PreparedRun,
     RunRequest,
     check_allowed,
     check_services,
     prepare_run,
-    refuse_before_rollback,
     services_of,
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.partial_tags import (
+    OutsideTags,
     hosts_outside_tags,
     refuse_tags_of_pull,
 )
@@ -62,6 +63,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "by": {"type": "str", "default": ""},
     "replace": {"type": "str", "default": ""},
     "rollback": {"type": "bool", "default": False},
+    "rollback_order": {"type": "str", "choices": ["reversed", "forward"]},
     "once": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": True},
     "wait_for_other": {"type": "bool", "default": False},
@@ -114,8 +116,7 @@ class ActionModule(ControllerAction):
         more = {name: options[name] for name in _PLAN if options[name]}
         if options["instructions_file"] is not None:
             more["instructions_file"] = options["instructions_file"]
-        if has_services:
-            more |= {"role_order": composition["role_order"], "services": services_of(composition), "hosts": [ALL]}
+        more |= _of_services(composition)
         plan = self._planned({"version": options["version"], "show": True, **more}, options)
         if not plan["roles"]:
             raise UpgradeError(
@@ -138,7 +139,7 @@ class ActionModule(ControllerAction):
             # All hosts upgrade themselves, as once and wait=false are refused otherwise.
             check_allowed(request)
             return {"pushes": False, "rollout": _rollout(options, composition)}
-        kept = self._keep(request, composition)
+        kept = self._keep(request)
         rollout = _rollout(options, composition)
         return {**kept, "rollout": rollout, "changed": composition["changed"], "diff": composition["diff"]}
 
@@ -152,14 +153,19 @@ class ActionModule(ControllerAction):
             return attempt()
         return when_free(attempt, runtime.monotonic() + options["wait_timeout"], lambda line: self._say([line]))
 
-    def _keep(self, request: RunRequest, composition: Mapping[str, Any]) -> dict[str, Any]:
-        """Prepare a push run and keep it in the daemon; return what the playbooks need of it."""
+    def _prepared(self, request: RunRequest) -> tuple[PreparedRun, OutsideTags]:
+        """Return a push run, and the hosts that are not in it because of its tags."""
         require_watch()
-        run = prepare_run(request, str(composition.get("run_folder") or ""))
+        run = prepare_run(request, str(request.composition.get("run_folder") or ""))
         tags: Sequence[str] = self._vars.get("ansible_run_tags") or ()
         skipped: Sequence[str] = self._vars.get("ansible_skip_tags") or ()
         outside = hosts_outside_tags(request.plan, request.composition, run.scope, run.routes.ahead, tags, skipped)
         run = replace(run, scope=outside.narrow(run.scope), is_whole=run.is_whole and set(tags) <= {"all"})
+        return run, outside
+
+    def _keep(self, request: RunRequest) -> dict[str, Any]:
+        """Prepare a push run and keep it in the daemon; return what the playbooks need of it."""
+        run, outside = self._prepared(request)
         ensure_daemon()
         ask(KeepRun(run, is_new=True))
         forks = forks_lines(request.plan, run.scope, self.forks)
@@ -168,18 +174,31 @@ class ActionModule(ControllerAction):
         return run.as_result(str(self._vars.get("inventory_hostname")))
 
     def _check(self, options: Mapping[str, Any], *, has_services: bool) -> dict[str, Any]:
-        """Check before a rollback that the limit fits hosts, and that the services of all hosts can go back. Nothing is written."""
+        """Refuse what would keep a run of a rollback from being prepared, before the rollback begins. Nothing is written."""
         if not (has_services or options["limit"]):
             return {"pushes": False}
-        composition = self._compose(options, for_run=False) if has_services else {"roles": {}}
-        given = {"action": "rollback", **({"version": options["version"]} if options["version"] else {})}
-        version = self._run_action("consul_upgrade_control", given, options, check=True)["version"]
-        fleet = self._run_action("consul_upgrade_info", {"hosts": [ALL], "history": 0}, options, check=True)
-        request = replace(self._request(options, fleet, composition), version=version)
-        refuse_before_rollback(request)
-        if has_services:
+        composition = self._compose(options, for_run=False) if has_services else {}
+        given = {name: options[name] for name in ("version", "rollback_order") if options[name]}
+        back = self._run_action("consul_upgrade_control", {"action": "rollback", **given}, options, check=True)
+        # The rules of the rollback override those of the inventory.
+        more = {"version": back["version"], "rollback": True, "instructions_file": ""}
+        more |= {
+            name: rules
+            for name, rules in (("instructions", back["instructions"]), ("limit", options["limit"]))
+            if rules
+        }
+        plan = self._run_action("consul_upgrade_plan", {**more, **_of_services(composition)}, options, check=True)
+        if not has_services:
+            return {"pushes": False}
+        if plan["rollback_order"]:
+            composition = composition_of_rollback(composition, is_reversed=plan["rollback_order"] == REVERSED)
+        request = replace(self._request(options, plan, composition), version=back["version"])
+        check_services(request)
+        if options["once"] or not options["wait"]:
             check_allowed(request)
-        return {"pushes": has_services}
+        else:
+            self._prepared(request)
+        return {"pushes": True}
 
     def _compose(self, options: Mapping[str, Any], *, for_run: bool) -> dict[str, Any]:
         args = {name: options[name] for name in ("upgrade_roles", "folder", "roles_path")}
@@ -262,6 +281,16 @@ def _rollout(options: Mapping[str, Any], composition: Mapping[str, Any]) -> dict
     }
     # An empty instructions_file keeps the module from reading the default one.
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _of_services(composition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which ``consul_upgrade_plan`` plans for services.
+
+    :param composition: empty for a fleet without services.
+    """
+    if not composition:
+        return {}
+    return {"role_order": composition["role_order"], "services": services_of(composition), "hosts": [ALL]}
 
 
 def _limit(options: Mapping[str, Any]) -> list[str]:

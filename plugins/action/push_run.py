@@ -165,7 +165,7 @@ class ActionModule(ControllerAction):
         plan = run_action(self, "consul_upgrade_plan", {**connection, **given, **fleet}, self._vars)
         run = with_post_upgrade(run, plan)
         only, skip = (self._vars.get(name) or () for name in ("ansible_run_tags", "ansible_skip_tags"))
-        outside = post_upgrade_outside_tags(run.composition, run.post_upgrade, run.fleet, only, skip)
+        outside = post_upgrade_outside_tags(run.composition, run.post_upgrade, run.members, only, skip)
         if outside.reasons:
             left = {host: version for host, version in run.post_upgrade.items() if host not in outside.reasons}
             # Gates open only after all post-upgrade tasks.
@@ -197,7 +197,7 @@ class ActionModule(ControllerAction):
             settings=read_settings(options.get, os.environ),
             version=run.version,
             phase=phase,
-            fleet=run.fleet,
+            fleet=run.members,
             task_groups=run.task_groups,
             hosts=hosts,
             plays=plays,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
@@ -60,21 +59,17 @@ class ActionModule(ControllerAction):
         # Tasks with the tag never are not expected to run.
         expected = [one for one, tags in zip(selected, options["task_tags"], strict=False) if "never" not in tags]
         only_never = bool(options["task_tags"]) and not expected
+        machine = machine_id_of(str((task_vars.get("ansible_facts") or {}).get("machine_id") or ""))
         start = ask(
             BeginTaskGroup(
                 host,
                 task_group,
-                _machine(task_vars),
+                machine,
                 chosen=any(selected),
                 whole=all(expected),
                 # With --skip-tags, the rest counts as the whole task group. With --tags, it does not.
                 skipped=only_never or (set(only) <= {"all"} and bool(skip)),
+                is_control_node=machine is not None and machine == machine_id(),
             )
         )
         return {"run": start.run, "why": start.why}
-
-
-def _machine(task_vars: Mapping[str, Any]) -> str | None:
-    """Return the ID of the host's machine by its facts; None if they have none, or if it is this machine, which may have the tasks of many hosts."""
-    found = machine_id_of(str((task_vars.get("ansible_facts") or {}).get("machine_id") or ""))
-    return None if found == machine_id() else found

@@ -30,7 +30,7 @@ options:
   state:
     description:
       - V(prepared) prepares a run to O(version).
-      - V(checked) checks before a rollback to O(version), or to the version before, that the services of all hosts can go back.
+      - V(checked) refuses, before a rollback to O(version), or to the version before, begins, what would keep its run from being prepared.
     type: str
     choices: [prepared, checked]
     default: prepared
@@ -64,6 +64,11 @@ options:
       - As O(convoy.upgrade.consul_upgrade_plan#module:rollback).
     type: bool
     default: false
+  rollback_order:
+    description:
+      - With O(state=checked), as O(convoy.upgrade.consul_upgrade_control#module:rollback_order).
+    type: str
+    choices: [reversed, forward]
   once:
     description:
       - Whether the run makes a single pass. It is refused if Ansible upgrades hosts.

@@ -114,6 +114,25 @@ def test_a_canary_goes_through_both_planes_and_a_rollback_in_the_opposite_order(
     assert order[8:] == ["web2", "controller2", "web1", "controller1"]
 
 
+def test_a_rollback_whose_run_is_refused_does_not_begin(site: Site) -> None:
+    allow = "allow_downgrade: true\n"
+    site.service("api", ["stop", "upgrade"], meta=allow)
+    site.service("app", ["stop", "upgrade"], meta=allow)
+    roles = {name: ROLES[name] for name in ("controller", "web")}
+    site.inventory(roles, {"controller": ["controller1"], "web": ["web1"]})
+    rules = {"rolling_rules": {"global": 1}}
+    for version in ("v1", "v2"):
+        site.play("upgrade", version=version, instructions=rules)
+    before = site.consul.tree()
+    shown = site.play("rollback", upgrade_limit="controller1", code=2)
+    assert "[limit_waits] upgrade_limit: controller1 can't be upgraded before hosts that the limit leaves out" in shown
+    shown = site.play("rollback", upgrade_limit="web1", rollback_order="forward", code=2)
+    assert "[limit_waits] upgrade_limit: web1 can't be upgraded before hosts that the limit leaves out" in shown
+    assert "[partial_tags] --tags upgrade" in site.play("rollback", "--tags", "upgrade", code=2)
+    assert "[unknown_limit] upgrade_limit: 'web9'" in site.play("rollback", upgrade_limit="web9", code=2)
+    assert site.consul.tree() == before
+
+
 @pytest.mark.thorough
 def test_a_role_goes_back_before_the_role_that_it_requires(site: Site) -> None:
     allow = "allow_downgrade: true\n"

@@ -168,6 +168,15 @@ class HostRecord:
         return self.former[len(self.former) - ended :]
 
     @property
+    def trail_since_upgraded(self) -> tuple[StepStart, ...]:
+        """The steps since it last reported that it is upgraded. It may upgrade to the same version again, as after a failed check.
+
+        That report has ended the trail, so this does not depend on clocks. If the trail lacks that end, all steps count.
+        """
+        end = StepStart(self.times.get(UPGRADED, -1))
+        return self.trail[self.trail.index(end) + 1 :] if end in self.trail else self.trail
+
+    @property
     def is_lost(self) -> bool:
         """Whether it reported that it is lost, or the run that worked on it lost it: its failure has the same time then.
 

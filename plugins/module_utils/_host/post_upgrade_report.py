@@ -21,7 +21,7 @@ def failed_post_upgrade(record: HostRecord, error: str | None, now: int) -> Host
 
     :param now: unix seconds.
     """
-    return replace(record, post=POST_FAILED, error=error, times={**record.times, TASKS_FAILED: now})
+    return replace(record, post=POST_FAILED, error=error, times={**record.times, TASKS_FAILED: now}, next_step=None)
 
 
 def report_post_upgrade_failure(store: Store, host: str, version: str, error: str) -> None:

@@ -323,10 +323,11 @@ def _is_in_post_upgrade(snapshot: Snapshot, one: _HostFacts) -> bool:
 def _lost_after(snapshot: Snapshot, one: _HostFacts, rules: HealthRules) -> tuple[str, float | None]:
     """Return why a host is lost in its post-upgrade tasks, empty if it is not, and when it will be (unix seconds), None for never.
 
+    One that tags on the command line left between steps never is.
     Only the times of its record show that. The planner, which reads more, counts it as lost in the passes for these tasks.
     """
     record, deadline = one.record, rules.progress_deadline
-    if record is None or deadline is None or one.host in snapshot.leases:
+    if record is None or deadline is None or one.host in snapshot.leases or record.next_step is not None:
         return "", None
     since = silent_since(snapshot.now, record.times.get(POST_OPEN), record.times)
     if since is None or snapshot.now <= since + deadline:

@@ -312,15 +312,16 @@ def _still_drained(host: str, snapshot: Snapshot) -> str:
     record = snapshot.records.get(host)
     if record is None or not record.readable or record.state == UPGRADED or host in snapshot.leases:
         return ""
-    was_stopped = any(start.step in _STOPPING for start in record.trail)
+    trail = record.trail_since_upgraded
+    was_stopped = any(start.step in _STOPPING for start in trail)
     if record.state == FAILED and not record.is_lost and not was_stopped:
         # Its run has put them back, or the error says that it could not.
         return ""
     out: dict[str, None] = {}
-    for position, start in enumerate(record.trail, 1):
+    for position, start in enumerate(trail, 1):
         if start.step == _DRAIN:
             out[start.service] = None
-        elif start.step == _UNDRAIN and position < len(record.trail):
+        elif start.step == _UNDRAIN and position < len(trail):
             out.pop(start.service, None)
     if not out:
         return ""

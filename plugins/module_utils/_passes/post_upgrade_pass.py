@@ -209,7 +209,7 @@ def _records(store: Store, hosts: Sequence[str], version: str, closed: Mapping[s
         # A pull host runs these tasks when it is woken.
         at = int(runtime.now())
         times = {name: time for name, time in before.times.items() if name != TASKS_FAILED}
-        text = encode_record(replace(before, post=POST_OPEN, times={**times, POST_OPEN: at}))
+        text = encode_record(replace(before, post=POST_OPEN, times={**times, POST_OPEN: at}, next_step=None))
         operations = [compare_and_put(key, text, entry.modify_index if entry is not None else 0)]
         changes = [Change(key, text_of(entry.value) if entry is not None else None, text)]
         if host in closed:

@@ -345,7 +345,7 @@ def _begun_steps(one: HostState, version: str | None) -> tuple[str, ...]:
         return ()
     if record.version != version and one.begun is None:
         return ()
-    found = [start.step for each in (*record.not_ended, record) for start in each.trail]
+    found = [start.step for each in (*record.not_ended, record) for start in each.trail_since_upgraded]
     return tuple(dict.fromkeys(step for step in (*found, record.step) if step))
 
 

@@ -70,7 +70,7 @@ class HostRun:
     @property
     def begun_steps(self) -> tuple[StepStart, ...]:
         """The steps that it has begun in this upgrade, in any run."""
-        return self.record.trail if self.record is not None else ()
+        return self.record.trail_since_upgraded if self.record is not None else ()
 
     @property
     def stopping_step(self) -> str:
@@ -108,7 +108,7 @@ def finished_groups(run: PushRun, host: str, record: HostRecord | None) -> dict[
     if record.step in _BEFORE_REPLACEMENT and not any(step_of.get(name) in REPLACEMENT for name in record.done):
         done = {name: None for name in done if step_of.get(name) not in (MAY_STOP, DRAIN)}
     # The end of a try has no step.
-    begun = {step for step in (record.step, *(start.step for start in record.trail)) if step}
+    begun = {step for step in (record.step, *(start.step for start in record.trail_since_upgraded)) if step}
     if record.state in (FAILED, RETRIED) and begun and begun <= _BEFORE_STOP:
         done = {name: None for name in done if is_checkpoint_group(name) or step_of.get(name) not in _BEFORE_STOP}
     return done

@@ -116,11 +116,20 @@ class HostRuns:
             return self._host_runs.setdefault(host, host_run)
 
     def begin_task_group(
-        self, host: str, name: str, *, chosen: bool, whole: bool, skipped: bool, machine: str | None = None
+        self,
+        host: str,
+        name: str,
+        *,
+        chosen: bool,
+        whole: bool,
+        skipped: bool,
+        machine: str | None = None,
+        is_control_node: bool = False,
     ) -> tuple[bool, str]:
         """Finish the host's current task group and begin another; return whether its tasks run on this host, and why not.
 
         :param machine: the ID of the host's machine; None if it is not known.
+        :param is_control_node: whether that machine is the control node.
         :param chosen: whether the tags on the command line select any of its tasks.
         :param whole: whether they select all of them.
         :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
@@ -129,7 +138,7 @@ class HostRuns:
         """
         host_run = self._active(host)
         host_run.timed_out = False
-        self._check_machine(host_run, machine)
+        self._check_machine(host_run, machine, is_control_node=is_control_node)
         self._close_current(host_run)
         self._wait_for_others(host_run)
         task_group = self._task_group(host, name)
@@ -161,12 +170,15 @@ class HostRuns:
         self._write(host_run)
         return True, ""
 
-    def _check_machine(self, host_run: HostRun, machine: str | None) -> None:
+    def _check_machine(self, host_run: HostRun, machine: str | None, *, is_control_node: bool) -> None:
         """Note which machine the host is; if it is another one than before, it has finished no task group.
 
         :raises UpgradeError: ``other_machine`` if an upgrade that has not ended began on another one.
         """
         known = host_run.record.machine if host_run.record is not None else None
+        if is_control_node and machine != known:
+            # It may have the tasks of many hosts, so its ID says nothing, unless a run on another control node has noted it for this host.
+            machine = None
         if machine is None and known is not None and host_run.machine is None and not self._run.on_host:
             # It may be another machine, so nothing that one has finished counts.
             host_run.done = {}
@@ -251,7 +263,10 @@ class HostRuns:
             return tuple(missing)
         if self._run.phase == POST_UPGRADE_PHASE:
             self._change(
-                host_run, lambda before: replace(before, post=POST_DONE, done=(), service=None, step=None, error=None)
+                host_run,
+                lambda before: replace(
+                    before, post=POST_DONE, done=(), service=None, step=None, error=None, next_step=None
+                ),
             )
         else:
             self._report(host_run, HostReport(host, self._run.version, UPGRADED))
@@ -449,12 +464,12 @@ class HostRuns:
         """
 
         def after(before: HostRecord | None) -> HostRecord:
+            left = None if self._run.on_host else next_step
             if self._run.phase != POST_UPGRADE_PHASE:
-                left = None if self._run.on_host else next_step
                 return replace(self._started(host_run, before), next_step=left)
             base = before or HostRecord(self._run.version, UPGRADED, reported=self._run.version)
-            done = tuple(host_run.done)
-            return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step, done=done, error=None)
+            base = replace(base, done=tuple(host_run.done), error=None, next_step=left)
+            return replace(base, post=POST_STARTED, service=host_run.service, step=host_run.step)
 
         self._put(host_run, after)
 

@@ -180,6 +180,7 @@ class BeginTaskGroup(Message[TaskGroupStart]):
     :param whole: whether they select all of them.
     :param skipped: whether what they do not select was left out on purpose (``--skip-tags``).
     :param machine: the ID of the host's machine; None if it is not known.
+    :param is_control_node: whether that machine is the control node, which may have the tasks of many hosts.
     """
 
     host: str
@@ -188,6 +189,7 @@ class BeginTaskGroup(Message[TaskGroupStart]):
     chosen: bool = True
     whole: bool = True
     skipped: bool = False
+    is_control_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

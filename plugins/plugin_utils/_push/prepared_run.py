@@ -15,7 +15,7 @@ from ...module_utils._common.names import listing, plural
 from ...module_utils._common.sanitize import limit_to, option
 from ...module_utils._fleet.fleet import WITH_VERSION
 from ...module_utils._fleet.host_patterns import pattern_without, select_hosts
-from ...module_utils._host_states.state_names import HELD, PENDING, UPGRADED
+from ...module_utils._host_states.state_names import PENDING, UPGRADED
 from ...module_utils._rules.health_rules import parse_health_rules
 from .._compose.task_order import IS_REVERSED
 from .._run.scope import RunScope, hosts_behind, hosts_with_post_upgrade_tasks, run_scope
@@ -62,7 +62,7 @@ class PreparedRun:
     """What the plays of a run and its daemon need.
 
     :param tasks_folder: the composed tasks, a folder for each role below it.
-    :param fleet: host -> role, of the whole fleet.
+    :param fleet: host -> role, as the inventory has it. Those of a job are in the inventory or not.
     :param task_groups: role -> its task groups, for the roles that have services.
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
     :param post_upgrade: host -> the version that it reported, for hosts with post-upgrade tasks; empty before every host is upgraded.
@@ -77,6 +77,7 @@ class PreparedRun:
     :param handed_over: host patterns of what planner services may admit; None for all hosts.
     :param excluded: host patterns that exclude the hosts which are left out. Planner services may not admit them either.
     :param is_whole: whether the rollout is to be complete after the run: it is for all hosts and all of their tasks.
+    :param only_in_consul: host -> role, of hosts that upgrade themselves and are not in the inventory.
     """
 
     version: str
@@ -99,6 +100,12 @@ class PreparedRun:
     handed_over: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
     is_whole: bool = False
+    only_in_consul: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Return host -> role, of the whole fleet."""
+        return {**self.fleet, **self.only_in_consul}
 
     def hosts_of(self, play: str) -> tuple[str, ...]:
         """Return the hosts that a play waits for."""
@@ -238,26 +245,6 @@ def _refuse_agents(request: RunRequest, hosts: Iterable[str]) -> None:
         )
 
 
-def refuse_before_rollback(request: RunRequest) -> None:
-    """Refuse what would keep a run of the rollback from being prepared, before the rollback begins.
-
-    :param request: with a result of ``consul_upgrade_info`` as its plan.
-    :raises UpgradeError: ``unknown_limit``, ``not_in_inventory``.
-    """
-    views = request.plan["hosts"]
-    members = {host: view["role"] for host, view in views.items()}
-    groups = {view["role"]: view["group"] for view in views.values() if view["group"]}
-    limit = select_hosts(request.limit, members, groups) if request.limit else members
-    roles = request.composition["roles"]
-
-    def goes_back(host: str) -> bool:
-        view = views[host]
-        is_there = view["version"] == request.version and view["begun"] in (None, request.version)
-        return host in limit and view["role"] in roles and view["state"] != HELD and not is_there
-
-    _refuse_unknown_to_ansible(request.fleet, filter(goes_back, views), "Nothing was touched: ")
-
-
 def _refuse_unknown_to_ansible(fleet: Mapping[str, str], hosts: Iterable[str], before: str = "") -> None:
     """Refuse hosts that only Consul knows, such as one that was removed from the inventory and is not forgotten.
 
@@ -317,6 +304,7 @@ def prepare_run(request: RunRequest, tasks_folder: str) -> PreparedRun:
         upgrade_roles=request.upgrade_roles,
         pending=pending_hosts(request.plan, request.limit),
         is_whole=request.part == "all" and not request.limit and not left_out,
+        only_in_consul=_only_in_consul(request.fleet, request.plan, request.composition),
     )
 
 
@@ -345,7 +333,7 @@ def prepare_job(job: Job, plan: Mapping[str, Any]) -> PreparedRun:
 
 
 def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
-    """Return the run with the hosts that have post-upgrade tasks; none before every host is upgraded.
+    """Return the run with the hosts that have post-upgrade tasks, also those that joined since; none before every host is upgraded.
 
     :param plan: a result of ``consul_upgrade_plan`` after the upgrade.
     :raises UpgradeError: ``not_in_inventory``, ``unknown_limit``.
@@ -364,8 +352,20 @@ def with_post_upgrade(run: PreparedRun, plan: Mapping[str, Any]) -> PreparedRun:
         # Gates open only after all post-upgrade tasks.
         run = replace(run, outside_limit=tuple(outside))
         hosts = tuple(host for host in hosts if host in limit and host not in outside)
-    reported = {host: str(views[host]["version"] or "") for host in hosts}
-    return replace(run, post_upgrade=reported, complete=bool(plan["complete"]) and not run.outside_limit)
+    return replace(
+        run,
+        post_upgrade={host: str(views[host]["version"] or "") for host in hosts},
+        complete=bool(plan["complete"]) and not run.outside_limit,
+        only_in_consul=_only_in_consul(run.fleet, plan, run.composition),
+    )
+
+
+def _only_in_consul(
+    fleet: Mapping[str, str], plan: Mapping[str, Any], composition: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return host -> role, of hosts that upgrade themselves and are not in the inventory. Ansible can't work on others."""
+    roles = {host: str(view["role"]) for host, view in plan["hosts"].items() if host not in fleet}
+    return {host: role for host, role in roles.items() if role not in composition["roles"]}
 
 
 def _scope(request: RunRequest, left_out: Mapping[str, str]) -> RunScope:

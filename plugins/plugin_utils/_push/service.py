@@ -103,6 +103,7 @@ class HostService:
             whole=message.whole,
             skipped=message.skipped,
             machine=message.machine,
+            is_control_node=message.is_control_node,
         )
         return TaskGroupStart(run, why)
 

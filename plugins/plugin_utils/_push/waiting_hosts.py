@@ -22,6 +22,7 @@ from ...module_utils._fleet.ledger import Ledger
 from ...module_utils._host_states import state_names
 from ...module_utils._passes.planner_pass import PassRequest, PassResult, make_pass
 from ...module_utils._passes.post_upgrade_pass import make_post_upgrade_pass
+from ...module_utils._planner.explanations import CAP, SETS
 from ...module_utils._planner.plan import Plan, blocked_hosts
 from ...module_utils._rollout._commands.command import Command
 from ...module_utils._rollout._commands.retry import retry
@@ -77,6 +78,7 @@ class RunAdmission:
         self._waiting: dict[str, Decision | None] = {}
         # The hosts of this run that are neither finished, failed nor refused.
         self._remaining = dict.fromkeys(run.hosts)
+        self._of_run = frozenset(run.hosts)
         self._play_of = {host: at for at, hosts in enumerate(run.plays) for host in hosts}
         self._admitted: set[str] = set()
         # Hosts that have gone through their task groups in this run, perhaps without those that tags leave out.
@@ -349,7 +351,13 @@ class RunAdmission:
                 # One whose connection failed before would end the run together with its wave.
                 unreachable = {host: why for host in hosts if (why := self._why_unreachable(host))}
                 # Their mates were in earlier waves.
-                later = {host: why for host in hosts if host not in unreachable and (why := self._why_later(host))}
+                later = {
+                    host: why
+                    for host in hosts
+                    if host not in unreachable
+                    and (why := self._why_later(host))
+                    and not self._has_slot_of_mates(latest, host)
+                }
                 refused = unreachable | later
                 latest = self._put_back(latest, [host for host in hosts if host not in refused])
                 decisions = {host: decide(self._run, latest, host) for host in hosts if host not in refused}
@@ -416,12 +424,17 @@ class RunAdmission:
             for host in self._remaining
             if host not in self._admitted and host not in later and self._play_of.get(host, play) == play
         ]
-        if undecided and not self._can_move(latest, to_ask) and not self._waits_for_another_run(latest, undecided):
+        awaited = [*undecided, *(mate for host in later for mate in self._first_mates(host))]
+        if undecided and not self._can_move(latest, to_ask) and not self._waits_for_another_run(latest, awaited):
+            begun = self._choose(latest, [host for host in later if self._has_slot_of_mates(latest, host)])
+            if begun:
+                latest = self._make_pass([*begun, *self._pulled])
             # The pass may have been made for other hosts.
             views = latest.plan_for(waiting).hosts
-            for host in undecided:
+            for host in begun or undecided:
                 view = views[host]
-                self._decide_on(host, Decision(admitted=False, state=view.state, reason=later.get(host, view.reason)))
+                refusal = Decision(admitted=False, state=view.state, reason=later.get(host, view.reason))
+                self._decide_on(host, (decide(self._run, latest, host) if host in begun else None) or refusal)
         self._release_undecided()
         self._changed.notify_all()
 
@@ -513,14 +526,23 @@ class RunAdmission:
 
     def _goes_first(self, latest: PassView, mate: str) -> bool:
         """Return whether a host has not ended its upgrade, and this run, another one or an operator has to end it."""
-        view, is_due = latest.hosts[mate], mate in self._remaining or mate in self._dropped
+        view, is_leased = latest.hosts[mate], mate in latest.outcome.snapshot.leases
         if view.state in state_names.BROKEN:
             return view.blocks
         if view.state == state_names.UPGRADING:
             # Another run may have left it in the middle.
             is_left = view.blocks and not view.soaking and mate not in self._worked
-            return is_due or is_left or mate in latest.outcome.snapshot.leases
-        return is_due and view.state == state_names.PENDING
+            return is_left or is_leased or mate in self._remaining or mate in self._dropped
+        # Also one that this run has refused.
+        return view.state == state_names.PENDING and (is_leased or mate in self._of_run)
+
+    def _has_slot_of_mates(self, latest: PassView, host: str) -> bool:
+        """Return whether a host has begun, and the hosts that it has to let go first all wait for a slot. Otherwise, none of them could ever go."""
+        if not latest.hosts[host].started:
+            return False
+        mates = self._first_mates(host)
+        views = latest.plan_for(mates).hosts
+        return all(views[mate].cause in (CAP, SETS) for mate in mates)
 
     def _may_need_slot(self, host: str) -> bool:
         if not self._run.retry_failed or self._run.phase == POST_UPGRADE_PHASE:

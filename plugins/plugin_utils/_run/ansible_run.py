@@ -25,7 +25,7 @@ from ...module_utils._common import runtime
 from ...module_utils._common.errors import TEMPORARY_CODES, UpgradeError
 from ...module_utils._common.names import JOB, listing
 from .._daemon_client.continuation import Continuation, noted_continuation
-from .._services.steps import STEPS
+from .._services.steps import POST, STEPS
 from .command import AnsibleCommand
 from .extra_vars import refuse_leftovers
 from .keepalives import keep_connections_alive, keep_connections_of_hosts_alive
@@ -187,7 +187,7 @@ class PlaybookRun:
             return
         name = self._name
         if self._has_succeeded and self._partial:
-            steps = [step for step in STEPS if any(step in found for found in self._partial.values())]
+            steps = [step for step in (*STEPS, POST) if any(step in found for found in self._partial.values())]
             self._say(f"Between two steps, and still in their slots: {listing(list(self._partial), 5)}.")
             self._say(f"Next: {self._command.again(without=TAG_OPTIONS)} --tags {','.join(steps)}")
             return

@@ -23,6 +23,31 @@ _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
 _SHORT = {"--limit": "-l", "--tags": "-t"}
 _FLAGS = ("--check", "--diff", "--step", "--force-handlers", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
+# The long options of ansible-playbook without a value, and its short ones that may stand before one with a value in the same word.
+_WITHOUT_VALUE = (
+    *(
+        "--ask-become-pass",
+        "--ask-pass",
+        "--ask-vault-pass",
+        "--ask-vault-password",
+        "--become",
+        "--check",
+        "--diff",
+        "--flush-cache",
+    ),
+    *(
+        "--force-handlers",
+        "--help",
+        "--list-hosts",
+        "--list-tags",
+        "--list-tasks",
+        "--step",
+        "--syntax-check",
+        "--verbose",
+        "--version",
+    ),
+)
+_VALUE_FOLLOWS = re.compile(r"-[CDJKbhkv]*[MTcefiltu]")
 # Variables that describe the fleet. Commands of other playbooks keep them.
 _FLEET_VARIABLES = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify)", re.DOTALL)
 
@@ -114,7 +139,8 @@ class AnsibleCommand:
                 yield "extra", value if equals else next(words, "")
             elif word.startswith("-e"):
                 yield "extra", word[2:] or next(words, "")
-            elif word in ("-i", "--inventory"):
+            elif _is_before_value(word):
+                # An inventory may be named like a playbook.
                 yield "word", word
                 yield "word", next(words, "")
             else:
@@ -128,8 +154,11 @@ class AnsibleCommand:
 
     def _given(self) -> str:
         """Return the playbook as the command names it."""
-        for word in self.words[1:]:
-            if _is_playbook(word) and (Path(word).stem == self.name or word.rpartition(".")[2] == self.name):
+        words = iter(self.words[1:])
+        for word in words:
+            if _is_before_value(word):
+                next(words, "")
+            elif _is_playbook(word) and (Path(word).stem == self.name or word.rpartition(".")[2] == self.name):
                 return word
         return self.playbook
 
@@ -141,6 +170,14 @@ class AnsibleCommand:
 def _is(name: str, options: Sequence[str] | Collection[str]) -> bool:
     # argparse accepts abbreviations of long options.
     return len(name) > 4 and any(one.startswith(name) for one in options)
+
+
+def _is_before_value(word: str) -> bool:
+    """Return whether the next word is the value of this one."""
+    if word.startswith("--"):
+        # argparse accepts abbreviations of long options.
+        return len(word) > 2 and "=" not in word and not any(one.startswith(word) for one in _WITHOUT_VALUE)
+    return _VALUE_FOLLOWS.fullmatch(word) is not None
 
 
 def _is_playbook(word: str) -> bool:

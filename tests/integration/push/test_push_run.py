@@ -256,6 +256,37 @@ def test_a_host_that_is_not_in_the_inventory_any_more_is_refused_by_name(
     assert refused["msg"].endswith("run ansible-playbook convoy.upgrade.forget -e host=web3.")
 
 
+def test_a_host_that_upgrades_itself_is_admitted_also_if_it_is_not_in_the_inventory(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    seed(consul, ["cache1"], "v1")
+    waiting = push_run(state="settled", play="dataplane", wait_timeout=1)
+    played = play(run, started(roles, FLEET, ["cache1"]), waiting)
+    assert played[-1]["failure"]["code"] == "timeout"
+    assert gates(consul)["host/cache1"] == "True"
+
+
+def test_hosts_that_run_post_upgrade_tasks_themselves_need_not_be_in_the_inventory(
+    run: Runner, roles: Roles, consul: RawKV
+) -> None:
+    hosts = [*FLEET, "cache1"]
+    consul.load([(f"running/versions/v2/{host}", "1700000000") for host in hosts])
+    consul.delete("running/versions/v1/", tree=True)
+    roles.add("redis", {POST: "- name: Say after\n  ansible.builtin.debug: {msg: after}\n"})
+    upgrade_roles = {
+        "web": {"plane": "dataplane", "services": ["nginx"]},
+        "cache": {"plane": "dataplane", "services": ["redis"], "pull": True},
+    }
+    rules = {"rolling_rules": {"global": 2}}
+    begin = plan(version="v2", fleet=FLEET, instructions=rules, limit=[], roles_with_post_upgrade=["cache"])
+    finished = push_run(state="finished", upgrade_roles=upgrade_roles, wait_timeout=60)
+    waiting = push_run(state="settled", play="post_upgrade", wait_timeout=1)
+    starting = prepared(roles, FLEET, upgrade_roles=upgrade_roles)
+    played = play(run, starting, finished, waiting, begin=begin)
+    assert played[-1]["failure"]["code"] == "timeout"
+    assert record(consul, "cache1")["post"] == "open"
+
+
 @pytest.mark.thorough
 def test_a_host_goes_through_the_checkpoints_of_its_path_and_upgrades_a_provider(
     run: Runner, roles: Roles, consul: RawKV

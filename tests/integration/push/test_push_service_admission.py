@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import ConsulClient
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.errors import Conflict, Unreachable
@@ -230,6 +231,36 @@ def test_a_host_is_lost_if_a_task_took_too_long_whatever_its_service_reports_aft
     again.note_timeout(NoteTimeout("web1"))
     again.fail_host(FailHost("web1", "the mirror does not answer"))
     assert read_fleet(store, fleet=FLEET).plan.hosts["web1"].state == "lost"
+
+
+def test_a_host_whose_post_upgrade_tasks_tags_left_to_a_later_run_is_not_lost_meanwhile(
+    services: PushServices, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"web": (*GROUPS["web"], RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False))}
+    upgrade = services.begin(groups, "2")
+    admit_apart(upgrade, *FLEET)
+    for host in FLEET:
+        step(upgrade, host, "upgrade/app")
+        end(upgrade, host)
+    make_pass(store, PassRequest("2", fleet=FLEET))
+    first = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
+    admit_apart(first, "web1")
+    step(first, "web1", "post_upgrade/app", whole=False)
+    assert end(first, "web1") == "partial"
+    first.close()
+    assert entry(consul, "upgrade/hosts/web1")["next_step"] == "post_upgrade"
+    now = runtime.now
+    monkeypatch.setattr(runtime, "now", lambda: now() + 3 * 3600)
+    view = read_fleet(store, fleet=FLEET)
+    assert watched_hosts(view.snapshot, view.plan)["web1"].state != "lost"
+    second = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
+    admit_apart(second, "web1")
+    step(second, "web1", "post_upgrade/app")
+    assert "next_step" not in entry(consul, "upgrade/hosts/web1")
+    # One that is interrupted in them is lost, also if that was in a later run.
+    second.session.close()
+    view = read_fleet(store, fleet=FLEET)
+    assert watched_hosts(view.snapshot, view.plan)["web1"].state == "lost"
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -640,6 +671,41 @@ def test_a_host_that_goes_last_waits_for_a_mate_that_another_run_upgrades(
         finally:
             assert end(other, "web2") == "upgraded"
         assert waiting.result(60).admitted
+
+
+def test_a_host_that_goes_last_does_not_go_before_a_mate_that_its_run_has_refused(
+    services: PushServices, store: Store, consul: RawKV
+) -> None:
+    service = services.begin(GROUPS, "2", cap=1, last=frozenset({"web1"}), wait_timeout=1)
+    command = Command("looking at it", fleet=FLEET)
+    control.pause(store, command)
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "pending"
+    control.resume(store, command)
+    found = service.admit_wave(AdmitWave(("web1",)))["web1"]
+    assert (found.admitted, found.reason) == (False, "it goes after the other hosts of its role: web2 (pending)")
+    assert consul.get("config_state/enable_puppet/host/web1") is None
+
+
+@pytest.mark.parametrize("hosts", [tuple(FLEET), ("web1",)])
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_goes_last_does_not_go_before_a_mate_that_waits_in_another_run(
+    services: PushServices, consul: RawKV, hosts: tuple[str, ...], *, as_wave: bool
+) -> None:
+    service = services.begin(GROUPS, "2", last=frozenset({"web1"}), hosts=hosts, wait_timeout=2)
+    _code, _headers, body = consul.call("PUT", "session/create", {"Name": "another run", "TTL": "60s"})
+    key = f"kv/upgrade/drivers/web2?acquire={json.loads(body)['ID']}"
+    assert consul.call("PUT", key, b"{}")[2] == b"true"
+    if as_wave:
+        if "web2" in hosts:
+            assert service.admit_wave(AdmitWave(("web2",)))["web2"].state == "leased"
+        found = service.admit_wave(AdmitWave(("web1",)))["web1"]
+        assert found.reason == "it goes after the other hosts of its role: web2 (pending)"
+    else:
+        # Outside of waves, it waits for the end of the other run.
+        found = service.admit(Admit("web1"))
+        assert found.reason == "it was not admitted within 2 s (upgrade_wait_timeout)"
+    assert not found.admitted
+    assert consul.get("config_state/enable_puppet/host/web1") is None
 
 
 @pytest.mark.parametrize("as_wave", [True, False])

@@ -28,7 +28,15 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.messages impo
 )
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import RunTaskGroup
 from devkit.kv import RawKV
-from integration.support.processes.push_services import PushServices, admit_apart, end, entry, push_services, step
+from integration.support.processes.push_services import (
+    PushServices,
+    admit,
+    admit_apart,
+    end,
+    entry,
+    push_services,
+    step,
+)
 
 pytestmark = pytest.mark.one_release
 
@@ -289,6 +297,43 @@ def test_a_host_that_goes_last_does_not_go_while_a_mate_is_left_in_the_middle(se
     assert "no run works on it, so run the same command again, without a limit that leaves it out" in settled.reasons[0]
 
 
+@pytest.mark.parametrize("as_wave", [True, False])
+def test_a_host_that_has_begun_and_goes_last_continues_if_it_has_the_slot_that_its_mates_wait_for(
+    services: PushServices, *, as_wave: bool
+) -> None:
+    """As after a failover to a host whose preparation was interrupted."""
+    first = services.begin(GROUPS, "2", cap=1)
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.close()
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9)
+    if as_wave:
+        assert not service.admit_wave(AdmitWave(("web2",)))["web2"].admitted
+        admit(service, "web1")
+    else:
+        assert service.next_hosts(GetNextHosts(("web1", "web2"))).hosts == ("web1",)
+        admit_apart(service, "web1")
+    assert _steps(service, "drain", "stop") == ["drain", "stop"]
+    assert end(service, "web1") == "upgraded"
+    if not as_wave:
+        assert service.next_hosts(GetNextHosts(("web2",))).hosts == ("web2",)
+        admit_apart(service, "web2")
+
+
+def test_a_host_that_has_begun_and_goes_last_lets_mates_go_that_wait_for_an_operator(
+    services: PushServices, store: Store
+) -> None:
+    first = services.begin(GROUPS, "2")
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.close()
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}, fleet=FLEET, limit=[]))
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9)
+    assert service.next_hosts(GetNextHosts(("web1", "web2"))).hosts == ("web1", "web2")
+    answer = service.admit(Admit("web1"))
+    assert (answer.admitted, answer.reason) == (False, "it goes after the other hosts of its role: web2 (pending)")
+
+
 @pytest.mark.parametrize("kind", ["provider", "once"])
 def test_what_failed_for_all_hosts_is_not_tried_on_the_next_host_of_the_same_run(
     kind: str, services: PushServices, consul: RawKV
@@ -387,6 +432,21 @@ def test_the_same_machine_goes_on_where_it_was_and_one_that_is_not_known_begins_
     admit_apart(second, "web1")
     steps = ("prepare", "stop", "upgrade", "start")
     assert [step(second, "web1", f"{one}/app", machine=machine) for one in steps] == [first, True, True, True]
+    assert end(second, "web1") == "upgraded"
+    assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
+
+
+@pytest.mark.parametrize(("machine", "first"), [("a", False), ("b", True)])
+def test_a_host_that_is_the_control_node_now_goes_on_where_it_was(
+    services: PushServices, consul: RawKV, machine: str, *, first: bool
+) -> None:
+    """The tasks of any host may run on the control node, so its ID counts only for the host that it was before."""
+    _interrupted_in_upgrade(services)
+    second = services.start(MACHINE_GROUPS, "2")
+    admit_apart(second, "web1")
+    steps = ("prepare", "stop", "upgrade", "start")
+    begun = [step(second, "web1", f"{one}/app", machine=machine, is_control_node=True) for one in steps]
+    assert begun == [first, True, True, True]
     assert end(second, "web1") == "upgraded"
     assert entry(consul, "upgrade/hosts/web1")["machine"] == "a"
 

@@ -167,7 +167,7 @@ def _reset_write(
     # A run that goes on with a host does not write its record at once. So the write fails if one has acquired the lease since the snapshot.
     idle = [compare(keys.lease(host), 0)] if has_begun and host not in snapshot.leases else []
     if only_tasks and entry is not None and before is not None:
-        text = encode_record(replace(before, post=None, service=None, step=None, error=None))
+        text = encode_record(replace(before, post=None, service=None, step=None, error=None, next_step=None))
         # Its gate and its health stay as they are.
         return HostWrite([*idle, compare_and_put(key, text, index)], [Change(key, text_of(entry.value), text)])
     now = int(runtime.now())

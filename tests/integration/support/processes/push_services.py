@@ -91,8 +91,17 @@ def admit_apart(service: PushService, *hosts: str) -> None:
     assert all(one.admitted for one in answers), answers
 
 
-def step(service: PushService, host: str, task_group: str, *, whole: bool = True, machine: str | None = None) -> bool:
-    return service.begin_task_group(BeginTaskGroup(host, task_group, machine, whole=whole)).run
+def step(
+    service: PushService,
+    host: str,
+    task_group: str,
+    *,
+    whole: bool = True,
+    machine: str | None = None,
+    is_control_node: bool = False,
+) -> bool:
+    message = BeginTaskGroup(host, task_group, machine, whole=whole, is_control_node=is_control_node)
+    return service.begin_task_group(message).run
 
 
 def finish(service: PushService, host: str, task_group: str) -> None:

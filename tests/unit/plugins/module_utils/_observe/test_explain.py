@@ -280,13 +280,16 @@ _DRAIN, _STOP, _UNDRAIN = (
         (FAILED, (_DRAIN, _STOP, _UNDRAIN, StepStart(9_001, "app", "undrain")), "no disk", False),
         (FAILED, (_STOP,), "no disk", False),
         (UPGRADED, (_DRAIN, _STOP), None, False),
+        # What was stopped is from an upgrade that has ended.
+        (FAILED, (_DRAIN, _STOP, _UNDRAIN, StepStart(9_002), _DRAIN), "no disk", False),
     ],
 )
 def test_a_host_that_was_left_in_consuls_maintenance_says_so_and_how_to_end_it(
     state: str, trail: tuple[StepStart, ...], error: str | None, is_drained: bool
 ) -> None:
     one = fleet(compute=1)
-    one.records["compute1"] = HostRecord(NEW, state, error=error, origin=OLD, trail=trail)
+    times = {UPGRADED: 9_002}
+    one.records["compute1"] = HostRecord(NEW, state, error=error, origin=OLD, trail=trail, times=times)
     sentence = (
         "It is still drained (convoy.upgrade.consul_service) until an upgrade of it succeeds. To end that without one, undo the step drain as "
         "their README says, for Consul's maintenance with consul maint -disable -service=ID there."

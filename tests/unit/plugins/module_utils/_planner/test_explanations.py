@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.step_trail import StepStart
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.admission import admit, first_position
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import (
     Blockers,
@@ -78,6 +79,12 @@ def without_gates() -> Fleet:
 )
 def test_the_reason_for_each_state(site: Fleet, reason: str) -> None:
     assert site.plan(CLOSED).hosts[HOST].reason == reason
+
+
+def test_the_steps_of_an_upgrade_that_has_ended_are_not_those_of_the_next_one_to_the_same_version() -> None:
+    trail = (StepStart(4, "db", "stop"), StepStart(5), StepStart(5, "db", "prepare"), StepStart(6))
+    record = HostRecord(NEW, FAILED, times={"upgraded": 5}, trail=trail)
+    assert with_record(record).plan().hosts[HOST].steps == ("prepare",)
 
 
 def test_a_host_that_goes_now_says_so() -> None:

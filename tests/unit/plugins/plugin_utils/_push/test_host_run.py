@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.settings import Settings
-from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, HostRecord
+from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import FAILED, STARTED, UPGRADED, HostRecord
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, next_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._compose.task_order import reversed_role
-from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import finished_groups, repeated_stops
+from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.host_run import (
+    HostRun,
+    finished_groups,
+    repeated_stops,
+)
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._push.run import (
     POST_UPGRADE_PHASE,
     UPGRADE,
@@ -188,3 +193,37 @@ def test_stops_of_a_provider_do_not_run_again() -> None:
     of_run = replace(run(), task_groups={"db": groups})
     done = finished_groups(of_run, "db1", HostRecord("2.10", FAILED, done=("stop/cloud",)))
     assert not repeated_stops(of_run, "db1", done)
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_what_an_upgrade_that_has_ended_stopped_is_not_stopped_in_the_next_one_to_the_same_version(
+    seconds: int,
+) -> None:
+    """As after a failed health check, also if all of it happens in one second."""
+    now = 1700000000
+    record: HostRecord | None = None
+
+    def report(state: str, step: str | None = None) -> None:
+        nonlocal now, record
+        record = next_record(record, HostReport("db1", "2.10", state, "db" if step else None, step), now)
+        now += seconds
+
+    for one in ("prepare", "drain", "stop", "upgrade"):
+        report(STARTED, one)
+    report(FAILED, "upgrade")
+    report(STARTED, "upgrade")
+    assert HostRun("db1", record=record).stopping_step == "stop"
+    report(UPGRADED)
+    record = put_back_record(record, "2.10", "2.10", now)
+    for one in ("prepare", "drain"):
+        report(STARTED, one)
+    begun = [one.step for one in HostRun("db1", record=record).begun_steps if one.step]
+    # Within one second, the end of a failed try is not told from that of the upgrade, so the steps after it count.
+    assert begun == [*([] if seconds else ["upgrade"]), "prepare", "drain"]
+    report(FAILED, "drain")
+    assert record is not None
+    of_run = replace(run(), task_groups={"db": (RunTaskGroup("prepare/db", "prepare", "db", once=False),)})
+    record = replace(record, done=("prepare/db",))
+    assert bool(finished_groups(of_run, "db1", record)) == (not seconds)
+    report(STARTED, "stop")
+    assert HostRun("db1", record=record).stopping_step

@@ -65,6 +65,17 @@ def test_a_run_in_which_ansible_upgrades_hosts_retries_them_itself(
     assert lines[0] == f"Next: {next_step}"
 
 
+def test_a_run_that_left_out_post_upgrade_tasks_by_tags_names_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["ansible-playbook", "convoy.upgrade.upgrade", "-e", "version=2", "--tags", "redis"]
+    monkeypatch.setattr(sys, "argv", command)
+    lines: list[str] = []
+    run = PlaybookRun("/collection/playbooks/upgrade.yml", lines.append)
+    run.remember({"partial": {"web1": ["post_upgrade"]}})
+    run.end(has_succeeded=True)
+    run._say_next(os.getpid())
+    assert lines[-1] == "Next: ansible-playbook convoy.upgrade.upgrade -e version=2 --tags post_upgrade"
+
+
 def test_a_run_for_a_part_of_the_fleet_retries_its_own_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["ansible-playbook", "convoy.upgrade.role", "-e", "version=2 role=web"]
     monkeypatch.setattr(sys, "argv", command)

@@ -36,6 +36,24 @@ def test_another_playbook_keeps_the_variables_of_the_fleet_and_drops_the_rest() 
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--inventory-file upgrade.yml",
+        "--inv hosts.yml",
+        "-i hosts.yml",
+        "-bi hosts.yml",
+        "--vault-password-file x.yml",
+        "-u a.b.c",
+        "--become --ask-v -e upgrade_consul_host=c1",
+    ],
+)
+def test_the_value_of_an_option_that_looks_like_a_playbook_is_kept(options: str) -> None:
+    line = f"ansible-playbook {options} playbooks/upgrade.yml -f 9"
+    assert command(line).again() == line
+    assert command(line).other("status") == line.replace("playbooks/upgrade.yml", "playbooks/status.yml")
+
+
 def test_a_playbook_that_imports_one_of_the_collection_has_no_others_beside_it() -> None:
     site = AnsibleCommand(("ansible-playbook", "plays/site.yml", "-e", "version=2"), "/x/plays/site.yml", imports=True)
     assert site.other("status") == "ansible-playbook convoy.upgrade.status"
