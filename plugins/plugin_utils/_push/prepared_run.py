@@ -62,7 +62,7 @@ class PreparedRun:
     """What the plays of a run and its daemon need.
 
     :param tasks_folder: the composed tasks, a folder for each role below it.
-    :param fleet: host -> role, as the inventory has it. Those of a job are in the inventory or not.
+    :param fleet: host -> role, as the inventory has it. In a job, of the whole fleet.
     :param task_groups: role -> its task groups, for the roles that have services.
     :param left_out: why this run does not upgrade some of its hosts, a sentence each.
     :param post_upgrade: host -> the version that it reported, for hosts with post-upgrade tasks; empty before every host is upgraded.

@@ -24,29 +24,25 @@ _SHORT = {"--limit": "-l", "--tags": "-t"}
 _FLAGS = ("--check", "--diff", "--step", "--force-handlers", "-C", "-D", "-CD", "-DC")
 _EXTRA = ("--extra-vars", "-e")
 # The long options of ansible-playbook without a value, and its short ones that may stand before one with a value in the same word.
-_WITHOUT_VALUE = (
-    *(
-        "--ask-become-pass",
-        "--ask-pass",
-        "--ask-vault-pass",
-        "--ask-vault-password",
-        "--become",
-        "--check",
-        "--diff",
-        "--flush-cache",
-    ),
-    *(
-        "--force-handlers",
-        "--help",
-        "--list-hosts",
-        "--list-tags",
-        "--list-tasks",
-        "--step",
-        "--syntax-check",
-        "--verbose",
-        "--version",
-    ),
-)
+_WITHOUT_VALUE = [
+    "--ask-become-pass",
+    "--ask-pass",
+    "--ask-vault-pass",
+    "--ask-vault-password",
+    "--become",
+    "--check",
+    "--diff",
+    "--flush-cache",
+    "--force-handlers",
+    "--help",
+    "--list-hosts",
+    "--list-tags",
+    "--list-tasks",
+    "--step",
+    "--syntax-check",
+    "--verbose",
+    "--version",
+]
 _VALUE_FOLLOWS = re.compile(r"-[CDJKbhkv]*[MTcefiltu]")
 # Variables that describe the fleet. Commands of other playbooks keep them.
 _FLEET_VARIABLES = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify)", re.DOTALL)
