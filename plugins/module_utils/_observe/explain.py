@@ -27,8 +27,8 @@ _DRAIN, _UNDRAIN, _STOPPING = "drain", "undrain", ("stop", "upgrade", "start")
 # The role that uses Consul's maintenance, by whose end an operator can put a service back.
 _CONSUL_SERVICE = "consul_service"
 
-# What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _NO_AGENT = "Its gate is closed, so its agent does not try again."
+# What an operator can do, by the cause for which a host waits. {rule} is the key in the instructions.
 _ORDER_AGAIN = "To change this: run ansible-playbook convoy.upgrade.upgrade again, with all rules and another {rule}."
 _CHANGES: Mapping[str, str] = {
     explanations.NO_VERSION: "To change this: begin a rollout with ansible-playbook convoy.upgrade.upgrade -e version=X.",

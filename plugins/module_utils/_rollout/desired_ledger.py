@@ -64,13 +64,6 @@ class DesiredLedger:
         return self.membership.members
 
 
-def _goes_back(old: Ledger | None, request: PassRequest, version: str) -> bool:
-    """Return whether a rollout that begins goes to the version before the last one, and is no rollback."""
-    if old is None or old.is_job or old.rollback or request.rolls_back is not None:
-        return False
-    return version == old.previous_version and version != old.version
-
-
 def desired_ledger(
     keys: Keys,
     request: PassRequest,
@@ -121,11 +114,8 @@ def desired_ledger(
         warnings.append(
             f"{gate.key} was closed by hand, as by ansible-playbook convoy.upgrade.global_disable. That does not stop this rollout, which sets all gates again."
         )
-    if begins and _goes_back(old, request, version):
-        warnings.append(
-            f"version: {version} is the version before the rollout to {old.version if old else ''}. This run goes back to it in the order, the stages and "
-            "the approvals of an upgrade. ansible-playbook convoy.upgrade.rollback goes back in the reverse order, without approvals."
-        )
+    if begins and request.rolls_back is None and (warning := _back_by_upgrade(old, version)):
+        warnings.append(warning)
     ledger = replace(
         _begun(request, snapshot, version, members, plain, now)
         if same is None
@@ -162,6 +152,16 @@ def _target(keys: Keys, request: PassRequest, snapshot: Snapshot) -> str:
             f"to {version!r}: something other than a planner has set it. Give version (-e version=X) to choose one of the two.",
         )
     return version
+
+
+def _back_by_upgrade(old: Ledger | None, version: str) -> str:
+    """Return the warning for an upgrade to the version before the last rollout; empty for others."""
+    if old is None or old.is_job or old.rollback or version == old.version or version != old.previous_version:
+        return ""
+    return (
+        f"version: {version} is the version before the rollout to {old.version}. This run goes back to it in the order, the stages and the approvals of an "
+        "upgrade. ansible-playbook convoy.upgrade.rollback goes back in the reverse order, without approvals."
+    )
 
 
 def _refuse_bad_rules(

@@ -233,11 +233,8 @@ def test_a_host_is_lost_if_a_task_took_too_long_whatever_its_service_reports_aft
     assert read_fleet(store, fleet=FLEET).plan.hosts["web1"].state == "lost"
 
 
-def test_a_host_whose_post_upgrade_tasks_tags_left_to_a_later_run_is_not_lost_meanwhile(
-    services: PushServices, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = {"web": (*GROUPS["web"], RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False))}
-    upgrade = services.begin(groups, "2")
+def _in_post_upgrade(services: PushServices, store: Store, upgrade: Any, groups: dict[str, Any]) -> Any:
+    """Let a run upgrade all hosts; return the next one, which has admitted web1 to its post-upgrade tasks."""
     admit_apart(upgrade, *FLEET)
     for host in FLEET:
         step(upgrade, host, "upgrade/app")
@@ -245,6 +242,15 @@ def test_a_host_whose_post_upgrade_tasks_tags_left_to_a_later_run_is_not_lost_me
     make_pass(store, PassRequest("2", fleet=FLEET))
     first = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
     admit_apart(first, "web1")
+    return first
+
+
+def test_a_host_whose_post_upgrade_tasks_tags_left_to_a_later_run_is_not_lost_meanwhile(
+    services: PushServices, store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"web": (*GROUPS["web"], RunTaskGroup("post_upgrade/app", "post_upgrade", "app", once=False))}
+    upgrade = services.begin(groups, "2")
+    first = _in_post_upgrade(services, store, upgrade, groups)
     step(first, "web1", "post_upgrade/app", whole=False)
     assert end(first, "web1") == "partial"
     first.close()
@@ -271,13 +277,7 @@ def test_post_upgrade_tasks_that_failed_run_again_with_retry_failed_also_if_they
     upgrade = services.begin(groups, "2")
     rules = {"rolling_rules": {"global": 9}, "failure_rules": {"fleet": 1}}
     make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[]))
-    admit_apart(upgrade, *FLEET)
-    for host in FLEET:
-        step(upgrade, host, "upgrade/app")
-        end(upgrade, host)
-    make_pass(store, PassRequest("2", fleet=FLEET))
-    first = services.start(groups, "2", phase=POST_UPGRADE_PHASE)
-    admit_apart(first, "web1")
+    first = _in_post_upgrade(services, store, upgrade, groups)
     step(first, "web1", "post_upgrade/app")
     if is_lost:
         first.note_timeout(NoteTimeout("web1"))

@@ -223,10 +223,7 @@ def test_a_host_that_was_broken_before_a_rollback_is_retried_under_its_caps(
 def test_a_host_in_the_middle_waits_until_a_new_rollout_may_open_its_gate_again(
     services: PushServices, store: Store
 ) -> None:
-    first = services.begin(GROUPS, "2")
-    admit_apart(first, "web1")
-    assert step(first, "web1", "drain/app")
-    first.close()
+    _interrupted_in_drain(services)
     rules = {"rolling_rules": {"global": "unlimited"}, "role_order": {"web": ["db"]}}
     make_pass(store, PassRequest("3", rules, fleet=FLEET, limit=[], replace="2"))
     service = services.start(GROUPS, "3", forks=2)
@@ -302,10 +299,7 @@ def test_a_host_that_has_begun_and_goes_last_continues_if_it_has_the_slot_that_i
     services: PushServices, *, as_wave: bool
 ) -> None:
     """As after a failover to a host whose preparation was interrupted."""
-    first = services.begin(GROUPS, "2", cap=1)
-    admit_apart(first, "web1")
-    assert step(first, "web1", "drain/app")
-    first.close()
+    _interrupted_in_drain(services, cap=1)
     service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9)
     if as_wave:
         assert not service.admit_wave(AdmitWave(("web2",)))["web2"].admitted
@@ -323,10 +317,7 @@ def test_a_host_that_has_begun_and_goes_last_continues_if_it_has_the_slot_that_i
 def test_a_host_that_has_begun_and_goes_last_lets_mates_go_that_wait_for_an_operator(
     services: PushServices, store: Store
 ) -> None:
-    first = services.begin(GROUPS, "2")
-    admit_apart(first, "web1")
-    assert step(first, "web1", "drain/app")
-    first.close()
+    _interrupted_in_drain(services)
     make_pass(store, PassRequest("2", {"rolling_rules": {"global": 0}}, fleet=FLEET, limit=[]))
     service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9)
     assert service.next_hosts(GetNextHosts(("web1", "web2"))).hosts == ("web1", "web2")
@@ -389,6 +380,14 @@ MACHINE_GROUPS = {
     role: tuple(RunTaskGroup(f"{one}/app", one, "app", once=False) for one in ("prepare", "stop", "upgrade", "start"))
     for role in ("web", "db")
 }
+
+
+def _interrupted_in_drain(services: PushServices, cap: int = 9) -> None:
+    """Begin a rollout whose run ends in the first step of web1."""
+    first = services.begin(GROUPS, "2", cap=cap)
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.close()
 
 
 def _interrupted_in_upgrade(services: PushServices) -> None:
