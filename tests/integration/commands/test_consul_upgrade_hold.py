@@ -352,7 +352,7 @@ def test_a_ledger_that_comes_while_a_hold_is_set_is_not_passed_by(
 
 def test_a_missing_target_or_reason_is_refused(run: Runner, consul: RawKV) -> None:
     untargeted, no_reason, name = run([hold(reason="x"), hold(everything=True), hold(hosts=["a/b"], reason="x")])
-    assert untargeted["failure"]["message"] == "No target is given: give hosts, roles, or everything: true."
+    assert untargeted["failure"]["message"].startswith("No target is given: give hosts, roles, or everything: true. ")
     assert no_reason["failure"]["message"] == "reason is empty. Give a reason for operators who see the hold later."
     assert name["failure"]["code"] == "bad_name"
     assert consul.tree() == {}

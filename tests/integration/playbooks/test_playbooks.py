@@ -218,6 +218,12 @@ def test_global_disable_names_what_goes_on(play: Shipped, store: Store, consul: 
     shown = " ".join(play("global_disable").stdout.split())
     assert "[WARNING]: The rollout to 2 was begun by ann@desk and is running. Its planners admit hosts again." in shown
     assert "convoy.upgrade.pause or ansible-playbook convoy.upgrade.abort" in shown
+    control.pause(store, control.Command(reason="lunch", fleet=fleet))
+    shown = " ".join(play("global_disable").stdout.split())
+    assert (
+        "[WARNING]: The rollout to 2 is paused. Once ansible-playbook convoy.upgrade.resume ends that, its planners"
+        in shown
+    )
     control.abort(store, control.Command(reason="enough", fleet=fleet))
     assert any("was closed by hand" in one for one in make_pass(store, PassRequest("3", rules, fleet=fleet)).warnings)
     control.abort(store, control.Command(reason="enough", fleet=fleet))

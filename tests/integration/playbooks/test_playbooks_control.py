@@ -55,6 +55,7 @@ def test_hold_and_unhold(play: Shipped, store: Store, consul: RawKV) -> None:
     untargeted = play("hold", reason="RAM test")
     assert untargeted.returncode == 2
     assert "No target is given: give hosts, roles, or everything: true." in one_line(untargeted.stdout)
+    assert "-e host=H, -e role=R and -e everything=true." in one_line(untargeted.stdout)
 
 
 @pytest.mark.thorough

@@ -16,6 +16,7 @@ from ..._consul.operations import Change, compare, compare_and_put, net_changes,
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import find_members
 from ..._fleet.gates import CLOSED, gate_text
+from ..._fleet.ledger import PAUSED
 from ..._state.gate_copies import GateCopies
 from ..._state.layout import refuse_newer
 from ..._state.legacy_keys import LegacyKeys
@@ -142,6 +143,9 @@ def who_is_under_way(store: Store) -> str:
     except UpgradeError as error:
         # The gates are closed, whatever keeps the ledger from being read.
         return f"A rollout may be under way: {error.message}"
+    if ledger is not None and ledger.state == PAUSED:
+        what = f"job {job_id(ledger.version)}" if ledger.is_job else f"rollout to {ledger.version}"
+        return f"The {what} is paused. Once ansible-playbook convoy.upgrade.resume ends that, its planners admit hosts again."
     if ledger is not None and ledger.has_post_upgrade_tasks:
         return (
             f"The rollout to {ledger.version} has post-upgrade tasks left. Planners open gates for them again, and the global one at their end. To stop "

@@ -64,7 +64,10 @@ class HoldTargets:
         found += [("role", check_name("role", name, "roles")) for name in dict.fromkeys(self.roles)]
         found += [("host", check_name("host", name, "hosts")) for name in dict.fromkeys(self.hosts)]
         if not found:
-            raise UpgradeError("no_target", "No target is given: give hosts, roles, or everything: true.")
+            raise UpgradeError(
+                "no_target",
+                "No target is given: give hosts, roles, or everything: true. In a playbook, these are -e host=H, -e role=R and -e everything=true.",
+            )
         return found
 
 
