@@ -185,12 +185,19 @@ def replaced_rollout(request: PassRequest, snapshot: Snapshot, version: str) -> 
     raise UpgradeError(
         "rollout_under_way",
         f"{named} rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}"
-        f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. Finish it with "
+        f"{command_text(old) if old.state == PAUSED else ''}. So no rollout to {version} begins, and nothing is changed. {_finish_it(old)} "
         f"ansible-playbook convoy.upgrade.upgrade {option('version', old.version)}, wait for its end (-e wait_for_other=true), "
         f"or replace it ({option('replace', old.version)}).",
         under_way=old.version,
         state=old.state,
     )
+
+
+def _finish_it(old: Ledger) -> str:
+    """Return the beginning of a sentence with the command that finishes a rollout."""
+    if old.state == PAUSED:
+        return "End the pause with ansible-playbook convoy.upgrade.resume, and finish it with"
+    return "Finish it with"
 
 
 def _paused_elsewhere(old: Ledger, current: str | None) -> UpgradeError:
@@ -215,7 +222,7 @@ def other_under_way(old: Ledger, version: str) -> UpgradeError:
     return UpgradeError(
         "rollout_under_way",
         f"The rollout under way goes to {old.version}: it was begun by {old.who} and is {old.state}{paused}. So the job {job_id(version)} does not "
-        f"begin, and nothing is changed: one of the two moves the fleet at a time. Finish it with ansible-playbook convoy.upgrade.upgrade -e "
+        f"begin, and nothing is changed: one of the two moves the fleet at a time. {_finish_it(old)} ansible-playbook convoy.upgrade.upgrade -e "
         f"version={old.version}, or end it with ansible-playbook convoy.upgrade.abort. Then run the same command again. With -e wait_for_other=true it waits "
         "by itself.",
         under_way=old.version,

@@ -136,6 +136,8 @@ def test_a_rollout_under_way_is_replaced_by_name_alone(state: str) -> None:
     assert unnamed.code == "rollout_under_way"
     assert f"The rollout under way goes to {NEW}: it was begun by ann and is {state}" in unnamed.message
     assert f"-e replace={NEW}" in unnamed.message
+    # A run of a paused rollout would only wait.
+    assert ("convoy.upgrade.resume, and finish it with" in unnamed.message) == (state == PAUSED)
 
     other = refusal(there, NEXT, replace=OLD, restart=True)
     assert other.code == "rollout_under_way"
