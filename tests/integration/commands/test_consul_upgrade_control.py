@@ -14,6 +14,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._common import runt
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control as operator
+from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import set_gate
 from ansible_collections.convoy.upgrade.plugins.module_utils._state.store import Store
 from devkit.kv import RawKV
 from integration.support.fleets.fleet import history, ledger, names, seed
@@ -51,6 +52,12 @@ def test_a_rollout_that_was_complete_before_a_pause_is_complete_after_it(run: Ru
     # Also if it is paused again for another reason.
     paused, again, resumed = run([control("pause", reason="a"), control("pause", reason="b"), control("resume")])
     assert [one["state"] for one in (paused, again, resumed)] == ["paused", "paused", "complete"]
+    assert paused["remarks"] == again["remarks"] == []
+    set_gate(begun, "global", None, value=True)
+    (open_gate,) = run([control("pause")])
+    assert open_gate["remarks"][0].startswith(
+        "The rollout is complete, so the global gate is open, and hosts that join"
+    )
 
 
 @pytest.mark.thorough

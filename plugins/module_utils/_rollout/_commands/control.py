@@ -31,11 +31,17 @@ from .rollback import roll_back
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
 
 
+_OPEN = (
+    "The rollout is complete, so the global gate is open, and hosts that join upgrade in spite of a pause. To close all gates, run ansible-playbook "
+    "convoy.upgrade.global_disable."
+)
+
+
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
     """Pause a rollout: no host is admitted until it is resumed. Hosts that have begun continue.
 
-    A complete rollout can be paused too. That affects the post-upgrade tasks, and hosts that join the fleet. A rollout that is paused is
-    paused again only for another reason.
+    A complete rollout can be paused too. That affects the post-upgrade tasks, and hosts that join the fleet unless the global gate is open already. A
+    rollout that is paused is paused again only for another reason.
 
     Gates of roles that a rollout has opened are closed after that, because hosts that join read them. Hosts that have begun under them get gates of
     their own.
@@ -58,7 +64,9 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         roles = [] if ledger.was_complete else open_role_gates(snapshot)
         if roles:
             close_role_gates(writer, snapshot, writer.ledger or ledger, members, roles)
-        return CommandResult(writer.ledger or ledger)
+        everywhere = snapshot.gates.everywhere
+        is_open = ledger.was_complete and not ledger.is_job and everywhere is not None and everywhere.is_true
+        return CommandResult(writer.ledger or ledger, remarks=[_OPEN] if is_open else [])
 
     return write_command(store, act, dry=dry)
 
