@@ -37,17 +37,18 @@ def test_the_example_upgrades_a_database_unchanged(make_steps: MakeSteps, tmp_pa
     wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
     for node in (primary, standby):
         node.write(
-            "/usr/local/bin/patronictl", f"#!/bin/sh -e\n[ \"$*\" = 'switchover --force shop' ]\nexec {SWITCH}\n", 0o755
+            "/usr/local/bin/patronictl",
+            f"#!/bin/sh -e\n[ \"$*\" = '-c /etc/patroni/15-main.yml switchover --force shop' ]\nexec {SWITCH}\n",
+            0o755,
         )
 
     site = Site(tmp_path, lab)
     site.inventory(rules["upgrade_roles"], {"database": ["db1", "db2"]})
     for name, text in files.items():
         (tmp_path / name).parent.mkdir()
-        # The lab has its packages in a folder.
-        (tmp_path / name).write_text(
-            text.replace(SOURCE, "deb [trusted=yes] file:/srv/lab/").replace("bookworm main", "./")
-        )
+        # The lab has its packages in a folder, and its clusters run in Debian's units.
+        text = text.replace(SOURCE, "deb [trusted=yes] file:/srv/lab/").replace("bookworm main", "./")
+        (tmp_path / name).write_text(text.replace("patroni@15-main.service", f"{UNIT}.service"))
     given = {"version": version[1], "instructions": rules["instructions"]}
     site.play("upgrade", "--check", **given)
     site.play("upgrade", **given)

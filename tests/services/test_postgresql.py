@@ -134,8 +134,11 @@ def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
 @pytest.mark.thorough
 def test_another_major_version_is_refused_before_a_package_is_replaced(steps: Steps) -> None:
     node = steps.lab.nodes["db1"]
-    repository(steps.lab.shared / "v16", [Package("postgresql-16", "16.1-1"), Package("fleet-postgresql", "16.1-1")])
-    repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1")])
+    offered = {"postgresql-16": "16.1-1", "fleet-postgresql": "16.1-1", "fleet-extension": "3.4-1"}
+    repository(steps.lab.shared / "v16", [Package(name, version) for name, version in offered.items()])
+    repository(steps.lab.shared / "v15", [Package("fleet-postgresql", "15.1-1"), Package("fleet-extension", "3.3-1")])
+    use_version(node, "v15")
+    node.run("apt-get", "install", "--yes", "fleet-extension")
     use_version(node, "v16")
     other = {"postgresql_unit": "postgresql@15-main.service", "postgresql_packages": ["postgresql-16"]}
     shown = run(steps, ["db1"], "validate", code=2, postgresql_major=16, **other)
@@ -144,6 +147,8 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
         shown = run(steps, ["db1"], step, code=2, postgresql_packages=["fleet-postgresql"])
         assert "would bring another major version of PostgreSQL than 15, which has the data: fleet-postgresql" in shown
     assert sql(node, "SELECT 1") == "1"
+    # An extension has versions of its own.
+    run(steps, ["db1"], "validate", postgresql_packages=["fleet-extension"])
     use_version(node, "v2")
 
 
@@ -158,6 +163,8 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
             {"postgresql_user": "nobody"},
             "db1: the user nobody can't query the cluster on port 5432: psql: error:",
         ),
+        # It only starts the units of Debian's clusters.
+        ("validate", {"postgresql_unit": "postgresql.service"}, " does not run in postgresql.service, so a restart of "),
         ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the control node."),
         (
             "verify",
