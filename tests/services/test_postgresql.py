@@ -164,7 +164,11 @@ def test_another_major_version_is_refused_before_a_package_is_replaced(steps: St
             "db1: the user nobody can't query the cluster on port 5432: psql: error:",
         ),
         # It only starts the units of Debian's clusters.
-        ("validate", {"postgresql_unit": "postgresql.service"}, " does not run in postgresql.service, so a restart of "),
+        (
+            "validate",
+            {"postgresql_unit": "postgresql.service"},
+            " does not run in postgresql.service, so a restart of ",
+        ),
         ("validate", {"postgresql_migration_file": "/nowhere.sql"}, "there is no such file on the control node."),
         (
             "verify",

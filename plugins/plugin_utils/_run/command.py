@@ -11,13 +11,16 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...module_utils._common.sanitize import as_option, sanitize
 from .extra_vars import read_option
 
-_SECRET = re.compile(r"token|passw|secret|credential|private|(^|_)(pw|key)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token|passw|passphrase|secret|credential|private|(?<![^\W_])(pass|pw|key)\b|_pwd\b", re.IGNORECASE
+)
 # Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.
 _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
 _SHORT = {"--limit": "-l", "--tags": "-t"}
@@ -44,6 +47,8 @@ _WITHOUT_VALUE = [
     "--version",
 ]
 _VALUE_FOLLOWS = re.compile(r"-[CDJKbhkv]*[MTcefiltu]")
+# Short options in one word, the last of which may have a value.
+_IN_ONE_WORD = re.compile(r"-([CDJKbhkv]+)([elt].*)?", re.DOTALL)
 # Variables that describe the fleet. Commands of other playbooks keep them.
 _FLEET_VARIABLES = re.compile(r"(upgrade_consul_|ansible_).*|upgrade_(planner_host|roles|roles_path|notify)", re.DOTALL)
 
@@ -120,8 +125,11 @@ class AnsibleCommand:
 
     def _kept(self, long: Collection[str], short: Collection[str], flags: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the words without some options: each as a ``word``, the ``playbook``, or the value of ``-e`` as ``extra``."""
-        words = iter(self.words[1:])
-        for word in words:
+        words: Iterator[str] = iter(self.words[1:])
+        while (word := next(words, None)) is not None:
+            if parts := _separate(word):
+                words = chain(parts, words)
+                continue
             name, equals, value = word.partition("=")
             if word in flags:
                 continue
@@ -161,6 +169,17 @@ class AnsibleCommand:
     def _program(self) -> str:
         first = self.words[0]
         return Path(first).name if shutil.which(Path(first).name) == first else shlex.quote(first)
+
+
+def _separate(word: str) -> list[str]:
+    """Return short options that stand in one word as words of their own, if one of them may be left out; empty for any other word."""
+    found = _IN_ONE_WORD.fullmatch(word)
+    if found is None or word in _FLAGS:
+        return []
+    flags, last = found[1], found[2]
+    modes = [f"-{one}" for one in flags if one in "CD"]
+    others = "".join(one for one in flags if one not in "CD")
+    return [*([f"-{others}"] if others else []), *modes, *([f"-{last}"] if last else [])] if modes or last else []
 
 
 def _is(name: str, options: Sequence[str] | Collection[str]) -> bool:

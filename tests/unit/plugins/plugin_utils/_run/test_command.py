@@ -91,11 +91,35 @@ def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
         ("upgrade_consul_token=s3cret version=2", '-e upgrade_consul_token="$CONSUL_HTTP_TOKEN" -e version=2'),
         ('{"db": {"password": "s3cret"}, "version": "2"}', '-e db="$DB" -e version=2'),
         ("{db_password: s3cret}", ""),
+        ("ansible_become_pass=s3cret", '-e ansible_become_pass="$ANSIBLE_BECOME_PASS"'),
+        ('{"ansible_ssh_pass": "s3cret"}', '-e ansible_ssh_pass="$ANSIBLE_SSH_PASS"'),
+        ('{"db": {"pass": "s3cret"}}', '-e db="$DB"'),
+        ("ssh_key_passphrase=s3cret db_pwd=s3cret", '-e ssh_key_passphrase="$SSH_KEY_PASSPHRASE" -e db_pwd="$DB_PWD"'),
+        ("{db_pass: s3cret}", ""),
+        ("upgrade_consul_pass_limit=9", "-e upgrade_consul_pass_limit=9"),
     ],
 )
 def test_no_secret_is_shown(given: str, printed: str) -> None:
     again = command(f"/opt/ansible-playbook upgrade.yml -e {shlex.quote(given)}").again()
     assert again == f"/opt/ansible-playbook upgrade.yml {printed}".rstrip()
+
+
+def test_short_options_in_one_word_are_told_apart() -> None:
+    assert command("/opt/ansible-playbook upgrade.yml -be upgrade_consul_token=s3cret").again() == (
+        '/opt/ansible-playbook upgrade.yml -b -e upgrade_consul_token="$CONSUL_HTTP_TOKEN"'
+    )
+    for one in ("-bvt prepare", "-bvtprepare", "-bvC", "-bvCDl web1"):
+        given = command(f"/opt/ansible-playbook upgrade.yml {one} -f 9")
+        assert given.other("status") == "/opt/ansible-playbook status.yml -bv -f 9"
+    assert (
+        command("/opt/ansible-playbook upgrade.yml -bt prepare").again(without=["--tags"])
+        == "/opt/ansible-playbook upgrade.yml -b"
+    )
+    # Nothing of these is ever left out.
+    assert (
+        command("/opt/ansible-playbook upgrade.yml -vvv -Kb -CD").again()
+        == "/opt/ansible-playbook upgrade.yml -vvv -Kb -CD"
+    )
 
 
 def test_limits_are_found_in_each_spelling() -> None:
