@@ -323,8 +323,9 @@ def _service_files(role: ComposedRole, entry: ServiceEntry, service: Service) ->
             _refuse_taken(service, composed)
             checks = _list_checks(specs) if _tasks_file(group) == file_of(NUMBERED[0]) else ""
             files[f"{folder}/{composed}"] = _text(head + checks + body)
-    collection = service.role.rpartition(".")[0]
-    meta = {"dependencies": [], **({"collections": [collection]} if collection else {})}
+    # Its dependencies would run in each step.
+    collections = _collections(service)
+    meta = {"dependencies": [], **({"collections": collections} if collections else {})}
     files[f"{folder}/meta/main.yml"] = _text(f"---\n{_HEAD}{yaml_of(meta)}")
     if specs is not None:
         # The variables are checked in the step validate, before any host is changed.
@@ -379,16 +380,35 @@ def _refuse_taken(service: Service, composed: str) -> None:
 
 
 def _argument_specs(service: Service) -> Any:
-    for name in ("argument_specs.yml", "argument_specs.yaml"):
+    return _from_meta(service, "argument_specs", "argument_specs", dict, "argument specs").get(_ENTRY_POINT)
+
+
+def _collections(service: Service) -> list[str]:
+    """Return the collections in which Ansible looks for the modules of a service: its own one, and those of its ``meta/main.yml``."""
+    own = service.role.rpartition(".")[0]
+    given = _from_meta(service, "main", "collections", list, "metadata of a role")
+    return [*dict.fromkeys([*([own] if own else []), *map(str, given)])]
+
+
+def _from_meta(service: Service, file: str, key: str, wanted: type[dict[str, Any]] | type[list[Any]], what: str) -> Any:
+    """Return a value of a file in the folder ``meta`` of a service; an empty one for none.
+
+    :param wanted: its type.
+    :param what: what the file holds, for messages.
+    :raises UpgradeError: ``bad_service``.
+    """
+    for name in (f"{file}.yml", f"{file}.yaml"):
         path = service.path / "meta" / name
         if path.is_file():
             try:
-                data = yaml.safe_load(path.read_text(encoding="utf-8-sig")) or {}
-                return (data.get("argument_specs") or {}).get(_ENTRY_POINT)
-            except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+                found = (yaml.safe_load(path.read_text(encoding="utf-8-sig")) or {}).get(key)
+                if not isinstance(found or wanted(), wanted):
+                    raise TypeError(f"{key} is {found!r}")
+            except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
                 why = " ".join(str(error).split())
-                raise refusal(str(path), f"the file can't be read as argument specs: {why}.") from error
-    return None
+                raise refusal(str(path), f"the file can't be read as {what}: {why}.") from error
+            return found or wanted()
+    return wanted()
 
 
 def _tasks_file(group: TaskGroup) -> str:

@@ -23,8 +23,6 @@ _REFUSED = {
 _OF_COMMANDS = {"--start-at-task": "start_at_task", "--tags": "tags", "--skip-tags": "skip_tags"}
 _FORCE = "--force-handlers"
 _OF_JOBS = {"--step": "step", **_OF_COMMANDS}
-# Each of these shows what the tags of a service select.
-_WITH_TAGS = (*UPGRADES, "compose")
 
 
 def refuse_task_options(playbook: str, options: Mapping[str, Any], *, is_imported: bool = False) -> None:
@@ -60,7 +58,7 @@ def refuse_task_options(playbook: str, options: Mapping[str, Any], *, is_importe
         )
     if playbook == COMMAND:
         _refuse_any(_OF_JOBS, options, "a host that has run a part of a job would count as done")
-    elif playbook not in _WITH_TAGS and not is_imported:
+    elif playbook not in UPGRADES and not is_imported:
         _refuse_any(
             _OF_COMMANDS, options, f"Ansible would skip what convoy.upgrade.{playbook} does, and still report success"
         )

@@ -210,6 +210,21 @@ def test_a_text_in_place_of_a_list_is_refused_before_any_host_changes(roles: Rol
     assert found(web_ports=443, web_units="a,b") == ["web_ports", "web_units"]
 
 
+def test_a_service_keeps_its_collections_and_not_its_dependencies(roles: Roles) -> None:
+    roles.add(
+        "web", {TASKS: "- x: 1\n  tags: stop\n", "meta/main.yml": "{collections: [a.b, c.d], dependencies: [common]}\n"}
+    )
+    assert yaml.safe_load(files(roles, "web")["node/services/web/meta/main.yml"]) == {
+        "dependencies": [],
+        "collections": ["a.b", "c.d"],
+    }
+    roles.add("web", {"meta/main.yml": "collections: a.b\n"})
+    with pytest.raises(
+        UpgradeError, match=r"web/meta/main\.yml: the file can't be read as metadata of a role: collections is 'a\.b'"
+    ):
+        files(roles, "web")
+
+
 def test_what_is_copied_and_what_is_not(roles: Roles) -> None:
     texts = ("files/tests/a.sh", "library/x.py", "library/__pycache__/x.pyc", "meta/main.yml", "molecule/x.yml", "x.md")
     roles.add("web", {TASKS: "- x: 1\n  tags: stop\n", **dict.fromkeys(texts, "x: 1\n")})

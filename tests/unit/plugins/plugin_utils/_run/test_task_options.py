@@ -39,7 +39,7 @@ def test_a_job_is_run_as_a_whole(option: str) -> None:
         refuse_task_options("command", {option: ["restart"]})
 
 
-@pytest.mark.parametrize("playbook", ["pause", "abort", "hold", "retry", "global_disable", "status"])
+@pytest.mark.parametrize("playbook", ["pause", "abort", "hold", "retry", "global_disable", "status", "compose"])
 @pytest.mark.parametrize("option", ["--start-at-task", "--tags", "--skip-tags"])
 def test_a_command_is_run_as_a_whole(playbook: str, option: str) -> None:
     refuse_task_options(playbook, {"tags": ["all"], "skip_tags": [], "step": True})
@@ -51,7 +51,3 @@ def test_a_command_is_run_as_a_whole(playbook: str, option: str) -> None:
     assert (refused.value.code, refused.value.details["option"]) == ("refused_option", option)
     # They may be tags of the playbook that imports it.
     refuse_task_options(playbook, given, is_imported=True)
-
-
-def test_tags_of_services_select_what_is_composed() -> None:
-    refuse_task_options("compose", {"tags": ["upgrade"], "skip_tags": ["slow"]})
