@@ -334,7 +334,8 @@ def test_packages_that_would_remove_others_are_refused_and_an_unpack_that_stoppe
     own(steps, "own2", server, tools)
     shown = one_line(run(steps, "prepare", code=2, **settings))
     assert "web1: the new packages would remove lab-sentinel. Nothing was changed." in shown
-    assert one_line(run(steps, "upgrade", code=2, **settings))
+    shown = one_line(run(steps, "upgrade", code=2, **settings))
+    assert "first update the lists: ansible web1 -b -m ansible.builtin.apt -a update_cache=true" in shown
     assert [installed(node, name) for name in ("lab-server", "lab-sentinel", "lab-tools")] == ["1", "1", "1"]
 
     own(steps, "own3", server, sentinel, tools)
