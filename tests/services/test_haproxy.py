@@ -130,7 +130,8 @@ def test_an_idle_connection_is_closed_at_once_unless_the_configuration_keeps_it(
     before = balancer.read(CONFIG) or ""
     if is_kept:
         balancer.write(CONFIG, before.replace("    mode http\n", "    mode http\n    option idle-close-on-response\n"))
-    balancer.run("systemctl", "reload", "haproxy")
+    # A reload would return before the process with the former configuration takes no more connections.
+    balancer.run("systemctl", "restart", "haproxy")
     idle = http.client.HTTPConnection(balancer.address, 80, timeout=5)
     try:
         idle.request("GET", "/")

@@ -25,7 +25,8 @@ def steps(make_steps: MakeSteps) -> Steps:
     """A controller and two compute hosts; a later version of nova-compute is there."""
     roles = {"controller1": "controller", "compute1": "compute", "compute2": "compute"}
     steps = make_steps(roles, packages=ALL_PACKAGES)
-    publish(steps.lab, PACKAGES)
+    # Nodes have what the controller has, whose packages fit only those of their own version.
+    publish(steps.lab, (*PACKAGES, "nova-conductor"))
     return steps
 
 
