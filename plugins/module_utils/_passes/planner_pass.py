@@ -194,7 +194,7 @@ def _try_once(
         desired = replace(desired, ledger=replace(desired.ledger, broken=listed))
     move = _ledger_move(keys, snapshot, desired, request.job)
     if move is not None and snapshot.ledger is None and not snapshot.is_job:
-        move, warnings = with_holds_for_closed_gates(writer, snapshot, move)
+        move, warnings = with_holds_for_closed_gates(writer, snapshot, move, desired.members)
         outcome.warnings += warnings
     ends_job = snapshot.job is not None
     # All refusals come before the first write, so that no rollout begins that can't continue.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from .._codecs.values import encode_hold
@@ -15,6 +16,7 @@ from .._common.names import in_order, listing
 from .._consul.operations import Change, put
 from .._fleet.fleet import Snapshot
 from .._fleet.holds import FIRST_ROLLOUT, Hold
+from .._rule_checks.unknown_targets import lost_hosts
 from .._state.ledger_writer import LedgerWriter
 from .lifecycle import LedgerMove
 
@@ -23,14 +25,15 @@ _MOST_HELD = 40
 
 
 def with_holds_for_closed_gates(
-    writer: LedgerWriter, snapshot: Snapshot, move: LedgerMove
+    writer: LedgerWriter, snapshot: Snapshot, move: LedgerMove, members: Mapping[str, str]
 ) -> tuple[LedgerMove, list[str]]:
     """Return the first write of a rollout with holds for gates that were closed by hand, and warnings on them.
 
     This applies only to a fleet that has never had a rollout to a version. In other fleets, planners wrote the gates. If there is such a
     gate, it costs one request, unless the ledger is that of a job.
 
-    :raises UpgradeError: ``closed_by_hand`` if there are more such gates than one transaction can hold.
+    :param members: host -> role.
+    :raises UpgradeError: ``closed_by_hand`` if there are more such gates than one transaction can hold, or if the hold of a gate would not hold its hosts.
     """
     gates = {"role": snapshot.gates.roles, "host": snapshot.gates.hosts}
     closed = {
@@ -74,6 +77,12 @@ def with_holds_for_closed_gates(
             hosts={**before.hosts, **{name: holds["host", name] for name in hosts}},
         ),
     )
+    if (lost := lost_hosts(after, members)) is not None:
+        raise UpgradeError(
+            "closed_by_hand",
+            f"{closed[lost.scope, lost.name].key} was closed by hand, which {lost.text()}, or open the gate with consul_enable_puppet.",
+            hosts=list(lost.hosts),
+        )
     held = LedgerMove(
         move.ledger,
         {**move.event, "held": [*hosts, *(f"role {role}" for role in roles)]},

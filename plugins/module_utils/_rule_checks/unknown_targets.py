@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from .._common.errors import UpgradeError
 from .._common.names import did_you_mean, in_order, listing
 from .._common.sanitize import limit_to, option
-from .._fleet.fleet import Snapshot
+from .._fleet.fleet import DEFAULT_ROLE_PATTERN, Snapshot, compile_role_pattern, role_by_name
 from .._fleet.holds import MADE_OF_GATES, PAUSED, Hold
 from .._rules.stages import Stage
 
@@ -24,31 +25,42 @@ def unknown_targets(snapshot: Snapshot, members: Mapping[str, str], stages: Iter
     :param members: host -> role.
     :param stages: the stages of the rules. If there are none, approvals cause no warning: the rules have changed since.
     """
-    known = {"host": members.keys(), "role": _known_roles(snapshot, members)}
-    named = {"host": snapshot.holds.hosts, "role": snapshot.holds.roles}
-    # The name that each warning is for, and those that it may have been meant to be.
-    found = {
-        f"{hold.key} is a hold for an unknown {scope}": (name, known[scope])
+    known = {"role": _known_roles(snapshot, members), "host": members.keys()}
+    named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
+    # The name that each warning is for, and those that it may have been meant to be. Many hosts that are gone hide no role.
+    found: list[Mapping[str, tuple[str, Iterable[str]]]] = [
+        {
+            f"{hold.key} is a hold for an unknown {scope}": (name, known[scope])
+            for name, hold in holds.items()
+            if name not in known[scope]
+        }
         for scope, holds in named.items()
-        for name, hold in holds.items()
-        if name not in known[scope]
-    }
+    ]
     names = [stage.name for stage in stages]
-    approved = {
+    approved: Mapping[str, tuple[str, Iterable[str]]] = {
         f"The approval of stage {name} is for an unknown stage": (name, names)
         for name in snapshot.approvals
         if names and name not in names
     }
-    return tuple(_ended(text) for texts in (found, approved) for text in _some(texts, texts))
+    return tuple(_ended(text) for texts in (*found, approved) for text in _some(texts, texts))
 
 
 def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optional: Collection[str]) -> None:
-    """Refuse to begin while there are holds for unknown hosts and roles: a typo would hold no host.
+    """Refuse to begin while there are holds for unknown hosts and roles: a typo would hold no host. Neither would a pause of a role with another name now.
 
     :param members: host -> role.
     :param optional: names that may be absent, by the rules.
     :raises UpgradeError: ``unknown_names``.
     """
+    if (lost := lost_hosts(snapshot, members)) is not None:
+        again = option(lost.scope, lost.name)
+        raise UpgradeError(
+            "unknown_names",
+            f"{lost.hold.key} is made of a pause that {lost.text()}. Then, or if nothing should be held, end the old hold with ansible-playbook "
+            f"convoy.upgrade.unhold {again}. If it should hold only others, set it again with ansible-playbook convoy.upgrade.hold {again} "
+            f"-e allow_unknown=true -e \"reason='...'\".",
+            names=[lost.name],
+        )
     known = {"role": _known_roles(snapshot, members), "host": set(members)}
     named = {"role": snapshot.holds.roles, "host": snapshot.holds.hosts}
     unknown = [
@@ -74,6 +86,71 @@ def refuse_unknown_holds(snapshot: Snapshot, members: Mapping[str, str], optiona
 def _may_be_unknown(hold: Hold) -> bool:
     """Return whether the name of a hold is no typo: an operator says so, or planners made it of a closed gate, whose host may be gone."""
     return hold.allow_unknown or hold.by in (*MADE_OF_GATES, PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class LostHosts:
+    """A hold that was made of a pause or a gate, and the hosts that this closed by their names and that nothing holds now.
+
+    :param scope: ``role`` or ``host``.
+    :param roles: the roles of the hosts in the fleet.
+    """
+
+    hold: Hold
+    scope: str
+    name: str
+    hosts: Sequence[str]
+    roles: Sequence[str]
+
+    def text(self) -> str:
+        """Return sentences with the hosts, and the command that holds them."""
+        is_role = self.scope == "role"
+        they, them = ("it has", "it") if len(self.hosts) == 1 else ("they have", "them")
+        here = f"the role {listing(self.roles)}" if is_role else "another name"
+        target = option(self.scope, ",".join(self.roles if is_role else self.hosts))
+        return (
+            f"closed {listing(self.hosts)} by name. Here {they} {here}, so a hold of the {self.scope} {self.name} does not hold {them}, and nothing begins. "
+            f"Hold {them} with ansible-playbook convoy.upgrade.hold {target} -e \"reason='...'\""
+        )
+
+
+def lost_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> LostHosts | None:
+    """Return the first hold that was made of a pause or a gate and does not hold all hosts that this closed; None if there is none.
+
+    python-jiocloud finds the role of a host in its name. It may know a host by its short name, or by its full one.
+
+    :param members: host -> role.
+    """
+    made = [
+        (scope, name, hold)
+        for scope, name, hold in snapshot.holds.every()
+        if name and hold.by in (*MADE_OF_GATES, PAUSED) and not hold.allow_unknown
+    ]
+    if not made:
+        return None
+    pattern = compile_role_pattern(DEFAULT_ROLE_PATTERN)
+    # A hold that a host reports of itself does not count: it ends by itself.
+    free = {
+        host: role
+        for host, role in members.items()
+        if snapshot.holds.set_for(host, role) is None and snapshot.hold_of_former_role(host) is None
+    }
+    named: dict[tuple[str, str], list[str]] = {}
+    for host in free:
+        named.setdefault(("role", role_by_name(host, pattern) or ""), []).append(host)
+        for short in _short_names(host):
+            named.setdefault(("host", short), []).append(host)
+    for scope, name, hold in made:
+        shorter = [short for short in _short_names(name) if short in free] if scope == "host" else []
+        if hosts := [*named.get((scope, name), ()), *shorter]:
+            return LostHosts(hold, scope, name, hosts, in_order({free[host] for host in hosts}))
+    return None
+
+
+def _short_names(host: str) -> list[str]:
+    """Return the host's name without its last labels: ``a`` and ``a.b`` for ``a.b.c``."""
+    labels = host.split(".")
+    return [".".join(labels[:count]) for count in range(1, len(labels))]
 
 
 def _known_roles(snapshot: Snapshot, members: Mapping[str, str]) -> set[str]:

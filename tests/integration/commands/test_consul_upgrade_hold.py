@@ -172,9 +172,9 @@ def test_a_name_that_is_not_known_is_refused_unless_it_is_meant(run: Runner, con
     planned, seen = run([plan(version="2", instructions=RULES), info()])
     for result in (planned, seen):
         assert [one for one in result["warnings"] if "hold" in one] == [
+            "upgrade/hold/role/computes is a hold for an unknown role; did you mean 'compute'?",
             "upgrade/hold/host/compte2 is a hold for an unknown host; did you mean 'compute2'?",
             "upgrade/hold/host/odd9 is a hold for an unknown host.",
-            "upgrade/hold/role/computes is a hold for an unknown role; did you mean 'compute'?",
         ]
 
 

@@ -245,6 +245,24 @@ def test_the_first_rollout_holds_what_was_closed_by_hand_also_after_a_job(store:
     assert "upgrade/hold/host/web2" not in consul.keys
 
 
+def test_the_first_rollout_does_not_begin_if_a_gate_closed_by_hand_would_hold_none_of_its_hosts(
+    store: Store, consul: MemoryConsul
+) -> None:
+    del consul.keys["upgrade/ledger"]
+    consul.write("config_state/enable_puppet/role/cp", "False")
+    request = PassRequest(version="2.1", rules=UNLIMITED, fleet={**FLEET, "cp1": "compute"})
+    before = dict(consul.keys)
+    error = refusal(make_pass, store, request)
+    assert (error.code, error.details["hosts"]) == ("closed_by_hand", ["cp1"])
+    assert error.message.startswith(
+        "config_state/enable_puppet/role/cp was closed by hand, which closed cp1 by name. Here it has the role compute"
+    )
+    assert "convoy.upgrade.hold -e role=compute" in error.message
+    assert consul.keys == before
+    set_holds(store, HoldTargets(roles=["compute"], fleet={"cp1": "compute"}), "as before")
+    assert make_pass(store, request).hosts()["cp1"].state == "held"
+
+
 def test_a_role_without_a_cap_is_admitted_by_its_own_gate(store: Store, consul: MemoryConsul) -> None:
     # The gates of hosts are safe whichever role another host has in its settings.
     begin(store, rules={"rolling_rules": {"global": "unlimited"}})
