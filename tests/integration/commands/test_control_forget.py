@@ -196,6 +196,48 @@ def test_a_host_that_keeps_writing_its_record_keeps_no_other_from_being_forgotte
     }
 
 
+def test_each_of_several_hosts_is_counted_down(store: Store, consul: RawKV) -> None:
+    fleet = names(web=3)
+    seed(consul, fleet, "1")
+    make_pass(store, PassRequest("2", UNLIMITED, fleet=fleet))
+    dry = forget(store, operator.Command(), ["web2", "web3"], force=True, dry=True)
+    assert dry.ledger is not None and dry.ledger.members == {"web": 1}
+    forget(store, operator.Command(), ["web2", "web3"], force=True)
+    assert ledger(consul)["members"] == {"web": 1}
+    # A planner service passes without the inventory, and keeps this count.
+    assert make_pass(store, PassRequest(keeps_members=True)).plan.hosts.keys() == {"web1"}
+
+
+@pytest.mark.parametrize("with_ledger", [True, False])
+def test_more_held_hosts_than_there_are_tries_are_forgotten(store: Store, consul: RawKV, with_ledger: bool) -> None:
+    fleet = names(compute=25)
+    seed(consul, fleet, "1")
+    if with_ledger:
+        make_pass(store, PassRequest("2", CAPPED, fleet=fleet))
+    set_holds(store, HoldTargets(hosts=[*fleet]), "scrapped")
+    assert len(forget(store, operator.Command(), [*fleet], force=True).hosts) == 25
+    assert not consul.texts("upgrade/hold/host/")
+
+
+def test_a_hold_that_changes_in_that_moment_is_read_again(store: Store, consul: RawKV) -> None:
+    fleet = names(compute=3)
+    seed(consul, fleet, "1")
+    set_holds(store, HoldTargets(hosts=["compute1", "compute2"]), "audit", "ann")
+    count = 0
+
+    def hold_again(write: Write, operations: Sequence[Any]) -> Any:
+        nonlocal count
+        count += 1
+        if count == 2:
+            consul.put("upgrade/hold/host/compute2", json.dumps({"reason": "its disk", "by": "bob"}))
+        return write(operations)
+
+    around_writes(store, hold_again)
+    done = operator.forget(store, operator.Command(), ["compute1", "compute2"])
+    assert any("compute2 was held by bob: its disk" in one for one in done.remarks)
+    assert count == 3
+
+
 def test_it_works_without_a_rollout_and_with_a_name_without_a_role(run: Runner, consul: RawKV) -> None:
     consul.put("running/versions/1/cache", "1700000000")
     consul.put("config_state/enable_puppet/host/cache", "False")

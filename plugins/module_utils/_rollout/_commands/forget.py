@@ -16,7 +16,7 @@ from ..._common.names import check_name, did_you_mean, in_order, is_job, job_id,
 from ..._common.sanitize import option
 from ..._consul.client import KVEntry, Operation
 from ..._consul.errors import Conflict
-from ..._consul.operations import Change, compare, compare_and_put, net_changes, remove
+from ..._consul.operations import Change, compare, compare_and_put, compare_and_remove, net_changes, put, remove
 from ..._consul.retry import retry_on_conflict
 from ..._fleet.fleet import DEFAULT_ROLE_PATTERN, STARTED, HostRecord, Snapshot, compile_role_pattern, role_by_name
 from ..._fleet.ledger import Ledger
@@ -65,11 +65,26 @@ def forget(
             _refuse_at_work(snapshot, command.fleet, [host for host in waiting if known[host]])
         writer = LedgerWriter(store, snapshot, current_user(), int(runtime.now()), dry=dry)
         sizes = Counter(_role_of(snapshot, command.fleet, one) for one in _known_hosts(snapshot, command.fleet))
+        # The first write to the folder of holds changes its index.
+        first_held = next((host for host in waiting if known[host] and host in snapshot.holds.hosts), None)
         try:
             for host in waiting:
                 found = _remarks(snapshot, command.fleet, host, is_known=bool(known[host]), dry=dry)
                 if known[host]:
-                    _remove(of_rollout, writer, snapshot, command, host, known[host], sizes, changes, force=force)
+                    entries, is_first = known[host], host == first_held
+                    _remove(
+                        of_rollout,
+                        writer,
+                        snapshot,
+                        command,
+                        host,
+                        entries,
+                        sizes,
+                        changes,
+                        force=force,
+                        is_first=is_first,
+                    )
+                    sizes[_role_of(snapshot, command.fleet, host)] -= _is_counted(snapshot, command.fleet, host)
                 remarks[host] = found
         except Conflict:
             # A host that keeps writing its record comes last, so that it stops no other.
@@ -184,11 +199,22 @@ def _remove(
     changes: list[Change],
     *,
     force: bool,
+    is_first: bool,
 ) -> None:
+    """Remove the keys of one host.
+
+    :param is_first: whether this is the first held host, so that the write fails if any hold has changed since the snapshot. After that, the write of each
+        host fails if its own hold has changed.
+    """
     keys, old = store.keys, LegacyKeys(store.keys.prefix)
-    gates = (keys.gate("host", host), old.gate("host", host))
+    gates, hold = (keys.gate("host", host), old.gate("host", host)), keys.hold("host", host)
     found = [
-        (remove(one.key), Change(one.key, text_of(one.value) or "", None)) for one in entries if one.key not in gates
+        (
+            compare_and_remove(one.key, one.modify_index) if one.key == hold else remove(one.key),
+            Change(one.key, text_of(one.value) or "", None),
+        )
+        for one in entries
+        if one.key not in gates
     ]
     gate = snapshot.gates.hosts.get(host)
     if gate is not None or host in snapshot.legacy_gates.hosts:
@@ -204,7 +230,8 @@ def _remove(
     checks.append(compare(other, next((one.modify_index for one in entries if one.key == other), 0)))
     checks += [] if force else [compare(keys.lease(host), 0)]
     if host in snapshot.holds.hosts:
-        checks.append(compare_and_put(keys.holds, runtime.new_id(), snapshot.hold_index))
+        mark = runtime.new_id()
+        checks.append(compare_and_put(keys.holds, mark, snapshot.hold_index) if is_first else put(keys.holds, mark))
     fields = command_fields(command.plain())
     event = {"what": "forget", "hosts": {host: str(fields["reason"]) or "all of its keys are removed"}, **fields}
     for at in range(0, len(found), _MOST_KEYS):
@@ -229,15 +256,13 @@ def _without(
 
     A job keeps the last rollout to a version, which goes on after it, so that one is without the host too.
 
-    :param sizes: role -> number of hosts that are in ``fleet`` or stored.
+    :param sizes: role -> number of hosts that are in ``fleet`` or stored, without those that were forgotten before this one.
     """
     kept = ledger_of_versions(ledger) if ledger.is_job else None
     if kept is not None:
         ledger = replace(ledger, before=before_job(_without(kept, snapshot, fleet, sizes, host)))
     role = _role_of(snapshot, fleet, host)
-    # One that is only held, or has only a gate, is not counted.
-    is_stored = host in snapshot.reports or host in snapshot.records or host in snapshot.others
-    left = sizes.get(role, 0) - (is_stored and host not in fleet)
+    left = sizes.get(role, 0) - _is_counted(snapshot, fleet, host)
     count = ledger.members.get(role, 0)
     members = {**ledger.members, role: count - 1} if count > left else dict(ledger.members)
     return replace(
@@ -246,6 +271,11 @@ def _without(
         admitted={other: at for other, at in ledger.admitted.items() if other != host},
         broken=tuple(other for other in ledger.broken if other != host),
     )
+
+
+def _is_counted(snapshot: Snapshot, fleet: Mapping[str, str], host: str) -> bool:
+    """Return whether a host counts only because it is stored. One that is only held, or has only a gate, does not count."""
+    return host not in fleet and (host in snapshot.reports or host in snapshot.records or host in snapshot.others)
 
 
 def _known_hosts(snapshot: Snapshot, fleet: Mapping[str, str]) -> set[str]:
