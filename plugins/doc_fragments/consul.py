@@ -24,13 +24,13 @@ options:
   scheme:
     description:
       - Whether to use HTTP or HTTPS.
-      - The default is the scheme of E(CONSUL_HTTP_ADDR), or V(https) if E(CONSUL_HTTP_SSL) is true, else V(http).
+      - The default is V(https) if E(CONSUL_HTTP_SSL) is true, else the scheme of E(CONSUL_HTTP_ADDR), else V(http).
     type: str
     choices: [http, https]
   token:
     description:
       - Secret ID of the ACL token. It is sent in a header and never shown.
-      - The default is E(CONSUL_HTTP_TOKEN).
+      - The default is what is in the file E(CONSUL_HTTP_TOKEN_FILE), else E(CONSUL_HTTP_TOKEN).
     type: str
   validate_certs:
     description:
@@ -40,7 +40,7 @@ options:
   ca_path:
     description:
       - File with the certificates of trusted authorities, in PEM format.
-      - The default is E(CONSUL_CACERT), else the authorities that the system trusts.
+      - The default is E(CONSUL_CACERT), else the authorities that the system trusts. E(CONSUL_CAPATH) and E(CONSUL_TLS_SERVER_NAME) are not read.
     type: path
   client_cert:
     description:
@@ -72,6 +72,7 @@ options:
   kv_prefix:
     description:
       - Folder in Consul for all keys of the fleet. Empty for no folder, as in the original layout.
+      - The keys are in the default namespace and partition. Other values of E(CONSUL_NAMESPACE) and E(CONSUL_PARTITION) are refused.
     type: str
     default: ''
 requirements:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,8 +58,10 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
     :param option: returns an option's value by its name, None if it is not set.
     :raises UpgradeError: ``bad_connection``.
     """
+    _refuse_other_keys(environ)
     scheme, host, port = _address(environ.get("CONSUL_HTTP_ADDR", ""))
-    if scheme is None and _boolean(environ, "CONSUL_HTTP_SSL", default=False):
+    # As for Consul's own tools, an address with http:// does not end TLS that was asked for: tokens would travel in clear text.
+    if _boolean(environ, "CONSUL_HTTP_SSL", default=False):
         scheme = "https"
     validate = option("validate_certs")
     if validate is None:
@@ -77,7 +80,7 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
         host=_host(option("host") or host or DEFAULT_HOST),
         port=_port(option("port"), port),
         scheme=option("scheme") or scheme or DEFAULT_SCHEME,
-        token=_token(option("token") or environ.get("CONSUL_HTTP_TOKEN") or ""),
+        token=_token(_given_token(option("token") or "", environ)),
         verify=(ca_path or True) if validate else False,
         cert=_certificate(option, environ),
         datacenter=option("datacenter"),
@@ -85,6 +88,41 @@ def read_settings(option: Callable[[str], Any], environ: Mapping[str, str]) -> S
         pass_limit=float(DEFAULT_PASS_LIMIT if limit is None else limit),
         kv_prefix=f"{prefix}/" if prefix else "",
     )
+
+
+def _refuse_other_keys(environ: Mapping[str, str]) -> None:
+    """Refuse to work beside the keys that the environment asks for: those of another namespace or partition are another fleet."""
+    for name in ("CONSUL_NAMESPACE", "CONSUL_PARTITION"):
+        text = environ.get(name, "").strip()
+        if text not in ("", "default"):
+            raise UpgradeError(
+                "bad_connection",
+                f"{name}: {text!r} is not supported: the keys of a fleet are in the default namespace and partition, and those of another one would be "
+                f"another fleet. Run unset {name}; to keep fleets apart, give each its own kv_prefix.",
+            )
+
+
+def _given_token(token: str, environ: Mapping[str, str]) -> str:
+    """Return the token of the option, else that of the file or the variable in the environment, as Consul's own tools choose.
+
+    :param token: the option, for which Ansible may have read the variable already.
+    """
+    from_variable, file = environ.get("CONSUL_HTTP_TOKEN", ""), environ.get("CONSUL_HTTP_TOKEN_FILE", "")
+    if not file or token not in ("", from_variable):
+        return token or from_variable
+    try:
+        found = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UpgradeError(
+            "bad_connection",
+            f"CONSUL_HTTP_TOKEN_FILE: {file!r} can't be read ({why}). Give the absolute path of a file that this user can read, or unset it.",
+        ) from error
+    if not found:
+        raise UpgradeError(
+            "bad_connection", f"CONSUL_HTTP_TOKEN_FILE: {file!r} is empty. Write the token to it, or unset it."
+        )
+    return found
 
 
 def _address(text: str) -> tuple[str | None, str | None, int | None]:
@@ -127,7 +165,7 @@ def _token(token: str) -> str | None:
         raise UpgradeError(
             "bad_connection",
             "token: it has a line break or another character that tokens don't have. It is not shown here; check where "
-            "it comes from (the option or CONSUL_HTTP_TOKEN).",
+            "it comes from (the option, CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE).",
         )
     return token or None
 

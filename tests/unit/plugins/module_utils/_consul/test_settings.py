@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,8 @@ def test_all_options() -> None:
         ({"CONSUL_HTTP_SSL": "false"}, {"scheme": "http"}),
         ({"CONSUL_HTTP_SSL": ""}, {"scheme": "http"}),
         ({"CONSUL_HTTP_SSL": "false", "CONSUL_HTTP_ADDR": "https://consul"}, {"scheme": "https"}),
+        ({"CONSUL_HTTP_SSL": "true", "CONSUL_HTTP_ADDR": "http://consul:8501"}, {"scheme": "https", "port": 8501}),
+        ({"CONSUL_NAMESPACE": "default", "CONSUL_PARTITION": ""}, {"host": "127.0.0.1"}),
         ({"CONSUL_HTTP_SSL_VERIFY": "false"}, {"verify": False}),
         ({"CONSUL_HTTP_SSL_VERIFY": "0", "CONSUL_CACERT": "/ca.pem"}, {"verify": False}),
         ({"CONSUL_HTTP_SSL_VERIFY": "TRUE"}, {"verify": True}),
@@ -189,3 +192,32 @@ def test_the_token_is_not_shown() -> None:
 def test_a_pass_limit_is_at_most_a_minute(limit: float) -> None:
     assert refusal({"pass_limit": limit}) == f"pass_limit: {limit} is not a number of seconds above 0 and up to 60."
     assert read({"pass_limit": 60}).pass_limit == 60
+
+
+def test_the_token_may_be_in_a_file_that_the_environment_names(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    from_file = {"CONSUL_HTTP_TOKEN_FILE": str(file)}
+    assert read(**from_file).token == "s3cret"
+    # Ansible may have read the variable already. As for Consul's own tools, the file comes before it, and the option before both.
+    for option in (None, "other"):
+        assert read({"token": option}, CONSUL_HTTP_TOKEN="other", **from_file).token == "s3cret"
+    assert read({"token": "mine"}, CONSUL_HTTP_TOKEN="other", **from_file).token == "mine"
+    assert read(CONSUL_HTTP_TOKEN="other", CONSUL_HTTP_TOKEN_FILE="").token == "other"
+
+
+def test_a_token_file_without_a_token_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert refusal(CONSUL_HTTP_TOKEN_FILE=str(file), CONSUL_HTTP_TOKEN="other") == (
+        f"CONSUL_HTTP_TOKEN_FILE: {str(file)!r} can't be read (No such file or directory). Give the absolute path of a file that this user can read, or "
+        "unset it."
+    )
+    file.write_text("\n")
+    assert refusal(CONSUL_HTTP_TOKEN_FILE=str(file)).endswith(" is empty. Write the token to it, or unset it.")
+    file.write_bytes(b"\xff\xfe")
+    assert "can't be read (it is not text)" in refusal(CONSUL_HTTP_TOKEN_FILE=str(file))
+
+
+@pytest.mark.parametrize("name", ["CONSUL_NAMESPACE", "CONSUL_PARTITION"])
+def test_keys_of_another_namespace_are_another_fleet_and_refused(name: str) -> None:
+    assert refusal(**{name: "team1"}).startswith(f"{name}: 'team1' is not supported: the keys of a fleet are in the ")
