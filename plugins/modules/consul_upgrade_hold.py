@@ -184,8 +184,7 @@ def no_longer_held(keys: Keys, held: HoldResult, *, dry: bool) -> list[str]:
 
     :param dry: whether nothing was written.
     """
-    ended = [one.key for one in held.changes if one.key.startswith(keys.holds) and one.after is None]
-    return [f"{_what(keys, key)}: {'would no longer be held' if dry else 'no longer held'}" for key in ended]
+    return [f"{_what(keys, key)}: {'would no longer be held' if dry else 'no longer held'}" for key in held.ended]
 
 
 def _what(keys: Keys, key: str) -> str:
@@ -224,7 +223,9 @@ def act(call: ModuleCall, store: Store) -> dict[str, Any]:
         held = end_holds(store, whom, options["by"], dry=dry)
     holds = [asdict(one) for one in held.holds]
     messages = held_from_now_on(store.keys, held, dry=dry) or no_longer_held(store.keys, held, dry=dry)
-    return {"holds": holds, "messages": messages, "remarks": held.remarks, **changed(held.changes)}
+    # The end of a pause may change only who closes the host.
+    is_changed = {"changed": bool(held.changes or held.ended)}
+    return {"holds": holds, "messages": messages, "remarks": held.remarks, **changed(held.changes), **is_changed}
 
 
 def main() -> None:

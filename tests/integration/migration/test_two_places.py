@@ -28,6 +28,7 @@ from integration.support.fleets.fleet import GATES, gates, history, names, seed
 from integration.support.fleets.old_keys import legacy_gates, old_answer, original_answer, original_status, put_old
 from integration.support.processes.writes import Write, around_writes
 from integration.support.runs.commands import UNLIMITED
+from integration.support.runs.playbook import Runner
 
 pytestmark = pytest.mark.one_release
 
@@ -297,6 +298,31 @@ def test_a_gate_that_is_closed_while_its_pause_ends_is_closed_for_both_kinds_of_
     around_writes(kept, late)
     end_holds(kept, HoldTargets(hosts=["compute3"]))
     assert (gates(consul)["host/compute3"], legacy_gates(consul)["host/compute3"]) == ("false", "false")
+
+
+@pytest.mark.parametrize("gate", [None, True, False])
+def test_the_end_of_a_pause_that_an_old_tool_has_set_since_says_whose_it_was(
+    run: Runner, kept: Store, consul: RawKV, gate: bool | None
+) -> None:
+    make_pass(kept, PassRequest("2", {"rolling_rules": {"global": 0}}))
+    put_old(consul, {"host/compute3": "false", "role/compute": "false"})
+    if gate is not None:
+        set_gate(kept, "host", "compute3", value=gate)
+    options = {"hosts": ["compute3"], "roles": ["compute"], "state": "absent", "by": "bea"}
+    end = {"convoy.upgrade.consul_upgrade_hold": options}
+    dry = run([end], check=True)[0]
+    ended, again = run([end, end])
+    assert dry["messages"] == ["host compute3: would no longer be held", "role compute: would no longer be held"]
+    assert ended["messages"] == ["host compute3: no longer held", "role compute: no longer held"]
+    assert (dry["changed"], ended["changed"], again["changed"], again["messages"]) == (True, True, False, [])
+    entry = history(consul)[-1]
+    assert (entry["what"], entry["by"], [*entry["hosts"]], [*entry["roles"]]) == (
+        "unhold",
+        "bea",
+        ["compute3"],
+        ["compute"],
+    )
+    assert consul.get("upgrade/wake/compute3") is not None
 
 
 def test_a_pause_that_ends_during_a_job_leaves_a_copy_of_the_gate_for_versions(kept: Store, consul: RawKV) -> None:

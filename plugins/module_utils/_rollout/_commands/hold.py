@@ -75,11 +75,13 @@ class HoldTargets:
 class HoldResult:
     """The holds that were set or ended.
 
+    :param ended: the keys of the holds that were ended, also of a pause of python-jiocloud that has no such key.
     :param remarks: sentences for the operator, such as on a host that has begun already.
     """
 
     holds: list[Hold] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -188,7 +190,7 @@ def _write(
         changes.extend(one for _operation, one in piece)
         if len(piece) < len(found):
             return None
-        held.changes = net_changes(changes)
+        held.changes, held.ended = net_changes(changes), _ended(store.keys, changes)
         held.remarks += lost if changes else []
         return held
 
@@ -196,7 +198,7 @@ def _write(
         held = retry_on_conflict(write_some, lambda: store.keys.ledger, tries=TRIES_OF_LEDGER)
         if held is not None:
             if not dry:
-                _wake_hosts(store, held.changes)
+                _wake_hosts(store, changes)
             return held
 
 
@@ -204,7 +206,16 @@ def _target(keys: Keys, key: str) -> str | None:
     """Return what a written key holds, or held: ``global``, or ``role/`` or ``host/`` and its name; None for a key that holds nothing."""
     if key.startswith(keys.records):
         return f"host/{key[len(keys.records) :]}"
+    if (place := LegacyKeys(keys.prefix).gate_of(key)) is not None:
+        return "/".join(filter(None, place))
     return key[len(keys.holds) :] if key.startswith(keys.holds) else None
+
+
+def _ended(keys: Keys, changes: Iterable[Change]) -> list[str]:
+    """Return the keys of the holds that ended. An old tool's gate changes only because its pause ends, also if it stays closed."""
+    old = LegacyKeys(keys.prefix)
+    ends = [one.key for one in changes if one.after is None or old.gate_of(one.key) is not None]
+    return sorted({f"{keys.holds}{target}" for key in ends if (target := _target(keys, key)) is not None})
 
 
 def _wake_hosts(store: Store, changes: Sequence[Change]) -> None:
