@@ -66,7 +66,10 @@ def check_rules(
         from_file = read_file(file) if file else {}
     except UpgradeError as error:
         return RuleCheck(({"key": "", "message": error.message, "file": file, "line": 0},), (), {})
-    given = merge(from_file, inline or {})
+    try:
+        given = merge(from_file, inline or {})
+    except UpgradeError as error:
+        return RuleCheck(({"key": "", "message": error.message, "file": "", "line": 0},), (), {})
     rules: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()
     found = mistakes_of(given)

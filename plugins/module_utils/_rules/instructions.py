@@ -11,6 +11,7 @@ from typing import Any
 
 from .._common.errors import UpgradeError
 from .._common.patterns import compiled
+from .._common.sanitize import truncated_repr, truncated_text
 from .._common.strict_values import invalid_value, parse_boolean, parse_mapping, parse_texts, refuse_unknown_keys
 from .caps import Cap, parse_cap
 from .failure_rules import FailureRules, parse_failure_rules
@@ -100,7 +101,11 @@ def name_of(key: str) -> str:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` updated with ``over``; mappings that both have are merged recursively."""
+    """Return ``base`` updated with ``over``; mappings that both have are merged recursively.
+
+    :raises UpgradeError: ``bad_instructions`` if ``over`` is no mapping.
+    """
+    _refuse_no_mapping(over)
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -130,6 +135,7 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
 
     :raises UpgradeError: ``bad_instructions``, with the key and the value.
     """
+    _refuse_no_mapping(raw)
     refuse_unknown_keys(raw, KEYS, "")
     rolling = parse_mapping(raw.get("rolling_rules"), "rolling_rules")
     refuse_unknown_keys(rolling, _ROLLING_KEYS, "rolling_rules.")
@@ -155,6 +161,17 @@ def parse(raw: Mapping[str, Any]) -> Instructions:
         else (),
         forward_rollback=_forward_rollback(raw.get(ROLLBACK_ORDER)),
     )
+
+
+def _refuse_no_mapping(raw: object) -> None:
+    if not isinstance(raw, Mapping):
+        # Older releases of Ansible make text of rules with a date, because their templates can't return one.
+        raise UpgradeError(
+            "bad_instructions",
+            f"instructions: {truncated_repr(raw)} is not a mapping of names to values. If it looks like one, put its dates and times in quotes.",
+            key="",
+            value=truncated_text(raw),
+        )
 
 
 def _forward_rollback(value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files import rule_input
+from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_check import check_rules
 from ansible_collections.convoy.upgrade.plugins.module_utils._rule_files.rule_input import (
     effective_rules,
     given_rules,
@@ -272,6 +273,23 @@ def test_bad_rules_from_the_default_file_and_inline_are_reported_with_both(defau
 
     assert "disagrees with role_dependencies.a" in caught.value.message
     assert caught.value.message.endswith(f" (inline and {default_file})")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_text_instead_of_inline_rules_is_refused_as_older_releases_of_ansible_make_it_of_dates(
+    file: Path, named: bool
+) -> None:
+    file.write_text("rolling_rules: {global: 1}")
+    text: Any = "{'freezes': [{'from': datetime.date(2026, 12, 20)}]}"
+    with pytest.raises(UpgradeError) as caught:
+        given_rules(text, str(file) if named else "")
+    assert caught.value.code == "bad_instructions"
+    assert (
+        "is not a mapping of names to values. If it looks like one, put its dates and times in quotes."
+        in caught.value.message
+    )
+    (mistake,) = check_rules(text, str(file) if named else "").mistakes
+    assert mistake["message"] in caught.value.message and (mistake["file"], mistake["line"]) == ("", 0)
 
 
 def test_bad_inline_rules_are_reported_as_they_are() -> None:
