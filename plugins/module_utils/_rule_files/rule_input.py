@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ try:
     import yaml
 
     class _StrictLoader(yaml.SafeLoader):
-        """A safe loader that refuses duplicate keys in a mapping. YAML would keep the last one silently."""
+        """A safe loader that refuses duplicate keys in a mapping, of which YAML would keep the last one silently, and numbers that YAML would change."""
 
     def _strict_mapping(loader: Any, node: Any) -> dict[Any, Any]:
         # Keys from a merge key (<<) may be overridden, so only the mapping's own keys are compared.
@@ -35,7 +36,16 @@ try:
             names.add(name)
         return found
 
+    def _strict_integer(loader: Any, node: Any) -> Any:
+        if ":" in node.value:
+            # A time, such as 22:00, and no number to the base of 60.
+            return node.value
+        if re.fullmatch("[-+]?0[0-9_]+", node.value):
+            raise _OctalNumber(node.value, node.start_mark.line + 1)
+        return loader.construct_yaml_int(node)
+
     _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
+    _StrictLoader.add_constructor("tag:yaml.org,2002:int", _strict_integer)
     HAS_YAML = True
 except ImportError:
     HAS_YAML = False
@@ -165,7 +175,21 @@ def read_file(path: str) -> dict[str, Any]:
     data = _json_or_yaml(path, text)
     if not isinstance(data, dict):
         raise _bad(path, "it is not a mapping of names to values")
-    return data
+    return _without_numbers_as_times(data)
+
+
+def _without_numbers_as_times(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return the rules with numbers in windows as text, which is no time: only a value that Ansible has read may be a time that became a number."""
+    windows = rules.get("windows")
+    if not isinstance(windows, list):
+        return rules
+    plain = [
+        {key: str(value) if key in ("from", "to") and isinstance(value, int) else value for key, value in one.items()}
+        if isinstance(one, Mapping)
+        else one
+        for one in windows
+    ]
+    return {**rules, "windows": plain}
 
 
 def _json_or_yaml(path: str, text: str) -> Any:
@@ -181,9 +205,9 @@ def _json_or_yaml(path: str, text: str) -> Any:
         raise _bad(path, _too_large(error)) from error
     try:
         return yaml.load(text, Loader=_StrictLoader)
-    except (yaml.YAMLError, _DuplicateKey) as error:
+    except (yaml.YAMLError, _DuplicateKey, _OctalNumber) as error:
         # A file that begins with { is more likely bad JSON than bad YAML.
-        is_json = text.lstrip().startswith("{") and not isinstance(error, _DuplicateKey)
+        is_json = text.lstrip().startswith("{") and isinstance(error, yaml.YAMLError)
         raise _bad(path, no_json if is_json else " ".join(str(error).split())) from error
     except (RecursionError, ValueError) as error:
         raise _bad(path, _too_large(error)) from error
@@ -200,6 +224,15 @@ class _DuplicateKey(Exception):
     def __init__(self, key: object, line: int | None = None) -> None:
         where = f"line {line}: " if line else ""
         super().__init__(f"{where}duplicate key {key!r} in one mapping; keep one of them")
+
+
+class _OctalNumber(Exception):
+    """A number with a leading zero."""
+
+    def __init__(self, text: str, line: int) -> None:
+        super().__init__(
+            f"line {line}: {text} begins with 0, so YAML reads it to the base of 8; write it without the 0, or put it in quotes"
+        )
 
 
 def _unique_sources(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

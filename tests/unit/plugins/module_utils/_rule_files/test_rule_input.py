@@ -101,6 +101,40 @@ def test_a_duplicate_key_is_refused_and_not_dropped(file: Path, text: str, where
     assert refusal(file) == f"{where}duplicate key 'c' in one mapping; keep one of them"
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("rolling_rules:\n  global: 010", "line 2: 010 begins with 0, so YAML reads it to the base of 8"),
+        ("stages: [{hosts: 1, soak: 0600}]", "line 1: 0600 begins with 0"),
+        ('{"rolling_rules": {"global": 010}}', "line 1: 010 begins with 0"),
+    ],
+)
+def test_a_number_that_yaml_would_change_is_refused(file: Path, text: str, where: str) -> None:
+    file.write_text(text)
+    assert refusal(file).startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("health: {soak: 1:30}", "health.soak: '1:30' is not a duration"),
+        ("windows: [{from: 800, to: 1200}]", "windows[0].from: '800' is not a time of day"),
+        ('{"windows": [{"from": "08:00", "to": 1200}]}', "windows[0].to: '1200' is not a time of day"),
+    ],
+)
+def test_a_number_is_no_time_and_a_time_is_no_duration(file: Path, text: str, key: str) -> None:
+    file.write_text(text)
+    with pytest.raises(UpgradeError) as caught:
+        given_rules(None, str(file))
+    assert key in caught.value.message
+
+
+def test_times_without_quotes_are_read_as_they_are_written(file: Path) -> None:
+    file.write_text("windows: [{from: 22:00, to: 05:30}, {from: 0:30, to: 9:00}]")
+    found = given_rules(None, str(file)) or {}
+    assert [(one["from"], one["to"]) for one in found["windows"]] == [("22:00", "05:30"), ("00:30", "09:00")]
+
+
 def test_yaml_may_override_what_it_merges_in(file: Path) -> None:
     file.write_text("base: &base {a: 1, b: 1}\nover: {<<: *base, a: 2}\n")
 
