@@ -145,7 +145,7 @@ class MemoryConsul:
                 del self.keys[name]
         elif verb == "get-tree":
             yield from (self._entry(name) for name in sorted(self.keys) if name.startswith(key))
-        elif verb == "get":
+        elif verb in ("get", "check-index", "check-session"):
             yield self._entry(key)
 
     def _index(self, key: str) -> int:
