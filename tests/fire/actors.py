@@ -117,14 +117,8 @@ def _make_passes(passes: RepeatedPasses, shared: Shared, rules: Rules) -> None:
         shared.epoch.value = ledger.epoch if ledger is not None else 0
         while not passes.wait(1):
             pass
-        _make_next(passes)
-
-
-def _make_next(passes: RepeatedPasses) -> None:
-    while True:
         try:
             passes.next()
-            return
         except UpgradeError as error:
             if error.code not in _AWAY:
                 raise

@@ -105,6 +105,7 @@ def make_pass(
     most_slow: int = MOST_SLOW,
     before: PassResult | None = None,
     handover: int = 0,
+    outcome: PassResult | None = None,
 ) -> PassResult:
     """Read, plan and admit hosts; retry on conflict, and once a rollout has begun.
 
@@ -112,6 +113,7 @@ def make_pass(
     :param most_slow: the number of tries in a row over ``pass_limit`` at which the pass fails.
     :param before: an earlier pass of this process, which saves time.
     :param handover: as for :class:`LedgerWriter`.
+    :param outcome: an empty one, which is filled and returned, and has what was done also if the pass fails; None for a new one.
     :raises HandoverChanged: if the handover was replaced or ended. Earlier tries may have admitted hosts.
     :raises UpgradeError: ``too_slow``, ``out_of_memory``, and every refusal of the request, the rules or the keys. Earlier tries may have admitted hosts.
     """
@@ -123,9 +125,9 @@ def make_pass(
                 "the last one with ansible-playbook convoy.upgrade.status -e job=last.",
             )
         check_version(request.version, "version")
-    outcome = PassResult(
-        membership=before.membership if before is not None else None, plan=before.plan if before is not None else Plan()
-    )
+    outcome = outcome if outcome is not None else PassResult()
+    if before is not None:
+        outcome.membership, outcome.plan = before.membership, before.plan
     first: Snapshot | None = None
     # Consul may also be restored between two tries.
     repeated = RepeatedRead(request.epoch, request.commit)

@@ -35,7 +35,8 @@ _MARGIN = 0.5
 class RepeatedPasses:
     """Makes the passes of one rollout.
 
-    :param latest: the result of the last pass; None before the first one.
+    :param latest: the result of the last pass that succeeded; None before the first one.
+    :param failed: what the last pass for the upgrade itself had done when it failed; None if it succeeded.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RepeatedPasses:
         self._handover = handover
         self.store = CachedStore(settings, cache)
         self.latest: PassResult | None = None
+        self.failed: PassResult | None = None
         # The last one for the upgrade itself.
         self._latest_of_upgrade: PassResult | None = None
         keys = self.store.keys
@@ -95,7 +97,12 @@ class RepeatedPasses:
         return found
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something may have changed; return whether it has within ``seconds``."""
+        """Wait until something may have changed; return whether it has within ``seconds``.
+
+        What woke a pass that failed is in no plan, so the next one is due at once.
+        """
+        if self.failed is not None:
+            return True
         seconds = min(seconds, max(0.0, self._time_left()) + _MARGIN)
         has_changed = self._all.wait(self._position, seconds)
         if has_changed:
@@ -127,13 +134,18 @@ class RepeatedPasses:
         :raises HandoverChanged: if the handover was replaced or ended.
         :raises UpgradeError: what :func:`make_post_upgrade_pass` raises.
         """
+        self.failed = None
         return self._timed(lambda: make_post_upgrade_pass(self.store, request, roles, handover=self._handover))
 
     def _make(self, request: PassRequest, most_slow: int) -> PassResult:
         before = self._latest_of_upgrade
+        self.failed = outcome = PassResult()
         self._latest_of_upgrade = self._timed(
-            lambda: make_pass(self.store, request, most_slow=most_slow, before=before, handover=self._handover)
+            lambda: make_pass(
+                self.store, request, most_slow=most_slow, before=before, handover=self._handover, outcome=outcome
+            )
         )
+        self.failed = None
         return self._latest_of_upgrade
 
     def _timed(self, act: Callable[[], PassResult]) -> PassResult:

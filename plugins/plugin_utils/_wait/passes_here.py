@@ -85,21 +85,31 @@ class PassesHere(Passes):
 
     def _make(self, act: Callable[[], PassResult]) -> PassResult:
         def attempt() -> PassResult:
+            before = self._passes.failed
             try:
                 return act()
             except UpgradeError as error:
-                raise PassFailed({"changed": False, **error.as_result()}) from None
+                failed = self._passes.failed
+                if failed is not None and failed is not before:
+                    self._add(failed)
+                done = self.total.as_result() if self.total.changed else {"changed": False}
+                raise PassFailed({**done, **error.as_result()}) from None
 
         made: PassResult = self._patient.make(attempt)
         return made
 
-    def _seen(self, outcome: PassResult, handover: HandedOver) -> WaitedPass:
-        plan, total = outcome.plan, self.total
+    def _add(self, outcome: PassResult) -> None:
+        """Add what a pass has done, also one that failed after that."""
+        total = self.total
         total.changed |= bool(outcome.changes)
         total.admit(outcome.transitions())
         if outcome.changes and self._with_diff:
             total.diffs.append(as_diff(outcome.changes))
         total.warnings |= dict.fromkeys(outcome.warnings)
+
+    def _seen(self, outcome: PassResult, handover: HandedOver) -> WaitedPass:
+        self._add(outcome)
+        plan = outcome.plan
         return WaitedPass(
             done=plan.scope_done,
             can_move=plan.can_move,
