@@ -61,6 +61,9 @@ class SimulatedRuntime(runtime.Runtime):
     def monotonic(self) -> float:
         return _worlds[0].now if _worlds else super().monotonic()
 
+    def since_boot(self) -> float:
+        return self.monotonic()
+
     def processor_seconds(self) -> float:
         # What is computed takes no time in a world.
         return 0.0 if _worlds else super().processor_seconds()

@@ -25,6 +25,11 @@ class Runtime:
         """Return seconds of a clock that no one sets."""
         return time.monotonic()
 
+    def since_boot(self) -> float:
+        """Return seconds of a clock that no one sets, and that goes on while the machine is suspended, where there is one."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return self.monotonic() if clock is None else time.clock_gettime(clock)
+
     def processor_seconds(self) -> float:
         """Return how long this thread has used the processor."""
         return time.thread_time()
@@ -84,6 +89,11 @@ def now() -> float:
 def monotonic() -> float:
     """Return seconds of a clock that no one sets, for durations and deadlines."""
     return _runtime.monotonic()
+
+
+def since_boot() -> float:
+    """Return seconds of a clock that no one sets, and that goes on while the machine is suspended, for the age of what was read."""
+    return _runtime.since_boot()
 
 
 def seconds_until(at: float | None, known_at: float, read_at: float) -> float:

@@ -135,7 +135,7 @@ def make_pass(
 
     def attempt() -> PassResult:
         nonlocal first
-        read_at = runtime.monotonic()
+        read_at = runtime.since_boot()
         snapshot = repeated.read(store, request.is_job)
         refuse_to_plan(store.keys, snapshot)
         first = first or snapshot

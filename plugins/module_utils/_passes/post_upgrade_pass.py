@@ -82,7 +82,7 @@ def _try_once(
     opened: list[Admission],
     handover: int,
 ) -> PassResult:
-    read_at = runtime.monotonic()
+    read_at = runtime.since_boot()
     snapshot = repeated.read(store, of_job=False)
     refuse_to_plan(store.keys, snapshot)
     ledger = snapshot.ledger

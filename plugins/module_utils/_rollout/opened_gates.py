@@ -68,12 +68,12 @@ class ReadTooOld(Conflict):
 
 
 def refuse_old_read(store: Store, read_at: float) -> None:
-    """Refuse a snapshot that is older than ``pass_limit``.
+    """Refuse a snapshot that is older than ``pass_limit``. The machine may have been suspended since it was read.
 
-    :param read_at: when it was requested (seconds of the monotonic clock).
+    :param read_at: when it was requested, as :func:`runtime.since_boot` counts.
     :raises ReadTooOld: if it is too old.
     """
-    seconds = runtime.monotonic() - read_at
+    seconds = runtime.since_boot() - read_at
     if seconds > store.settings.pass_limit:
         raise ReadTooOld(seconds)
 

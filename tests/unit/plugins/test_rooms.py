@@ -73,6 +73,7 @@ AGENT_ROOMS = ("convoy_node/machine", "convoy_node/node", "convoy_node/jobs", "c
 CLOCKS = {
     ("time", "time"),
     ("time", "monotonic"),
+    ("time", "clock_gettime"),
     ("time", "sleep"),
     ("datetime", "now"),
     ("datetime", "today"),

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
@@ -17,7 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands 
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.gate import reset_gates
 from fleets import UNLIMITED
 from job_fleet import FLEET, RULES, complete_fleet
-from memory_consul import MemoryConsul
+from memory_consul import Answer, MemoryConsul
 
 
 @pytest.mark.parametrize("how", ["rules", "pause"])
@@ -192,3 +194,49 @@ def test_a_reason_with_several_lines_is_no_change_of_the_rules_in_each_pass() ->
         store = consul.store()
         epochs = [make_pass(store, PassRequest("2", rules, fleet={"web1": "web"})).ledger for _pass in range(3)]
         assert len({one.epoch for one in epochs if one is not None}) == 1
+
+
+class Suspended(runtime.Runtime):
+    """The time of a machine that is suspended for some seconds in all, in which only the clock since its boot goes on."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+    def since_boot(self) -> float:
+        return 1000.0 + self.seconds
+
+
+def test_no_host_is_admitted_by_what_was_read_before_the_machine_was_suspended() -> None:
+    fleet, suspended = {"web1": "web", "web2": "web"}, Suspended()
+    with MemoryConsul().in_place() as consul:
+        store = consul.store()
+        for host in fleet:
+            consul.write(f"running/versions/1/{host}", "1")
+        make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=fleet))
+        write_report(store, HostReport("web1", "2", "upgraded"))
+
+        def suspend(_method: str, _path: str, answer: Answer) -> Answer:
+            suspended.seconds = 600.0
+            return answer
+
+        consul.spoil = suspend
+        before = runtime.use(suspended)
+        try:
+            with pytest.raises(UpgradeError) as caught:
+                make_pass(store, PassRequest(fleet=fleet), most_slow=1)
+            assert (caught.value.code, caught.value.details["seconds"]) == ("too_slow", [600.0])
+            assert "config_state/enable_puppet/host/web2" not in consul.keys
+            make_pass(store, PassRequest(fleet=fleet), most_slow=1)
+        finally:
+            runtime.use(before)
+        assert consul.keys["config_state/enable_puppet/host/web2"] == b"True"
+
+
+def test_the_clock_since_the_boot_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runtime.Runtime().since_boot() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=5)
+    clock = runtime.Runtime()
+    monkeypatch.delattr(runtime.time, "CLOCK_BOOTTIME")
+    # As on machines without it.
+    assert clock.since_boot() == pytest.approx(clock.monotonic(), abs=5)
