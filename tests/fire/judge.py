@@ -486,6 +486,10 @@ def _of_stage(
     found = [f"the stage ended before {missing}"] if missing else []
     if f"{APPROVALS}canary" not in step.before:
         found.append("the stage ended without approval")
-    if "done_at" not in was or was["done_at"] + facts.rules.stage_soak > latest + 1:
+    done_at = was.get("done_at", 0)
+    if done_at > latest:
+        # By a clock that is behind, the stage soaks since another time.
+        done_at = was.get("done_at_behind", done_at)
+    if "done_at" not in was or done_at + facts.rules.stage_soak > latest + 1:
         found.append(f"the stage ended at {latest:.0f}, and was {was}")
     return found

@@ -192,11 +192,12 @@ def decode_health_mark(value: bytes) -> HealthMark | None:
     """Return the health mark of a host; None if it can't be read, so that planners begin a new one."""
     try:
         data = decode_data(value)
-        since, reported = (
-            None if data.get(name) is None else decode_time(data[name]) for name in ("since", "reported")
+        since, reported, behind = (
+            None if data.get(name) is None else decode_time(data[name])
+            for name in ("since", "reported", "since_behind")
         )
         upgraded, lost = data.get("upgraded") is True, data.get("lost") is True
-        return HealthMark(str(data["version"]), since, upgraded, reported, lost)
+        return HealthMark(str(data["version"]), since, upgraded, reported, lost, behind)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 

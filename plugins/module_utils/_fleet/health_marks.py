@@ -18,6 +18,7 @@ class HealthMark:
     :param reported: when the host reported the version, by its own clock (unix seconds); None if it has no record. A host that
         reports the version again has another time, and has to soak again.
     :param lost: whether the host became unhealthy after it counted as upgraded, and has not soaked again.
+    :param since_behind: since when it soaks for planners by whose clocks ``since`` is in the future, by theirs; None if there was none.
     :param written: how many times the mark was written in this rollout.
     :param written_at: when the mark was last written (unix seconds).
     """
@@ -27,6 +28,7 @@ class HealthMark:
     upgraded: bool = False
     reported: int | None = None
     lost: bool = False
+    since_behind: int | None = None
     written: int = field(default=0, compare=False)
     written_at: int = field(default=0, compare=False)
 
@@ -35,6 +37,8 @@ class HealthMark:
         plain: dict[str, Any] = {"version": self.version, "since": self.since, "upgraded": self.upgraded}
         if self.reported is not None:
             plain["reported"] = self.reported
+        if self.since_behind is not None:
+            plain["since_behind"] = self.since_behind
         return {**plain, "lost": True} if self.lost else plain
 
 

@@ -63,8 +63,8 @@ class Ledger:
         admit hosts on an outdated snapshot.
     :param recoveries: how many writes of this rollout noted that a budget recovered or that a stage is done again.
     :param recovered_at: when the last of these was (unix seconds).
-    :param stage: the current stage: ``number`` (0 for the first), and ``done_at`` (unix seconds) once all its hosts are upgraded, and ``again``
-        (1) if it was done before and then was not.
+    :param stage: the current stage: ``number`` (0 for the first), and ``done_at`` (unix seconds) once all its hosts are upgraded, with
+        ``done_at_behind`` as ``since_behind`` of a health mark, and ``again`` (1) if it was done before and then was not.
     :param instructions: the rules of the rollout, as :meth:`~.instructions.Instructions.plain` returns them.
     :param role_pattern: finds the role in the names of hosts that no fleet names; None for the default.
     :param members: role -> number of hosts, by the last planner that was given a fleet.

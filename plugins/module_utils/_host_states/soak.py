@@ -80,25 +80,41 @@ def health_state(
         if is_lost:
             reason += f", for {int(failed_for)} s, and health.progress_deadline is {rules.progress_deadline} s"
         return HealthState(False, reason=reason, mark=new_mark, wake_at=again, is_lost=is_lost)
-    # A time in the future is from a planner with a wrong clock.
-    since = min(known.since, int(now)) if known is not None and known.since is not None else None
-    if since is None:
+    stored, behind = (known.since, known.since_behind) if known is not None else (None, None)
+    if stored is None:
         if checks is None and rules.consul_checks:
             return HealthState(
                 False, is_broken=lost, reason=f"reported {version}; its checks are not known yet", mark=known
             )
-        since = int(now)
+        stored, behind = int(now), None
+    since, behind = soaks_since(stored, behind, now)
     ready = since + rules.soak
     if now >= ready:
-        return HealthState(True, mark=HealthMark(version, since, True, reported))
+        mark = HealthMark(version, since, True, reported, since_behind=behind if since == stored else None)
+        return HealthState(True, mark=mark)
     event = "was unhealthy" if lost else f"reported {version}"
     return HealthState(
         False,
         is_broken=lost,
         reason=f"{event} and soaks for {int(ready - now + 0.999)} s more",
-        mark=HealthMark(version, since, was_upgraded, reported, lost),
+        mark=HealthMark(version, stored, was_upgraded, reported, lost, behind),
         wake_at=ready if again is None else min(ready, again),
     )
+
+
+def soaks_since(stored: int, behind: int | None, now: float) -> tuple[int, int | None]:
+    """Return since when something soaks, by the clock of this planner, and what is to be stored as ``behind``.
+
+    A time in the future means that the clock of this planner or of the one that stored it is wrong. The time stays as it is, so that a clock that is
+    behind ends no soak early for planners with right ones. Planners for which it is in the future count the whole soak from ``behind``.
+
+    :param stored: since when, by the planner that saw it first (unix seconds).
+    :param behind: since when, by planners for which ``stored`` is in the future; None if there was none.
+    """
+    if stored <= now:
+        return stored, behind
+    behind = int(now) if behind is None else min(behind, int(now))
+    return behind, behind
 
 
 def failing_checks(rules: HealthRules, checks: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from .._common.sanitize import option
 from .._fleet.fleet import Snapshot
 from .._fleet.ledger import Ledger
 from .._host_states.host_state import HostState
+from .._host_states.soak import soaks_since
 from .._host_states.state_names import PENDING
 from .._host_states.states import in_rollback
 from .._rule_checks.stage_hosts import refuse_empty_stage
@@ -57,7 +58,8 @@ class StageProgress:
     :param reason: why hosts of later stages wait.
     :param until: when that ends without an operator (unix seconds); None if it does not.
     :param waits: whether the current stage is done, and only its soak or an approval is missing.
-    :param mark: the value of ``stage`` to write to the ledger: ``number``, and ``done_at`` (unix seconds) once the stage is done.
+    :param mark: the value of ``stage`` to write to the ledger: ``number``, and once the stage is done ``done_at`` (unix seconds), with
+        ``done_at_behind`` if that was in the future for a planner, as in a health mark.
     :param in_rollback: whether the rollout is a rollback.
     """
 
@@ -132,7 +134,7 @@ def stage_progress(
     if left:
         refuse_empty_stage(stages, order, names, optional_names, first=number)
     is_kept = number == kept.get("number")
-    done_at = kept.get("done_at") if is_kept else None
+    done_at, behind = (kept.get("done_at"), kept.get("done_at_behind")) if is_kept else (None, None)
     again = {"again": 1} if is_kept and "again" in kept else {}
     while True:
         unfinished = [host for at in range(number + 1) for host in left.get(at, ())]
@@ -144,17 +146,19 @@ def stage_progress(
             )
         if number == last:
             return StageProgress(stages, number, of_host, mark={"number": number})
-        # A time in the future means that the clock of this planner or of an earlier one is wrong.
-        done_at = int(snapshot.now) if done_at is None else min(done_at, int(snapshot.now))
+        stored = int(snapshot.now) if done_at is None else done_at
+        done_at, behind = soaks_since(stored, behind, snapshot.now)
         ready = done_at + stage.soak
-        mark = {"number": number, "done_at": done_at, **again}
+        mark = {"number": number, "done_at": stored, **({} if behind is None else {"done_at_behind": behind}), **again}
         if snapshot.now < ready:
             shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
+        if done_at != stored:
+            mark = {"number": number, "done_at": done_at, **again}
         if stage.approve and stage.name not in snapshot.approvals:
             reason = f"waits for an approval after stage {stage.name}: ansible-playbook convoy.upgrade.approve {option('stage', stage.name)}"
             return StageProgress(stages, number, of_host, reason, None, True, mark)
-        number, done_at, again = number + 1, None, {}
+        number, done_at, behind, again = number + 1, None, None, {}
 
 
 def carried_over(before: Sequence[Stage], after: Sequence[Stage], kept: Mapping[str, int]) -> dict[str, int]:

@@ -317,6 +317,7 @@ def test_reasons_in_the_history_always_fit_into_a_transaction(hosts: int) -> Non
         HealthMark("2.0", 0),
         HealthMark("2.0", 1_700_000_000, upgraded=True),
         HealthMark("größe", None, True),
+        HealthMark("2.0", 1_700_000_900, since_behind=1_700_000_000),
     ],
 )
 def test_a_health_mark_is_decoded_as_it_was_encoded(mark: HealthMark) -> None:

@@ -313,3 +313,33 @@ def test_report_times_in_the_future_do_not_count() -> None:
 def test_without_any_time_no_host_is_lost() -> None:
     site = fleet(compute=1).opened("compute1")
     assert remember(site, {"health": {"progress_deadline": 1}}).startswith("upgrading: ")
+
+
+def test_a_planner_whose_clock_is_behind_ends_no_soak_early_for_the_others() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    remember(site, SOAK)
+    site.now -= 900
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 60 s more"
+    assert site.plan(SOAK).wake_at == site.now + 60
+    site.now += 901
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 59 s more"
+    # Both have written what they have to.
+    assert site.plan(SOAK).marks == {}
+    site.now -= 900
+    assert site.plan(SOAK).marks == {}
+    # By either clock, it is over after its time, and the other one sees that.
+    site.now += 59
+    assert remember(site, SOAK) == f"upgraded: runs {NEW}"
+    site.now += 900
+    assert remember(site, SOAK) == f"upgraded: runs {NEW}"
+
+
+def test_a_time_hours_in_the_future_makes_no_soak_longer() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    site.now += 7200
+    remember(site, SOAK)
+    site.now -= 7200
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 60 s more"
+    site.now += 60
+    assert remember(site, SOAK) == f"upgraded: runs {NEW}"
+    assert site.marks["compute1"] == HealthMark(NEW, 10_000, upgraded=True)

@@ -280,3 +280,29 @@ def test_after_a_change_of_stages_the_first_changed_one_is_current(
     before: str, after: str, kept: dict[str, int], expected: dict[str, int]
 ) -> None:
     assert carried_over(stages(*before.split()), stages(*after.split()), kept) == expected
+
+
+def test_a_planner_whose_clock_is_behind_ends_no_soak_of_a_stage_early_for_the_others() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    site.approvals["canary"] = Approval("ann", 10_061)
+    go(site, [CANARY])
+    site.now = 9_100
+    plan = go(site, [CANARY])
+    assert (opened(plan), plan.wake_at) == ([], 9_160)
+    assert plan.stage_mark == {"number": 0, "done_at": 10_000, "done_at_behind": 9_100}
+    site.now = 10_059
+    plan = go(site, [CANARY])
+    assert (opened(plan), plan.wake_at) == ([], 10_060)
+    site.now = 9_160
+    assert opened(go(site, [CANARY])) == ["compute2"]
+
+
+def test_a_stage_that_was_done_hours_in_the_future_soaks_no_longer() -> None:
+    site = fleet(compute=2).upgraded("compute1")
+    site.now = 17_200
+    go(site, [CANARY])
+    site.now = 10_000
+    assert go(site, [CANARY]).stage_mark == {"number": 0, "done_at": 17_200, "done_at_behind": 10_000}
+    site.now = 10_060
+    plan = go(site, [CANARY])
+    assert (plan.needs_approval, plan.stage_mark) == (True, {"number": 0, "done_at": 10_000})
