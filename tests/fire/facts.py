@@ -124,7 +124,7 @@ class Facts:
             return False
         # What was seen of a host before it fell back says nothing of the time since it reported again.
         reported_at = int(self.state[f"{REPORTS}{self.current}/{host}"].value)
-        return not self.steady or mark["since"] >= reported_at - _SLACK
+        return not self.steady or mark["since"] >= reported_at - SLACK
 
     def is_excused(self, host: str) -> bool:
         """Return whether a rollback does not wait for a host, as it was broken before that, or has failed elsewhere since."""
@@ -161,7 +161,7 @@ class Facts:
             seen_at += record["times"].values()
         if not seen_at or not (is_open(self.state, host) or self.is_recorded_as(host, "started")):
             return False
-        return self.now - max(min(self.now, at) for at in seen_at) > self.rules.deadline + _SLACK
+        return self.now - max(min(self.now, at) for at in seen_at) > self.rules.deadline + SLACK
 
     def is_broken(self, host: str) -> bool:
         """Return whether a host has to be counted under a budget."""
@@ -205,4 +205,4 @@ class Facts:
 
 
 # A planner's look is taken for older than it is by the time a read may be tried again, and by a stop.
-_SLACK = 6.0
+SLACK = 6.0

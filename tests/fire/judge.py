@@ -26,6 +26,7 @@ from .facts import (
     MARKS,
     RECORDS,
     REPORTS,
+    SLACK,
     Facts,
     data_of,
     holds_over,
@@ -182,7 +183,8 @@ class Judge:
         elif event["what"] in ("complete", "converge"):
             found += [f"complete without {host}" for host in FLEET if not facts.is_done(host)]
         elif event["what"] in ("approve", "stage"):
-            found += _of_stage(event, before, after, step, facts, self._latest(write, event))
+            at = write.at if self._steady else None
+            found += _of_stage(event, before, after, step, facts, self._latest(write, event), at)
         elif event["what"] == "retry":
             found += [
                 f"{host} was retried, and has not failed"
@@ -303,12 +305,28 @@ class Judge:
             is_new = mark["upgraded"] and not (was.get("upgraded") and was["version"] == mark["version"])
             if not is_new or not rules.soak:
                 continue
+            soaked = {was["since"], was.get("since_behind")} if was.get("version") == mark["version"] else set()
+            if mark["since"] not in soaked and not self._was_there(step, write, host):
+                # The first look at a host that reports begins its soak.
+                found.append(f"{host} was taken for well since {mark['since']}, and its mark was {was}")
             latest = self._latest(write, event)
             if mark["since"] + rules.soak > latest + 1:
                 found.append(f"{host} was taken for well at {latest:.0f}, and soaks since {mark['since']}")
             if self._steady and write.at - mark["since"] < rules.soak:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
+
+    def _was_there(self, step: Step, write: Write, host: str) -> bool:
+        """Return whether a host had reported before the rollout began, by what the writer had read."""
+        begun = data_of(step.after[LEDGER]).get("begun_index")
+        if begun is None or write.reading is None:
+            return False
+        mine = [
+            index
+            for key, (_value, index) in self._keys_read(write).items()
+            if key.startswith((RECORDS, REPORTS)) and key.endswith(f"/{host}")
+        ]
+        return max(mine, default=0) <= int(begun)
 
 
 def _may_be_lost(facts: Facts, host: str) -> bool:
@@ -475,12 +493,19 @@ def _of_stage(
     step: Step,
     facts: Facts,
     latest: float,
+    at: float | None,
 ) -> list[str]:
-    """Return what is wrong with the end of a stage, or with its approval."""
+    """Return what is wrong with the end of a stage, or with its approval.
+
+    :param latest: what :meth:`Judge._latest` returns.
+    :param at: when it was written; None if clocks are wrong.
+    """
     missing = [host for host in facts.of(ALL) if facts.stage_of(host) == 0 and not facts.is_done(host)]
     if event["what"] == "approve":
         return [f"approved before {missing}"] if missing else []
     was, now = before.get("stage", {}), after.get("stage", {})
+    if at is not None and now.get("done_at") not in (None, was.get("done_at")) and at - now["done_at"] > SLACK:
+        return [f"the stage was noted as done at {at:.1f}, and is so since {now['done_at']}"]
     if now.get("number", 0) <= was.get("number", 0) or not facts.rules.canary or after.get("rollback"):
         return []
     found = [f"the stage ended before {missing}"] if missing else []
@@ -492,4 +517,6 @@ def _of_stage(
         done_at = was.get("done_at_behind", done_at)
     if "done_at" not in was or done_at + facts.rules.stage_soak > latest + 1:
         found.append(f"the stage ended at {latest:.0f}, and was {was}")
+    elif at is not None and at - done_at < facts.rules.stage_soak:
+        found.append(f"the stage ended {at - done_at:.1f} s after it was done")
     return found

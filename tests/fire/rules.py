@@ -104,6 +104,19 @@ SOAK = Rules(
     {("controller",): 2, DATA: 6, ("web",): 2},
     soak=2,
 )
+# Soaks that are longer than what the judge allows for reads that took their time.
+LONG_SOAKS = Rules(
+    {
+        "rolling_rules": {"global": 4, "roles": {"data": 12}},
+        **_ORDER,
+        "health": {"soak": 9},
+        "stages": [{"name": "canary", "hosts": 1, "soak": 9, "approve": True}, {"name": "rest"}],
+    },
+    {("controller",): 4, DATA: 12, ("web",): 4},
+    soak=9,
+    canary=1,
+    stage_soak=9,
+)
 # A role that nothing limits is opened by a key of its own.
 LOOSE = Rules(
     {"rolling_rules": {"global": "unlimited", "roles": {"controller": 1, "data": 5, "storage": 2}}, **_ORDER},
@@ -160,6 +173,8 @@ def kinds(now: float) -> tuple[Kind, ...]:
 
 # The share of runs in which a seed decides the rules.
 _SEEDED = 0.3
+# The share of runs with long soaks, which take longer than others.
+_LONG_SOAKS = 0.06
 # So many of all runs end with an operator who does only what the status advises.
 _ADVISED = 0.5
 
@@ -271,6 +286,8 @@ def schedule(seed: int, now: float) -> Schedule:
     kind = of_run[seed % len(of_run)]
     if random.Random(f"seeded {seed}").random() < _SEEDED:
         kind = seeded_kind(seed)
+    if random.Random(f"soak long {seed}").random() < _LONG_SOAKS:
+        kind = Kind("long soaks", (LONG_SOAKS,), commands=("pause", "retry", "approve"))
     can_go_back = not kind.insisting and kind.rules[0].deadline is None
     rollback = chance.randint(8, 16) if can_go_back and chance.random() < 0.4 else None
     return Schedule(seed, kind, rollback, restore=rollback is None and chance.random() < 0.3)

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Mapping
 
 import pytest
 
 from .facts import (
+    APPROVALS,
     CURRENT,
     GATES,
     HANDOVER,
@@ -17,6 +20,7 @@ from .facts import (
     HOLDS,
     LEASES,
     LEDGER,
+    MARKS,
     NOTIFIED,
     ONCES,
     PLANNERS,
@@ -26,10 +30,10 @@ from .facts import (
 )
 from .findings import Findings
 from .fleet import FLEET, NEW, OLD
-from .journal import Write
+from .journal import Reading, Write
 from .judge import Judge
-from .replay import Entry, Step
-from .rules import CAPS, HEALTH, Rules
+from .replay import Entry, State, Step
+from .rules import CAPS, HEALTH, LONG_SOAKS, Rules
 from .writers import mistakes
 
 _BASE = {CURRENT: Entry(OLD, 1), **{f"{REPORTS}{OLD}/{host}": Entry("1", 2) for host in FLEET}}
@@ -261,3 +265,84 @@ def test_a_start_that_is_taken_back_leaves_an_earlier_one_that_is_no_new_start()
     # It is one if another writer does it.
     steps[1] = Step(5, started, before, Write("nodes1", [], None, at=101.0))
     assert [one.split(" started ")[0] for one in starts()] == ["at index 4: web1", "at index 5: web1"]
+
+
+# When a planner read and wrote (unix seconds).
+_AT = 1_000_020.5
+
+
+def soaked(what: str, before: State, key: str, now: Mapping[str, object], ledger: Mapping[str, object]) -> list[str]:
+    """Return what the judge says of what a planner with a right clock writes of soaks."""
+    base = {"version": NEW, "state": "running", "instructions": {}, "begun_index": 3}
+    was = {**_BASE, CURRENT: Entry(NEW, 1), **before}
+    was.setdefault(LEDGER, Entry(json.dumps({**base, "epoch": 0}), 4))
+    event = {"what": what, "epoch": 1, "at": int(_AT)}
+    keys = {
+        LEDGER: Entry(json.dumps({**base, "epoch": 1, **ledger}), 9),
+        f"{HISTORY}1": Entry(json.dumps(event), 9),
+        **({key: Entry(json.dumps(now), 9)} if key else {}),
+    }
+    read = [
+        {"KV": {"Key": name, "Value": base64.b64encode(entry.value.encode()).decode(), "ModifyIndex": entry.index}}
+        for name, entry in was.items()
+    ]
+    write = Write("planner1", [], Reading(1, _AT, json.dumps({"Results": read}).encode()), at=_AT)
+    findings = Findings()
+    judge = Judge(
+        was,
+        [Step(9, was, {**was, **keys}, write)],
+        lambda _given: LONG_SOAKS,
+        lambda _who, _at: 0.0,
+        lambda _who, _at: 0.0,
+        steady=True,
+    )
+    judge.judge(findings)
+    return [one for one in findings.sentences() if "taken for well" in one or "the stage" in one]
+
+
+@pytest.mark.parametrize(
+    ("was", "since", "reported", "is_wrong"),
+    [
+        ({"version": NEW, "since": 1_000_011, "upgraded": False}, 1_000_011, 5, False),
+        ({"version": NEW, "since": 1_000_019, "since_behind": 1_000_011, "upgraded": False}, 1_000_011, 5, False),
+        # At first sight, as a host may only that had reported before the rollout began.
+        ({}, 1_000_011, 5, True),
+        ({}, 1_000_011, 3, False),
+        ({"version": OLD, "since": 1_000_011, "upgraded": False}, 1_000_011, 5, True),
+        ({"version": NEW, "since": None, "upgraded": False}, 1_000_011, 5, True),
+        # Too early.
+        ({"version": NEW, "since": 1_000_012, "upgraded": False}, 1_000_012, 5, True),
+    ],
+)
+def test_a_host_counts_as_upgraded_once_a_planner_has_seen_it_soak(
+    was: Mapping[str, object], since: int, reported: int, is_wrong: bool
+) -> None:
+    before = {f"{REPORTS}{NEW}/web1": Entry("1000010", reported)}
+    if was:
+        before[f"{MARKS}web1"] = Entry(json.dumps(was), 6)
+    mark = {"version": NEW, "since": since, "upgraded": True}
+    assert bool(soaked("health", before, f"{MARKS}web1", mark, {})) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_wrong"),
+    [
+        ({"number": 0}, {"number": 0, "done_at": 1_000_020}, False),
+        ({"number": 0}, {"number": 0, "done_at": 1_000_011}, True),
+        ({"number": 0, "done_at": 1_000_011}, {"number": 1}, False),
+        ({"number": 0, "done_at": 1_000_012}, {"number": 1}, True),
+        ({"number": 0, "done_at": 1_000_099, "done_at_behind": 1_000_011}, {"number": 1}, False),
+        ({"number": 0, "done_at": 1_000_099}, {"number": 1}, True),
+    ],
+)
+def test_a_stage_ends_after_it_has_soaked(was: Mapping[str, int], now: Mapping[str, int], is_wrong: bool) -> None:
+    hosts = ("controller1", "compute1", "storage1", "web1")
+    mark = json.dumps({"version": NEW, "since": 1_000_000, "upgraded": True})
+    ledger = {"version": NEW, "state": "running", "instructions": {}, "begun_index": 3, "epoch": 0, "stage": was}
+    before = {
+        **{f"{REPORTS}{NEW}/{host}": Entry("1000000", 5) for host in hosts},
+        **{f"{MARKS}{host}": Entry(mark, 5) for host in hosts},
+        f"{APPROVALS}canary": Entry("{}", 5),
+        LEDGER: Entry(json.dumps(ledger), 4),
+    }
+    assert bool(soaked("stage", before, "", {}, {"stage": now})) == is_wrong

@@ -168,6 +168,12 @@ MUTATIONS = (
     ),
     Mutation("a stage does not soak", _STAGES, "ready = done_at + stage.soak", "ready = done_at"),
     Mutation(
+        "a stage counts as done since the beginning of its soak",
+        _STAGES,
+        "stored = int(snapshot.now) if done_at is None else done_at",
+        "stored = int(snapshot.now) - stage.soak if done_at is None else done_at",
+    ),
+    Mutation(
         "a stage does not wait for its hosts",
         _STAGES,
         "        if unfinished:\n            again",
@@ -186,6 +192,12 @@ MUTATIONS = (
         "if True else (remove_tree(keys.marks),)",
     ),
     Mutation("hosts do not soak", _SOAK, "ready = since + rules.soak", "ready = since"),
+    Mutation(
+        "every host soaked before the rollout began",
+        _STATES,
+        "return newest <= ledger.begun_index",
+        "return True",
+    ),
     Mutation(
         "a pass that begins a rollout admits hosts too",
         _PASS,

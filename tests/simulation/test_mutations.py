@@ -12,6 +12,19 @@ import pytest
 
 from .mutations import MUTATIONS, NIGHTS, ROOT, Mutation, apply, recorded, seed_that_finds
 
+# Faults that no night has found yet.
+UNFOUND = [
+    "a hold leaves the key of its folder as it is",
+    "windows and freezes are forgotten",
+    "the fleet's failure budget is forgotten",
+    "approvals outlive the rollout",
+    "health marks outlive the rollout",
+    "a pass that begins a rollout admits hosts too",
+    "the keys of a refresh are of two moments",
+    "a start that met a new gate is not undone",
+    "a node runs a job again that it has run",
+]
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_what_a_fault_replaces_is_there(mutation: Mutation, tmp_path: Path) -> None:
@@ -20,6 +33,11 @@ def test_what_a_fault_replaces_is_there(mutation: Mutation, tmp_path: Path) -> N
     shutil.copy(ROOT / mutation.path, file)
     apply(mutation, tmp_path)
     compile(file.read_text(), mutation.file, "exec")
+
+
+def test_each_fault_has_a_night_that_finds_it_or_is_known_to_have_none() -> None:
+    assert [one.name for one in MUTATIONS if one.name not in recorded()] == UNFOUND
+    assert {*recorded()} <= {one.name for one in MUTATIONS}
 
 
 @pytest.mark.thorough
