@@ -121,7 +121,7 @@ def rollout_blocker(
                 f"the {kind} is paused{command_text(ledger)}; continue with ansible-playbook convoy.upgrade.resume",
             )
         if ledger.is_job and ledger.expires <= snapshot.now:
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ledger.expires))
+            at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(ledger.expires))
             text = (
                 f"the job expired at {at}, so no node begins it any more; end it with ansible-playbook "
                 "convoy.upgrade.abort, and begin a new one with ansible-playbook convoy.upgrade.command"
@@ -141,5 +141,5 @@ def command_text(ledger: Ledger) -> str:
     command = ledger.command
     text = f" by {command['by']}" if command.get("by") else ""
     if isinstance(command.get("at"), int):
-        text += f" at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(command['at']))}"
+        text += f" at {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(command['at']))}"
     return text + (f": {command['reason']}" if command.get("reason") else "")

@@ -151,7 +151,7 @@ def stage_progress(
         ready = done_at + stage.soak
         mark = {"number": number, "done_at": stored, **({} if behind is None else {"done_at_behind": behind}), **again}
         if snapshot.now < ready:
-            shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+            shown = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(ready))
             return StageProgress(stages, number, of_host, f"stage {stage.name} soaks until {shown}", ready, True, mark)
         if done_at != stored:
             mark = {"number": number, "done_at": done_at, **again}

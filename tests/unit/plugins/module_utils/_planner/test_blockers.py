@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +17,11 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers i
     Blockers,
     RolloutBlocker,
     find_blockers,
+    rollout_blocker,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import StageProgress
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.retry_records import put_back_record
+from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import Instructions
 from fleets import NEW, OLD, UNLIMITED, Fleet, fleet
 
 COMMAND = {"by": "ann", "at": 1_700_000_000, "reason": "logins fail"}
@@ -48,6 +52,29 @@ def test_an_operators_command_stops_all_and_lets_hosts_finish(state: str, goes_o
     assert ": logins fail; " in plan.hosts["compute2"].reason
     site.upgraded("compute1")
     assert site.plan({}).can_move is goes_on
+
+
+@pytest.fixture()
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_in_a_reason_has_its_zone_because_pages_that_are_in_utc_show_it_too() -> None:
+    site = fleet(compute=2)
+    site.ledger = Ledger(1, NEW, state=PAUSED, command=COMMAND)
+    assert "is paused by ann at 2023-11-14 23:13:20 +0100: logins fail" in site.plan().hosts["compute1"].reason
+    site = fleet(compute=2).upgraded("compute1")
+    stages = {"stages": [{"name": "canary", "hosts": 1, "soak": "1m"}]}
+    assert site.plan(stages).hosts["compute2"].reason == "stage canary soaks until 1970-01-01 03:47:40 +0100"
+    snapshot = replace(site.snapshot(), current_version="job/j1", ledger=Ledger(1, "job/j1", expires=1_000))
+    expired = rollout_blocker(snapshot, Instructions(), None)
+    assert expired is not None
+    assert expired.reason.startswith("the job expired at 1970-01-01 01:16:40 +0100, so ")
 
 
 def test_a_command_for_another_rollout_stops_nothing() -> None:
