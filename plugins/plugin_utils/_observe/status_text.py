@@ -14,7 +14,7 @@ from ...module_utils._common.names import in_order, is_job, job_id, listing, plu
 from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
-from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
+from ...module_utils._observe.operator_needs import POST_UPGRADE
 from ...module_utils._rules.instructions import FORWARD
 from .._compose.task_order import REVERSED_TASK_GROUPS
 from .._services.steps import REPLACEMENT
@@ -105,17 +105,16 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
         count = len(left) + info.get("more_post_upgrade", 0)
         names = some_hosts({"hosts": left, "count": count})
         lines.append(f"Post-upgrade tasks have not run on {plural(count, 'host')}: {names}")
-    if left and info.get("complete"):
-        again = any(one.get("cause") == POST_UPGRADE_FAILED for one in info.get("reasons") or ())
-        retries = " -e retry_failed=true" if again else ""
-        lines.append(
-            f"Next: ansible-playbook convoy.upgrade.post_upgrade {option('version', info['version'])}{retries}"
-        )
+    # The tasks may also need the end of a hold, or nothing: a run or planner services may be at work on them.
+    needs = [one for one in info.get("needs_operator") or () if one["code"] == POST_UPGRADE == one["playbook"]]
+    if needs and info.get("complete"):
+        options = " ".join(option(*one) for one in needs[0]["variables"].items())
+        lines.append(f"Next: ansible-playbook convoy.upgrade.post_upgrade {options}")
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):
         lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
-    if info.get("carried_by") and not info.get("complete"):
+    if info.get("carried_by") and (left or not info.get("complete")):
         lines.append(f"Carried by planner services: {listing(info['carried_by'])}")
     return lines
 

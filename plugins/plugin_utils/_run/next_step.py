@@ -213,9 +213,11 @@ def _is_part(playbook: str, *, is_limited: bool) -> bool:
 
 
 def first_need(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what the rollout needs most from an operator; None for nothing, and for what the table of the status names."""
+    """Return what the rollout needs most from an operator; None for nothing, and for what the status names above its table."""
     needs = info.get("needs_operator") or ()
-    return next((one for one in needs if not (one["code"] == POST_UPGRADE and info.get("complete"))), None)
+    return next(
+        (one for one in needs if not (info.get("complete") and one["code"] == POST_UPGRADE == one["playbook"])), None
+    )
 
 
 def next_run(playbook: str, info: Mapping[str, Any]) -> tuple[str, NextStep] | None:

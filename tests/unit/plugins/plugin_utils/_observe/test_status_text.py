@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import Snapshot
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.holds import Hold
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.failure_budgets import ExhaustedBudget
+from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import OperatorNeed
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.summary import fleet_summary, holds_summary
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.blockers import rollout_blocker
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import HostView, Plan, rollout_blockers
@@ -26,6 +27,10 @@ def view(role: str, state: str, version: str | None = "v1", reason: str = "becau
 
 def result(hosts: dict[str, HostView], **more: Any) -> dict[str, Any]:
     return {"version": "v2", "previous_version": "v1", **fleet_summary(hosts), "instructions": {}, **more}
+
+
+def post_upgrade_need(variables: dict[str, str], playbook: str = "post_upgrade") -> dict[str, Any]:
+    return OperatorNeed("post_upgrade", "Post-upgrade tasks.", playbook, variables).plain()
 
 
 PAUSED = {
@@ -267,11 +272,28 @@ def test_stage_and_blocker_follow_the_headline_of_a_status(found: dict[str, Any]
 
 def test_the_command_for_post_upgrade_tasks_retries_those_that_failed() -> None:
     failed = replace(view("compute", "upgraded", reason="its post-upgrade tasks failed"), cause="post_upgrade_failed")
-    shown = status_text.status_lines(result({"c1": failed}, post_upgrade=["c1"], complete=True))
+    again = {"version": "v2", "retry_failed": "true"}
+    left = {"post_upgrade": ["c1"], "complete": True}
+    shown = status_text.status_lines(result({"c1": failed}, **left, needs_operator=[post_upgrade_need(again)]))
     assert shown[2] == "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2 -e retry_failed=true"
     assert shown[-2:] == ["upgraded:", "  c1: its post-upgrade tasks failed"]
-    shown = status_text.status_lines(result({"c1": view("compute", "upgraded")}, post_upgrade=["c1"], complete=True))
+    needs = [post_upgrade_need({"version": "v2"})]
+    shown = status_text.status_lines(result({"c1": view("compute", "upgraded")}, **left, needs_operator=needs))
     assert shown[2] == "Next: ansible-playbook convoy.upgrade.post_upgrade -e version=v2"
+
+
+@pytest.mark.parametrize("needs", [[], [post_upgrade_need({"host": "c1"}, "unhold")]])
+def test_the_status_names_no_command_for_post_upgrade_tasks_that_it_would_not_run_and_says_who_carries_them(
+    needs: list[dict[str, Any]],
+) -> None:
+    left = {"post_upgrade": ["c1"], "complete": True, "carried_by": ["one"], "needs_operator": needs}
+    assert status_text.status_lines(result({"c1": view("compute", "upgraded")}, **left))[1:4] == [
+        "Post-upgrade tasks have not run on 1 host: c1",
+        "Carried by planner services: one",
+        "",
+    ]
+    done = result({"c1": view("compute", "upgraded")}, complete=True, carried_by=["one"])
+    assert status_text.status_lines(done)[1] == ""
 
 
 def test_an_exhausted_budget_is_shown_once() -> None:

@@ -13,6 +13,7 @@ from ansible_collections.convoy.upgrade.plugins.plugin_utils._run.next_step impo
     FOLLOW,
     NextStep,
     after_failure,
+    first_need,
     next_part,
     next_pass,
     next_run,
@@ -272,6 +273,14 @@ def test_post_upgrade_tasks_that_failed_are_retried_by_the_same_command_if_it_ru
     # A host that joined waits for its slot.
     info = {"complete": False, "reasons": found, "needs_operator": [BROKEN], "blocker": blocker}
     assert after_failure("upgrade", "stuck", info, pushes=True) == NextStep("retry", {"host": "web1"}, True)
+
+
+def test_the_need_of_post_upgrade_tasks_is_left_out_only_if_the_status_names_its_command() -> None:
+    tasks = {"code": "post_upgrade", "playbook": "post_upgrade", "variables": {"version": "v2"}}
+    held = {"code": "post_upgrade", "playbook": "unhold", "variables": {"host": "web1"}}
+    for needs, found in (([tasks], None), ([held], held), ([tasks, BROKEN], BROKEN)):
+        assert first_need({"complete": True, "needs_operator": needs}) == found
+    assert first_need({"complete": False, "needs_operator": [tasks]}) == tasks
 
 
 @pytest.mark.parametrize("code", ["unknown_limit", "limit_waits"])
