@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .._common.names import is_job, listing, plural, target_text
 from .._common.sanitize import option, sanitize, truncate_middle
 from .._fleet.fleet import FAILED, Snapshot
-from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, Ledger, is_count, names_that_fit
+from .._fleet.ledger import ABORTED, BEGINNINGS, COMPLETE, RUNNING, Ledger, is_count, names_that_fit
 from .._host_states.state_names import BROKEN, STATES, UPGRADED, UPGRADING
 from .._planner.blocker_codes import BUDGET
+from .._planner.blockers import NO_MORE_HOSTS
 from .._planner.explanations import POST_UPGRADE_FAILED
 from .._planner.plan import HostView, Plan
-from .operator_needs import BROKEN_HOSTS, NO_PLANNER, POST_UPGRADE, OperatorNeed, operator_needs
+from .operator_needs import BROKEN_HOSTS, NO_PLANNER, POST_UPGRADE, OperatorNeed, operator_needs, same_again
 
 BEGIN, STAGE, PAUSE, RESUME = "begin", "stage", "pause", "resume"
 FAILURE, APPROVAL_NEEDED, APPROVED, END = "failure", "approval_needed", "approved", "end"
@@ -33,10 +34,14 @@ _MOST_BYTES = 300_000
 _GOES_ON = (
     "Nothing: the {what} continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
 )
+# It is not known whether a run is in progress.
+_IF_NONE_RUNS = "If no run is in progress"
 
 # Fields that an event of an earlier rollout does not have.
 _OF_CURRENT = ("hosts", "upgraded", "broken", "counts")
-_ENDS = ("complete", "converge", "abort")
+_ENDS = ("complete", "converge")
+# The key of the failure budget that stops all hosts. Others stop those of a role or a group.
+_OF_FLEET = "failure_rules.fleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class SentNotifications:
     :param approval: the stage whose missing approval was sent; empty if no approval is missing.
     :param stage: the stage that was sent last; empty for none.
     :param ended: whether the end of the current rollout was sent.
+    :param exhausted: the keys of the exhausted failure budgets that were sent.
+    :param before: during a job, what was sent of the rollout to a version before it; None for a rollout to a version.
     """
 
     epoch: int = 0
@@ -55,10 +62,26 @@ class SentNotifications:
     approval: str = ""
     stage: str = ""
     ended: bool = False
+    exhausted: tuple[str, ...] = ()
+    before: SentNotifications | None = None
+
+    @property
+    def of_versions(self) -> SentNotifications:
+        """What was sent of the rollout to a version, which a job does not end."""
+        return self.before or self
 
     def plain(self) -> dict[str, Any]:
         """Return it as it is stored. Of more failed hosts than fit into a key, a later run sends those again that are left out."""
-        return {**asdict(self), "broken": names_that_fit(self.broken, _MOST_BYTES)}
+        if self.before is None:
+            return self._plain(_MOST_BYTES)
+        return {**self._plain(_MOST_BYTES // 2), "before": self.before._plain(_MOST_BYTES // 2)}
+
+    def _plain(self, room: int) -> dict[str, Any]:
+        return {**asdict(replace(self, before=None)), "broken": names_that_fit(self.broken, room)}
+
+    def after_job(self) -> SentNotifications:
+        """Return it once the rollout to a version goes on, as if the job had not been there."""
+        return replace(self.of_versions, epoch=self.epoch)
 
     def without(self, hosts: Container[str]) -> SentNotifications:
         """Return it without these hosts in ``broken``."""
@@ -70,8 +93,18 @@ class SentNotifications:
 
         :raises KeyError, ValueError, TypeError: for any other data.
         """
-        sent = SentNotifications(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
-        texts = (*sent.broken, sent.approval, sent.stage)
+        # An older release has written neither of these.
+        exhausted, before = data.get("exhausted", ()), data.get("before")
+        sent = SentNotifications(
+            data["epoch"],
+            tuple(data["broken"]),
+            data["approval"],
+            data["stage"],
+            data["ended"],
+            tuple(exhausted),
+            SentNotifications.from_plain({**before, "before": None}) if before is not None else None,
+        )
+        texts = (*sent.broken, sent.approval, sent.stage, *sent.exhausted)
         if (
             not is_count(sent.epoch)
             or not isinstance(sent.ended, bool)
@@ -112,8 +145,20 @@ def everything_sent(snapshot: Snapshot, plan: Plan, hosts: Mapping[str, HostView
     ledger = snapshot.ledger or snapshot.job
     over = ledger is not None and ledger.state in (COMPLETE, ABORTED)
     return SentNotifications(
-        ledger.epoch if ledger is not None else 0, _broken(hosts), _stage_to_approve(plan), plan.stage or "", over
+        ledger.epoch if ledger is not None else 0,
+        _broken(hosts),
+        _stage_to_approve(plan),
+        plan.stage or "",
+        over,
+        ledger.stopped if ledger is not None else (),
+        _before_job(snapshot.versions) if snapshot.versions is not None else None,
     )
+
+
+def _before_job(versions: Snapshot) -> SentNotifications:
+    """Return the state in which everything has been sent of the rollout to a version before a job, as far as the records of hosts tell it."""
+    failed = (host for host, one in versions.records.items() if one.state == FAILED)
+    return SentNotifications(broken=tuple(failed), ended=True)
 
 
 def caught_up(ledger: Ledger | None, entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -149,13 +194,18 @@ def pending_notifications(
     all_upgraded = all(view.state == UPGRADED for view in hosts.values())
     last_admission = max((int(entry["epoch"]) for entry in entries if entry.get("what") == "open"), default=0)
     for entry in entries:
-        sent = replace(_forgotten(sent, entry), epoch=max(sent.epoch, int(entry["epoch"])))
-        notification = _of_entry(entry, sent)
+        if sent.ended and not is_job(entry.get("version")):
+            sent = sent.after_job()
+        exhausted = sent.exhausted
+        sent = replace(_known_after(sent, entry), epoch=max(sent.epoch, int(entry["epoch"])))
+        notification = _of_entry(entry, sent, exhausted)
         if notification is not None:
             sent = notification.after
             # A stage whose hosts are all in earlier stages has nothing to do, so its beginning is not sent.
             if notification.event != STAGE or not all_upgraded or sent.epoch < last_admission:
                 notifications.append(notification)
+    if not snapshot.is_job:
+        sent = sent.after_job()
     at, version = snapshot.now, plan.version or ""
     broken = _broken(hosts)
     known = set(sent.broken)
@@ -163,8 +213,6 @@ def pending_notifications(
     # A failed host that starts again by itself stays in the list.
     kept = tuple(host for host in sent.broken if host in hosts and hosts[host].state in (*BROKEN, UPGRADING))
     sent = replace(sent, broken=(*kept, *updates))
-    # After a job, the state is that of the rollout before it. Its failures before the job were sent then.
-    updates = tuple(host for host in updates if not _is_before_job(snapshot, host))
     if updates:
         notifications.append(Notification(FAILURE, at, version, sent, hosts=updates))
     stage = _stage_to_approve(plan)
@@ -175,28 +223,26 @@ def pending_notifications(
     return notifications, sent
 
 
-def _is_before_job(snapshot: Snapshot, host: str) -> bool:
-    """Return whether a host of an aborted rollout failed before the job that came after it began, or is lost, which has no time of its own."""
-    job, ledger, record = snapshot.job, snapshot.ledger, snapshot.records.get(host)
-    if job is None or ledger is None or ledger.state != ABORTED:
-        return False
-    failed_at = record.times.get(FAILED) if record is not None else None
-    return failed_at is None or failed_at < job.since
-
-
-def _forgotten(sent: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
-    """Return what was sent, without what has to be sent again after an entry."""
+def _known_after(sent: SentNotifications, entry: Mapping[str, Any]) -> SentNotifications:
+    """Return what was sent, without what has to be sent again after an entry, and with its failure budgets."""
     what = entry.get("what")
     if what in BEGINNINGS:
-        return SentNotifications(sent.epoch)
+        return SentNotifications(sent.epoch, before=sent.of_versions if is_job(entry.get("version")) else None)
     if what in ("retry", "forget"):
         hosts = entry.get("hosts")
         return sent.without(hosts) if isinstance(hosts, Mapping) else sent
+    if what == "budget":
+        keys = entry.get("keys")
+        return replace(sent, exhausted=tuple(map(str, keys)) if isinstance(keys, list) else ())
     return replace(sent, ended=False) if what == "open" else sent
 
 
-def _of_entry(entry: Mapping[str, Any], sent: SentNotifications) -> Notification | None:
-    """Return the event for an entry of the history; None if no event is sent for it."""
+def _of_entry(entry: Mapping[str, Any], sent: SentNotifications, exhausted: Collection[str]) -> Notification | None:
+    """Return the event for an entry of the history; None if no event is sent for it.
+
+    :param sent: what counts as sent after the entry, apart from its event.
+    :param exhausted: the keys of the failure budgets that were exhausted before it.
+    """
     what = entry.get("what")
     reason = str(entry.get("reason") or "")
     plain = Notification(
@@ -209,10 +255,15 @@ def _of_entry(entry: Mapping[str, Any], sent: SentNotifications) -> Notification
     if what in ("pause", "resume"):
         return replace(plain, event=PAUSE if what == "pause" else RESUME, cause="command")
     if what == "budget":
-        return replace(plain, event=PAUSE if entry.get("keys") else RESUME, cause="budget")
+        keys = sent.exhausted
+        if keys and set(keys) <= set(exhausted) and (_OF_FLEET in keys) == (_OF_FLEET in exhausted):
+            # One of several has recovered, and the others were sent.
+            return None
+        return replace(plain, event=PAUSE if keys else RESUME, cause="budget")
     if what == "approve":
         return replace(plain, event=APPROVED, stage=str(entry.get("stage") or ""))
-    if what in _ENDS and not sent.ended:
+    # A complete rollout can be paused, and aborted after that.
+    if what == "abort" or (what in _ENDS and not sent.ended):
         outcome = ABORTED if what == "abort" else COMPLETE
         return replace(plain, event=END, outcome=outcome, after=replace(sent, ended=True))
     return None
@@ -284,7 +335,10 @@ def payload(
     is_over = ledger is not None and is_current and not ledger.is_under_way
     again = _again(found, needs, only_after=only_after and plan.complete, is_over=is_over)
     back = ledger is not None and is_current and ledger.previous_version is not None
-    text, following = _text(found), _next(found, again, can_go_back=back)
+    text, following = _text(found, notification.after.exhausted), _next(found, again, can_go_back=back)
+    by_operator = notification.event == APPROVED or (notification.event == RESUME and notification.cause == "command")
+    if by_operator and ledger is not None and is_current and ledger.state == RUNNING and not snapshot.carriers:
+        following = f"{_IF_NONE_RUNS}, start one: {_same_again(ledger)}."
     if notification.outcome == COMPLETE and is_current and plan.post_upgrade:
         text += f" Post-upgrade tasks have not run on {plural(len(plan.post_upgrade), 'host')}."
         need = next((one for one in needs if one.code in (POST_UPGRADE, BROKEN_HOSTS, NO_PLANNER)), None)
@@ -296,8 +350,11 @@ def _utc(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
-def _text(found: Mapping[str, Any]) -> str:
-    """Return the sentence for an event."""
+def _text(found: Mapping[str, Any], exhausted: Collection[str]) -> str:
+    """Return the sentence for an event.
+
+    :param exhausted: the keys of the exhausted failure budgets.
+    """
     event, version = found["event"], found["version"]
     of = f"The {'rollback' if found['rollback'] else 'rollout'} to {version}"
     if is_job(version):
@@ -310,8 +367,13 @@ def _text(found: Mapping[str, Any]) -> str:
         return f"{of}{came} was begun{by}{hosts}."
     if event == STAGE:
         return f"{of}: stage {found['stage']} begins."
+    if event == PAUSE and found["cause"] == "command":
+        return f"{of} was paused{by}{why}."
+    if event == PAUSE and _OF_FLEET in exhausted:
+        # The reason begins with the same words.
+        return f"{of} admits no more hosts{why.replace(NO_MORE_HOSTS, '', 1)}."
     if event == PAUSE:
-        return f"{of} was paused{by}{why}." if found["cause"] == "command" else f"{of} admits no more hosts{why}."
+        return f"A failure budget of t{of[1:]} is exhausted{why}."
     if event == RESUME:
         return f"{of} was resumed{by}{why}." if found["cause"] == "command" else f"{of} continues{why}."
     if event == FAILURE:
@@ -381,6 +443,19 @@ def _next(found: Mapping[str, Any], again: str, *, can_go_back: bool) -> str:
     return "" if event == END else _GOES_ON.format(what=what)
 
 
+def _same_again(ledger: Ledger) -> str:
+    """Return the command of another run of a rollout."""
+    playbook, variables = same_again(ledger)
+    # Only a run with the tasks of the job admits hosts to it.
+    tasks = " -e run_tasks=FILE, with the file of its tasks" if ledger.by_ansible else ""
+    return _command(playbook, variables) + tasks
+
+
 def _next_after(need: OperatorNeed) -> str:
-    command = " ".join((f"convoy.upgrade.{need.playbook}", *(option(*one) for one in need.variables.items())))
-    return f"{'Run them with' if need.playbook == 'post_upgrade' else f'{need.text} Run'} ansible-playbook {command}."
+    # The run that sends this may be about to run them.
+    what = f"{_IF_NONE_RUNS}, run them with" if need.playbook == "post_upgrade" else f"{need.text} Run"
+    return f"{what} {_command(need.playbook, need.variables)}."
+
+
+def _command(playbook: str, variables: Mapping[str, str]) -> str:
+    return " ".join((f"ansible-playbook convoy.upgrade.{playbook}", *(option(*one) for one in variables.items())))

@@ -14,6 +14,7 @@ from .._fleet.fleet import LOST_AFTER, POST_FAILED, POST_OPEN, POST_STARTED, Hos
 from .._fleet.ledger import ABORTED, COMPLETE
 from .._host_states.state_names import BROKEN, FAILED, LOST, UPGRADED, UPGRADING, state_text
 from .._planner.blocker_codes import BUDGET
+from .._planner.blockers import NO_MORE_HOSTS
 from .._planner.plan import HostView, Plan
 from .operator_needs import OperatorNeed, operator_needs
 from .stages import StageSummary, stage_summaries
@@ -197,11 +198,7 @@ def _notes(plan: Plan, *, moves: bool) -> list[str]:
         notes.append(f"Stage {plan.stage}" + ("; it waits for approval" if plan.needs_approval else ""))
     if plan.blocker is not None:
         # The note begins with the same words.
-        reason = (
-            plan.blocker.reason.removeprefix("no more hosts are admitted: ")
-            if plan.blocker.code == BUDGET
-            else plan.blocker.reason
-        )
+        reason = plan.blocker.reason.removeprefix(NO_MORE_HOSTS) if plan.blocker.code == BUDGET else plan.blocker.reason
         notes.append(f"No host is admitted{'; hosts in flight finish' if moves else ''}: {reason}")
     return notes
 

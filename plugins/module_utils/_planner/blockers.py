@@ -18,6 +18,9 @@ from .blocker_codes import ABORT, BUDGET, EXPIRED, HOURS, PAUSE
 from .fleet_state import FleetState
 from .stage_progress import StageProgress, stage_progress
 
+# The beginning of the reason for an exhausted budget, which is left out after words that say the same.
+NO_MORE_HOSTS = "no more hosts are admitted: "
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutBlocker:
@@ -128,7 +131,7 @@ def rollout_blocker(
             )
             return RolloutBlocker(EXPIRED, text, is_temporary=False)
     if exhausted is not None:
-        text = f"no more hosts are admitted: {exhausted.reason()}"
+        text = f"{NO_MORE_HOSTS}{exhausted.reason()}"
         return RolloutBlocker(BUDGET, text, is_temporary=False, rule=exhausted.key)
     closed = outside_hours(rules.windows, rules.freezes, snapshot.now)
     if closed is not None:

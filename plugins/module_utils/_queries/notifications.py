@@ -14,10 +14,11 @@ from typing import Any
 from .._codecs.values import decode_data, sanitize_all
 from .._common import runtime
 from .._common.errors import UpgradeError
+from .._common.names import is_job
 from .._consul.client import KVEntry, Operation
 from .._consul.errors import Conflict
 from .._consul.operations import check_lock, compare, compare_and_put, lock
-from .._fleet.ledger import Ledger
+from .._fleet.ledger import BEGINNINGS, Ledger
 from .._host.leases import SESSION_SECONDS, LeaseHolder, end_dead_holder, renew_session
 from .._observe.notifications import (
     Notification,
@@ -152,7 +153,13 @@ def initial_state(store: Store, rollout: RolloutView, *, dry: bool = False) -> S
     kept = caught_up(rollout.ledger, entries)
     if len(kept) == len(entries):
         return sent
-    return SentNotifications(int(kept[0]["epoch"]) - 1) if kept else rollout.everything_sent
+    if not kept:
+        return rollout.everything_sent
+    passed_over = entries[: -len(kept)]
+    has_other = any(one.get("what") in BEGINNINGS and not is_job(one.get("version")) for one in passed_over)
+    # A job does not end the rollout before it, whose failures were sent if that had a hook.
+    before = (rollout.everything_sent if has_other else sent).of_versions
+    return SentNotifications(int(kept[0]["epoch"]) - 1, before=before)
 
 
 def read_sent(store: Store) -> SentNotifications | None:

@@ -15,12 +15,10 @@ from ...module_utils._common.sanitize import option
 from ...module_utils._fleet.ledger import COMPLETE, RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, PENDING, UPGRADED, UPGRADING, state_text
 from ...module_utils._observe.operator_needs import POST_UPGRADE
+from ...module_utils._planner.blockers import NO_MORE_HOSTS
 from ...module_utils._rules.instructions import FORWARD
 from .._compose.task_order import REVERSED_TASK_GROUPS
 from .._services.steps import REPLACEMENT
-
-# The beginning of the reason for an exhausted budget, which is left out after "No host is admitted".
-_OF_BUDGETS = "no more hosts are admitted: "
 
 _MOST_HOSTS = 8
 
@@ -113,7 +111,7 @@ def rollout_lines(info: Mapping[str, Any]) -> list[str]:
     if info.get("stage"):
         lines.append(f"Stage {info['stage']}" + ("; it waits for approval" if info["needs_approval"] else ""))
     if info.get("blocker"):
-        lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(_OF_BUDGETS)}")
+        lines.append(f"No host is admitted: {info['blocker']['reason'].removeprefix(NO_MORE_HOSTS)}")
     if info.get("carried_by") and (left or not info.get("complete")):
         lines.append(f"Carried by planner services: {listing(info['carried_by'])}")
     return lines

@@ -92,9 +92,19 @@ def test_the_page_has_every_field_with_its_type() -> None:
         ),
         (entry(1, "resume", by="bob"), "resume", f"The rollout to {NEW} was resumed by bob."),
         (
-            entry(1, "budget", keys=["fleet"], reason="3 failed"),
+            entry(1, "budget", keys=["failure_rules.fleet"], reason="3 failed"),
             "pause",
             f"The rollout to {NEW} admits no more hosts: 3 failed.",
+        ),
+        (
+            entry(1, "budget", keys=["failure_rules.fleet"], reason="no more hosts are admitted: 3 failed"),
+            "pause",
+            f"The rollout to {NEW} admits no more hosts: 3 failed.",
+        ),
+        (
+            entry(1, "budget", keys=["failure_rules.roles.compute"], reason="role compute has 3 failed hosts"),
+            "pause",
+            f"A failure budget of the rollout to {NEW} is exhausted: role compute has 3 failed hosts.",
         ),
         (
             entry(1, "budget", reason="none is exhausted"),
@@ -118,6 +128,55 @@ def test_an_entry_of_the_history_is_reported_in_a_sentence(change: dict[str, Any
     assert pending(rollout(compute=2), sent_before=sent_before) == ([], sent_before)
 
 
+def test_a_budget_that_recovers_while_another_is_exhausted_is_no_new_pause() -> None:
+    fleet_key, compute, web = "failure_rules.fleet", "failure_rules.roles.compute", "failure_rules.roles.web"
+    sent = SentNotifications()
+    for keys, events in (
+        ([compute, web], ["pause"]),
+        ([web], []),
+        ([compute, web], ["pause"]),
+        ([fleet_key, web], ["pause"]),
+        # Hosts of other roles are admitted again.
+        ([web], ["pause"]),
+        ([], ["resume"]),
+    ):
+        found, sent = pending(rollout(compute=1, web=1), [entry(sent.epoch + 1, "budget", keys=keys)], sent)
+        assert [name for name, _found in found] == events
+    stopped = rollout(compute=1)
+    assert stopped.ledger is not None
+    stopped.ledger = replace(stopped.ledger, stopped=(compute, web))
+    assert everything_sent(stopped.snapshot(), stopped.plan(), {}).exhausted == (compute, web)
+
+
+@pytest.mark.parametrize("change", [entry(1, "approve", stage="canary"), entry(1, "resume", by="bob")])
+def test_after_an_operators_command_it_is_not_known_whether_a_run_is_in_progress(change: dict[str, Any]) -> None:
+    site = rollout(compute=2)
+    ((_name, found),), _sent = pending(site, [change])
+    assert found["next"] == (
+        f"If no run is in progress, start one: ansible-playbook convoy.upgrade.upgrade -e version={NEW}."
+    )
+    assert site.ledger is not None
+    own = Handover(NEW, site.ledger.since, None, "h1", "ann@desk", site.ledger.since)
+    snapshot, plan = replace(site.snapshot(), handover=own, answers={"one": ""}), site.plan()
+    hosts = watched_hosts(snapshot, plan)
+    (carried,), _sent = pending_notifications(snapshot, plan, hosts, [change], SentNotifications())
+    assert payload(carried, snapshot, plan, hosts)["next"].startswith("Nothing: the rollout continues by itself.")
+    # A budget recovers in a pass, so a run is in progress.
+    ((_name, found),), _sent = pending(site, [entry(1, "budget")])
+    assert found["next"].startswith("Nothing: the rollout continues by itself.")
+
+
+def test_a_job_that_ansible_runs_is_continued_with_the_file_of_its_tasks() -> None:
+    site = rollout(compute=2)
+    job = Ledger(9, "job/j1", by_ansible=True)
+    snapshot, plan = replace(site.snapshot(), ledger=job, current_version="job/j1", is_job=True), site.plan()
+    change = entry(1, "resume", version="job/j1")
+    (found,), _sent = pending_notifications(snapshot, plan, {}, [change], SentNotifications())
+    assert payload(found, snapshot, plan, {})["next"] == (
+        "If no run is in progress, start one: ansible-playbook convoy.upgrade.command -e job=j1 -e run_tasks=FILE, with the file of its tasks."
+    )
+
+
 @pytest.mark.parametrize("is_carried", [False, True])
 def test_the_end_of_a_rollout_names_what_runs_the_post_upgrade_tasks_that_are_left(is_carried: bool) -> None:
     site = rollout("complete", compute=2).upgraded("compute1", "compute2")
@@ -133,7 +192,7 @@ def test_the_end_of_a_rollout_names_what_runs_the_post_upgrade_tasks_that_are_le
     assert found["text"] == (
         f"The rollout to {NEW} is complete; 2 of 2 hosts upgraded. Post-upgrade tasks have not run on 2 hosts."
     )
-    command = f"Run them with ansible-playbook convoy.upgrade.post_upgrade -e version={NEW}."
+    command = f"If no run is in progress, run them with ansible-playbook convoy.upgrade.post_upgrade -e version={NEW}."
     goes_on = (
         "Nothing: the rollout continues by itself. Watch it with ansible-playbook convoy.upgrade.status -e follow=true."
     )
@@ -309,6 +368,13 @@ def test_the_end_is_reported_once_and_again_after_a_host_has_joined() -> None:
     assert [name for name, _found in pending(site, joined)[0]] == ["end", "end"]
 
 
+def test_the_abort_of_a_complete_rollout_is_an_end_of_its_own() -> None:
+    changes = [entry(4, "complete"), entry(5, "pause"), entry(6, "abort")]
+    found, sent = pending(rollout(ABORTED, compute=1), changes)
+    assert [(name, one["outcome"]) for name, one in found] == [("end", "complete"), ("pause", ""), ("end", "aborted")]
+    assert sent.ended
+
+
 @pytest.mark.parametrize(
     ("rollback", "command"),
     [
@@ -329,17 +395,48 @@ def test_the_end_by_an_abort_says_how_it_begins_again(rollback: bool, command: s
     assert command in found["text"] or command in str(found)
 
 
-def test_failures_of_an_aborted_rollout_are_not_sent_again_after_a_job() -> None:
+@pytest.mark.parametrize("state", [ABORTED, COMPLETE])
+@pytest.mark.parametrize("is_read_between", [True, False])
+def test_failures_of_a_rollout_are_not_sent_again_after_a_job_and_new_ones_are_sent(
+    state: str, is_read_between: bool
+) -> None:
+    site = rollout(state, compute=2).failed("compute2")
+    of_versions = (site.snapshot(), site.plan(), watched_hosts(site.snapshot(), site.plan()))
+    found, sent = pending_notifications(*of_versions, [], SentNotifications(9, ended=True))
+    assert [one.event for one in found] == ["failure"]
+    for first in (10, 20):
+        job = [entry(first, "begin", version="job/j1"), entry(first + 1, "complete", version="job/j1")]
+        events: list[Notification] = []
+        if is_read_between:
+            ledger = Ledger(first, "job/j1")
+            of_job = replace(of_versions[0], is_job=True, ledger=ledger, versions=of_versions[0], records={})
+            for change in job:
+                found, sent = pending_notifications(of_job, Plan(version="job/j1"), {}, [change], sent)
+                events += found
+            assert SentNotifications.from_plain(json.loads(json.dumps(sent.plain()))) == sent
+            job = []
+        found, sent = pending_notifications(*of_versions, job, sent)
+        assert [one.event for one in (*events, *found)] == ["begin", "end"]
+        assert (sent.broken, sent.ended, sent.before) == (("compute2",), True, None)
+    # A check that a job broke has no time of its own in a record.
+    broken = {**of_versions[2], "compute1": replace(of_versions[2]["compute1"], state="failed")}
+    found, sent = pending_notifications(*of_versions[:2], broken, [], sent)
+    assert [(one.event, one.hosts) for one in found] == [("failure", ("compute1",))]
+    # A host that joined is admitted after the job.
+    joined = [entry(30, "begin", version="job/j1"), entry(31, "complete", version="job/j1")]
+    found, sent = pending_notifications(
+        *of_versions[:2], broken, [*joined, entry(32, "open"), entry(33, "complete")], sent
+    )
+    assert [(one.event, one.version) for one in found] == [("begin", "job/j1"), ("end", "job/j1"), ("end", NEW)]
+
+
+def test_the_first_run_with_a_hook_during_a_job_takes_what_failed_before_it_for_sent() -> None:
     site = rollout(ABORTED, compute=2).failed("compute2")
-    plan = site.plan()
-    job = Ledger(12, "job/j1", state=COMPLETE, since=2_000)
-    for after, failed_at, events in ((None, 0, ["failure"]), (job, 0, []), (job, 1_999, []), (job, 2_001, ["failure"])):
-        times = {"failed": failed_at} if failed_at else {}
-        site.records["compute2"] = replace(site.records["compute2"], times=times)
-        snapshot = replace(site.snapshot(), job=after)
-        found, sent = pending_notifications(snapshot, plan, watched_hosts(snapshot, plan), [], SentNotifications(9))
-        assert [one.event for one in found] == events
-        assert sent.broken == ("compute2",)
+    of_versions = (site.snapshot(), site.plan(), watched_hosts(site.snapshot(), site.plan()))
+    of_job = replace(of_versions[0], is_job=True, ledger=Ledger(10, "job/j1"), versions=of_versions[0], records={})
+    sent = everything_sent(of_job, Plan(version="job/j1"), {})
+    found, _sent = pending_notifications(*of_versions, [entry(11, "complete", version="job/j1")], sent)
+    assert [one.event for one in found] == ["end"]
 
 
 def test_a_run_that_begins_sends_what_is_left_of_the_rollout_under_way() -> None:
@@ -365,7 +462,18 @@ def test_the_first_run_with_a_hook_begins_at_the_current_state() -> None:
 def test_what_is_remembered_is_read_as_it_was_written() -> None:
     sent_before = SentNotifications(7, ("compute1", "compute2"), "canary", "canary", True)
     assert SentNotifications.from_plain(sent_before.plain()) == sent_before
-    for broken in ({}, {**sent_before.plain(), "epoch": "x"}, {**sent_before.plain(), "broken": 3}):
+    of_job = SentNotifications(8, exhausted=("failure_rules.fleet",), before=sent_before)
+    assert SentNotifications.from_plain(of_job.plain()) == of_job
+    older = {name: value for name, value in sent_before.plain().items() if name not in ("exhausted", "before")}
+    assert SentNotifications.from_plain(older) == sent_before
+    for broken in (
+        {},
+        {**sent_before.plain(), "epoch": "x"},
+        {**sent_before.plain(), "broken": 3},
+        {**sent_before.plain(), "exhausted": [3]},
+        {**sent_before.plain(), "before": 3},
+        {**sent_before.plain(), "before": {"epoch": 3}},
+    ):
         with pytest.raises((KeyError, ValueError, TypeError)):
             SentNotifications.from_plain(broken)
 
@@ -375,6 +483,7 @@ def test_no_more_failed_hosts_are_remembered_than_fit_into_a_key() -> None:
     kept = SentNotifications.from_plain(sent.plain())
     assert kept.broken == sent.broken[: len(kept.broken)]
     assert 250_000 < len(json.dumps(sent.plain())) < 350_000
+    assert 250_000 < len(json.dumps(replace(sent, before=sent).plain())) < 350_000
 
 
 def test_texts_are_one_line_each_and_do_nothing_on_a_terminal() -> None:

@@ -5,17 +5,25 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import put
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._observe.operator_needs import operator_needs
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import PassRequest, make_pass
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.fleet_info import LAST_JOB, read_fleet
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.metrics import metrics_text
-from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import RolloutEvents
+from ansible_collections.convoy.upgrade.plugins.module_utils._queries.notifications import (
+    RolloutEvents,
+    initial_state,
+    new_notifications,
+    read_rollout,
+)
 from ansible_collections.convoy.upgrade.plugins.module_utils._queries.rollout_report import read_rollout_report
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands import control
 from ansible_collections.convoy.upgrade.plugins.module_utils._rollout._commands.control import Command
@@ -181,6 +189,30 @@ def test_the_end_of_a_job_is_sent_with_its_numbers(*, has_rollout: bool) -> None
         assert RolloutEvents(store, FLEET).read() == []
         make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
         assert [one["event"] for one in events.read()] == ["begin"]
+
+
+def test_a_run_that_begins_in_a_job_keeps_which_failures_of_the_rollout_before_it_were_sent() -> None:
+    with complete_fleet().in_place() as consul:
+        store = consul.store()
+        first = initial_state(store, read_rollout(store, FLEET))
+        sent = replace(first, broken=("web1",))
+        store.client.write([put(store.keys.notified, json.dumps(sent.plain()))])
+        # This is passed over: no run with a hook was there.
+        set_holds(store, HoldTargets(hosts=["web1"], fleet=FLEET), "disk")
+        begin(store, rules=RULES)
+        of_job = initial_state(store, read_rollout(store, FLEET))
+        assert (of_job.before, of_job.broken) == (sent, ())
+        assert [one.event for one in new_notifications(store, read_rollout(store, FLEET), of_job)[0]] == ["begin"]
+        reports(consul, "db1", "failed", error="disk")
+        # The failures of a rollout that no hook saw count as sent, as far as records have them.
+        control.abort(store, Command(fleet=FLEET))
+        make_pass(store, PassRequest(version="3.0", rules=RULES, fleet=FLEET))
+        control.abort(store, Command(fleet=FLEET))
+        consul.write("upgrade/hosts/web2", {"version": "3.0", "state": "failed", "error": "disk full"})
+        begin(store, job("j2"), rules=RULES)
+        second = initial_state(store, read_rollout(store, FLEET)).before
+        assert second is not None
+        assert (second.broken, second.ended) == (("web2",), True)
 
 
 def test_a_status_of_the_last_job_says_if_a_hold_has_removed_it(store: Store, consul: MemoryConsul) -> None:
