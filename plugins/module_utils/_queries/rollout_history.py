@@ -11,7 +11,7 @@ from typing import Any
 
 from .._common.names import is_job
 from .._fleet.ledger import BEGINNINGS, Ledger
-from .._rollout_report.rollout import ENDS, at_of, entries_of
+from .._rollout_report.rollout import ENDS, at_of, end_of, entries_of
 from .._state.store import Store
 
 # How many earlier rollouts are known, and how many entries are read to find them.
@@ -143,7 +143,7 @@ def _summary(events: Sequence[Mapping[str, Any]], until: int) -> RolloutSummary:
     first = events[0]
     # After a job, the rollout to a version that came before it may go on.
     events = [event for event in events if event.get("version") == first.get("version")]
-    over = next((event for event in reversed(events) if event["what"] in (*ENDS, "abort")), None)
+    over = end_of(events)
     what = over["what"] if over is not None else ""
     state = "complete" if what in ENDS else "aborted" if what == "abort" else "replaced" if until else "running"
     end = at_of(over) if over is not None and state in ("complete", "aborted") else until

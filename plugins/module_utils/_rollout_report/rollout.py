@@ -44,6 +44,15 @@ def entries_of(events: Iterable[dict[str, Any]], ledger: Ledger) -> Iterator[dic
             return
 
 
+def end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the entry with which a rollout ended; None while it runs, as again after a complete one has admitted a host that joined.
+
+    :param events: its entries of the history, the oldest first. Others may follow the end, such as holds.
+    """
+    last = next((event for event in reversed(events) if event.get("what") in (*_OVER, "open")), {})
+    return last if last.get("what") in _OVER else None
+
+
 def rollout_report(
     events: Sequence[Mapping[str, Any]],
     members: Mapping[str, str],
@@ -62,12 +71,12 @@ def rollout_report(
     :param is_current: whether it is the last rollout of the history.
     :param is_whole: whether fleet, records and reports belong to this rollout. If not, its hosts are those that it admitted.
     """
-    first, last = events[0], events[-1]
+    first, last = events[0], end_of(events)
     version, begun = str(first.get("version", "")), at_of(first)
-    over = next((event["what"] for event in reversed(events) if event.get("what") in _OVER), "")
+    over = str(last["what"]) if last is not None else ""
     own = [one for one in (_move(record, version) for record in records.values()) if one is not None]
-    end = max(begun, at_of(last) if over in ENDS else until)
-    if over == "abort" and is_whole and not any(one.state == STARTED for one in own):
+    end = max(begun, at_of(last) if last is not None and over in ENDS else until)
+    if last is not None and over == "abort" and is_whole and not any(one.state == STARTED for one in own):
         # No host is at work any more.
         end = max(begun, at_of(last), *(at for one in own for at in one.times.values() if at <= until))
     opened, put_back, published = _openings(events), _put_back(events), _published(events)

@@ -108,6 +108,17 @@ def test_earlier_rollouts_are_summaries_and_the_next_one_ends_the_current(stored
     assert (stored.history.former[0].state, stored.history.former[0].end) == ("replaced", 1010)
 
 
+def test_a_complete_rollout_that_admits_a_host_that_joined_runs_again(stored: StoredHistory) -> None:
+    for what in ("begin", "open", "complete", "converge", "hold", "open", "complete"):
+        stored.add(what)
+    stored.refresh()
+    events = stored.history.current
+    shown = [summary(events[:count]) for count in range(4, 8)]
+    assert [(one.state, one.end) for one in shown if one is not None] == [
+        ("complete", 1004), ("complete", 1004), ("running", 0), ("complete", 1007),
+    ]  # fmt: skip
+
+
 def test_after_a_restore_the_history_is_read_from_its_beginning(stored: StoredHistory) -> None:
     stored.add("begin")
     stored.add("open", hosts={"web1": ""})

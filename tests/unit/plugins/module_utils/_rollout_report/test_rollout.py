@@ -294,6 +294,28 @@ def test_an_end_is_the_same_whenever_it_is_read() -> None:
     assert one["end"] == 300
 
 
+@pytest.mark.parametrize("what", ["complete", "abort"])
+def test_what_an_operator_does_after_the_end_does_not_move_it(what: str) -> None:
+    records = {host: one for host, one in RECORDS.items() if one.state != "started"}
+    over = [*EVENTS, entry(300, what)]
+    found = rollout_report(over, MEMBERS, records, {}, 900, is_current=True)
+    later = rollout_report(
+        [*over, entry(800, "hold", hosts={"compute1": "disk"})], MEMBERS, records, {}, 900, is_current=True
+    )
+    assert (later["state"], later["end"]) == (found["state"], found["end"]) == (what, 300)
+    assert later["hosts"] == found["hosts"]
+
+
+def test_a_complete_rollout_that_admits_a_host_that_joined_runs_again() -> None:
+    events = [*EVENTS, entry(300, "complete"), entry(301, "converge"), entry(400, "open", hosts={"compute3": "slot"})]
+    found = rollout_report(events, MEMBERS, RECORDS, {}, 900, is_current=True)
+    assert (found["state"], found["end"]) == ("running", 900)
+    (joined,) = (one for one in found["hosts"] if one["host"] == "compute3")
+    assert joined["phases"][-1] == ["admitted", 400, 900, "", ""]
+    found = rollout_report([*events, entry(950, "complete")], MEMBERS, RECORDS, {}, 990, is_current=True)
+    assert (found["state"], found["end"]) == ("complete", 950)
+
+
 class Reader(HTMLParser):
     """Collects the tags of a page with their attributes, and its text."""
 
