@@ -205,30 +205,28 @@ class HostDetails:
 
     @property
     def reports(self) -> Iterator[tuple[int, str, str]]:
-        """Yield when it entered each state of its record (unix seconds), what people read for the state, and by whom: ``it`` or ``an operator``."""
-        if self.record is None:
+        """Yield when it entered each state of its own record (unix seconds), what people read for the state, and by whom: ``it`` or ``an operator``."""
+        record = self.own_record
+        if record is None:
             return
-        for state, at in self.record.times.items():
-            if state == POST_OPEN or (state == FAILED and self.record.is_lost):
+        for state, at in record.times.items():
+            if state == POST_OPEN or (state == FAILED and record.is_lost):
                 continue
             by = "an operator" if state == RETRIED else "it"
-            yield at, state_text(state, of_job=is_job(self.record.version)), by
+            yield at, state_text(state, of_job=self.of_job), by
 
     @property
     def steps(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield service, step, begin and end (unix seconds; None for the step that it is in)."""
-        trail = self.record.trail if self.record is not None and self.record.readable else ()
-        ends: list[int | None] = [*(one.at for one in trail[1:]), self._ended]
-        for one, end in zip(trail, ends, strict=False):
+        record = self.own_record
+        if record is None:
+            return
+        # The last step has ended if the host has.
+        ended = record.times.get(record.state) if record.state in (FAILED, UPGRADED) else None
+        ends: list[int | None] = [*(one.at for one in record.trail[1:]), ended]
+        for one, end in zip(record.trail, ends, strict=False):
             if one.service or one.step:
                 yield one.service, one.step, one.at, end
-
-    @property
-    def _ended(self) -> int | None:
-        """When the last step ended; None if the host is in it."""
-        if self.record is None:
-            return None
-        return self.record.times.get(self.record.state) if self.record.state in (FAILED, UPGRADED) else None
 
     @property
     def is_broken(self) -> bool:

@@ -147,6 +147,23 @@ def test_the_history_says_admitted_and_complete_as_the_rest_of_the_page(site: Si
     assert "<b>complete</b>" in history
 
 
+def test_steps_and_failures_of_an_earlier_rollout_are_not_in_the_history_of_this_one(site: Site) -> None:
+    def shown(host: str) -> str:
+        site.update()
+        page = (site.folder / f"hosts/{json.loads(site.hosts_index)[host]}.html").read_text()
+        (found,) = re.findall(f'<article id="h-{host}">.*?</article>', page, re.S)
+        return str(found)
+
+    failures = [[150, 1, "nova", "stop", "no disk", 1]]
+    record = {"state": "upgraded", "trail": [[100, "nova", "stop"]], "failures": failures}
+    site.report("compute90", version="2.8", times={"upgraded": 200}, **record)
+    assert not [text for text in ("<summary>Steps", "no disk", "reported <b>upgraded") if text in shown("compute90")]
+    site.report("compute90", version="2.10")
+    assert not [
+        text for text in ("<summary>Steps", "no disk", "reported <b>upgraded") if text not in shown("compute90")
+    ]
+
+
 def test_a_retry_is_offered_only_for_a_host_on_which_nothing_can_run_any_more(site: Site) -> None:
     site.update()
     part = json.loads(site.hosts_index)["compute31"]
