@@ -19,7 +19,7 @@ from .._fleet.ledger import COMPLETE, SECONDS_TO_ANSWER, Ledger
 from .._host_states.host_state import HostState
 from .._host_states.state_names import BROKEN, HELD, LOST, NOT_AGAIN, PENDING, UPGRADED, UPGRADING
 from .._planner.blocker_codes import ABORT, BUDGET, PAUSE
-from .._planner.blockers import command_text
+from .._planner.blockers import command_text, open_in_spite_of_pause
 from .._planner.fleet_state import FleetState
 from .._planner.plan import Plan
 from .._planner.stage_progress import APPROVAL
@@ -86,8 +86,8 @@ def operator_needs(snapshot: Snapshot, plan: Plan) -> tuple[OperatorNeed, ...]:
         return (OperatorNeed(ABORT, text, *ledger.again(), otherwise="rollback" if can_go_back else "", since=at),)
     if code == PAUSE:
         what = f"The {target_text(ledger.version)}" if ledger.is_job else f"The rollout to {ledger.version}"
-        text = f"{what} is paused{command_text(ledger)}."
-        found.append(OperatorNeed(PAUSE, text, "resume", {}, "abort", at))
+        text = f"{what} is paused{command_text(ledger)}. {open_in_spite_of_pause(snapshot, ledger)}"
+        found.append(OperatorNeed(PAUSE, text.rstrip(), "resume", {}, "abort", at))
     if plan.needs_approval and plan.stage:
         stage = plan.stages.stages[plan.stages.number]
         done_at = float(plan.stage_mark.get("done_at") or 0)

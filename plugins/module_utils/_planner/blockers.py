@@ -139,6 +139,17 @@ def rollout_blocker(
     return None
 
 
+def open_in_spite_of_pause(snapshot: Snapshot, ledger: Ledger) -> str:
+    """Return a sentence on the global gate, which stays open if a complete rollout is paused; empty if it is not open."""
+    everywhere = snapshot.gates.everywhere
+    if not ledger.was_complete or ledger.is_job or everywhere is None or not everywhere.is_true:
+        return ""
+    return (
+        "The rollout is complete, so the global gate is open, and hosts that join upgrade in spite of a pause. To close all gates, run ansible-playbook "
+        "convoy.upgrade.global_disable."
+    )
+
+
 def command_text(ledger: Ledger) -> str:
     """Return who paused or aborted a rollout, when and why, as far as the ledger has it: ``by ann at ...: logins fail``."""
     command = ledger.command

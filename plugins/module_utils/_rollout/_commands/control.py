@@ -18,6 +18,7 @@ from ..._fleet.ledger import COMPLETE, PAUSED, RUNNING, WAS, Ledger
 from ..._host_states.state_names import UPGRADED, state_text
 from ..._passes.closed_gates import close_role_gates
 from ..._planner.admission import open_role_gates
+from ..._planner.blockers import open_in_spite_of_pause
 from ..._planner.plan import Plan
 from ..._rules.instructions import parse
 from ..._state.ledger_writer import LedgerWriter
@@ -29,12 +30,6 @@ from .retry import retry
 from .rollback import roll_back
 
 __all__ = ["CommandResult", "Command", "abort", "approve", "forget", "pause", "resume", "retry", "roll_back"]
-
-
-_OPEN = (
-    "The rollout is complete, so the global gate is open, and hosts that join upgrade in spite of a pause. To close all gates, run ansible-playbook "
-    "convoy.upgrade.global_disable."
-)
 
 
 def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult:
@@ -64,9 +59,8 @@ def pause(store: Store, command: Command, *, dry: bool = False) -> CommandResult
         roles = [] if ledger.was_complete else open_role_gates(snapshot)
         if roles:
             close_role_gates(writer, snapshot, writer.ledger or ledger, members, roles)
-        everywhere = snapshot.gates.everywhere
-        is_open = ledger.was_complete and not ledger.is_job and everywhere is not None and everywhere.is_true
-        return CommandResult(writer.ledger or ledger, remarks=[_OPEN] if is_open else [])
+        still_open = open_in_spite_of_pause(snapshot, ledger)
+        return CommandResult(writer.ledger or ledger, remarks=[still_open] if still_open else [])
 
     return write_command(store, act, dry=dry)
 

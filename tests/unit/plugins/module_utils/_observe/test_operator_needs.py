@@ -63,6 +63,14 @@ def test_a_pause_is_ended_by_resume_and_an_abort_by_a_restart() -> None:
     (paused,) = needs(rollout(state=PAUSED, command=COMMAND))
     assert (paused.code, paused.playbook, paused.variables, paused.since) == ("paused", "resume", {}, 9_000)
     assert paused.text.endswith(": logins fail.")
+    complete = rollout(state=PAUSED, command={**COMMAND, "was": COMPLETE}).upgraded("compute1", "compute2", "compute3")
+    (paused,) = needs(complete)
+    assert paused.text.endswith(": logins fail.")
+    (paused,) = needs(complete.gated("True", "global"))
+    assert (
+        ": logins fail. The rollout is complete, so the global gate is open, and hosts that join upgrade" in paused.text
+    )
+    assert paused.text.endswith(" run ansible-playbook convoy.upgrade.global_disable.")
     (aborted,) = needs(rollout(state=ABORTED, command=COMMAND).failed("compute1"))
     assert (aborted.code, aborted.playbook, aborted.variables) == (
         "aborted", "upgrade", {"version": NEW, "restart": "true"},
