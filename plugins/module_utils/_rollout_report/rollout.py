@@ -49,8 +49,8 @@ def end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
     :param events: its entries of the history, the oldest first. Others may follow the end, such as holds.
     """
-    last = next((event for event in reversed(events) if event.get("what") in (*_OVER, "open")), {})
-    return last if last.get("what") in _OVER else None
+    last = next((event for event in reversed(events) if event.get("what") in (*_OVER, "open")), None)
+    return last if last is not None and last["what"] in _OVER else None
 
 
 def rollout_report(
