@@ -93,16 +93,13 @@ class SentNotifications:
 
         :raises KeyError, ValueError, TypeError: for any other data.
         """
+        sent = SentNotifications(data["epoch"], tuple(data["broken"]), data["approval"], data["stage"], data["ended"])
         # An older release has written neither of these.
-        exhausted, before = data.get("exhausted", ()), data.get("before")
-        sent = SentNotifications(
-            data["epoch"],
-            tuple(data["broken"]),
-            data["approval"],
-            data["stage"],
-            data["ended"],
-            tuple(exhausted),
-            SentNotifications.from_plain({**before, "before": None}) if before is not None else None,
+        before = data.get("before")
+        sent = replace(
+            sent,
+            exhausted=tuple(data.get("exhausted", ())),
+            before=SentNotifications.from_plain({**before, "before": None}) if before is not None else None,
         )
         texts = (*sent.broken, sent.approval, sent.stage, *sent.exhausted)
         if (

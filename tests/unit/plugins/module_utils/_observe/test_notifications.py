@@ -473,6 +473,9 @@ def test_what_is_remembered_is_read_as_it_was_written() -> None:
         {**sent_before.plain(), "exhausted": [3]},
         {**sent_before.plain(), "before": 3},
         {**sent_before.plain(), "before": {"epoch": 3}},
+        {**sent_before.plain(), "before": [[1, 2]]},
+        [],
+        1.5,
     ):
         with pytest.raises((KeyError, ValueError, TypeError)):
             SentNotifications.from_plain(broken)
