@@ -514,7 +514,7 @@ def _of_stage(
     done_at = was.get("done_at", 0)
     if done_at > latest:
         # By a clock that is behind, the stage soaks since another time.
-        done_at = was.get("done_at_behind", done_at)
+        done_at = before.get("stage_behind", done_at)
     if "done_at" not in was or done_at + facts.rules.stage_soak > latest + 1:
         found.append(f"the stage ended at {latest:.0f}, and was {was}")
     elif at is not None and at - done_at < facts.rules.stage_soak:

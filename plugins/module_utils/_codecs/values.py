@@ -29,6 +29,8 @@ _DEEPEST = 40
 MOST = 2**53
 # Fields that are left out with these values.
 _LEDGER_DEFAULTS = (("commit", ""), ("history_from", 1), ("expires", 0), ("recoveries", 0), ("recovered_at", 0))
+# Holds ``done_at_behind`` of the stage, because an older release writes the stage again as soon as that has a field that it does not know.
+_STAGE_BEHIND = "stage_behind"
 _LEDGER_LISTS = ("broken", "stopped", "post_upgrade", "rollouts")
 # The name for an approval without one, and the values that do not approve.
 UNKNOWN_OPERATOR = "an unknown operator"
@@ -108,7 +110,7 @@ def decode_ledger(key: str, value: bytes) -> Ledger:
         missing = [name for name in ("epoch", "version") if name not in data]
         if missing:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-        return Ledger(**{name: _plain(name, data[name]) for name in _LEDGER_FIELDS if name in data})
+        return _ledger_from(data)
     except (ValueError, TypeError) as error:
         raise UpgradeError(
             "unreadable_ledger",
@@ -129,9 +131,12 @@ def ledger_of_versions(ledger: Ledger) -> Ledger | None:
         return ledger
     if not ledger.before:
         return None
-    found = Ledger(**{name: _plain(name, ledger.before[name]) for name in _LEDGER_FIELDS if name in ledger.before})
     return replace(
-        found, epoch=ledger.epoch, commit=ledger.commit, rollouts=ledger.rollouts, history_from=ledger.history_from
+        _ledger_from(ledger.before),
+        epoch=ledger.epoch,
+        commit=ledger.commit,
+        rollouts=ledger.rollouts,
+        history_from=ledger.history_from,
     )
 
 
@@ -142,6 +147,15 @@ def before_job(ledger: Ledger) -> dict[str, Any]:
     kept = replace(ledger, commit="", rollouts=(), history_from=1)
     found: dict[str, Any] = json.loads(encode_ledger(kept))
     return found
+
+
+def _ledger_from(data: Mapping[str, Any]) -> Ledger:
+    """Return the ledger from parsed data."""
+    fields = {name: _plain(name, data[name]) for name in _LEDGER_FIELDS if name in data}
+    stage = fields.get("stage")
+    if isinstance(stage, dict) and "done_at" in stage and _STAGE_BEHIND in data:
+        fields["stage"] = {**stage, "done_at_behind": data[_STAGE_BEHIND]}
+    return Ledger(**fields)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -168,6 +182,9 @@ def encode_ledger(ledger: Ledger) -> str:
         for name, value in asdict(ledger).items()
         if value is not None and value is not False and value not in ({}, ()) and (name, value) not in _LEDGER_DEFAULTS
     }
+    if "done_at_behind" in ledger.stage:
+        data["stage"] = {name: value for name, value in ledger.stage.items() if name != "done_at_behind"}
+        data[_STAGE_BEHIND] = ledger.stage["done_at_behind"]
     return json.dumps(data, sort_keys=True)
 
 

@@ -509,13 +509,13 @@ class ConsulClient:
         if _UNKNOWN_TO_ACL in text:
             message = (
                 f"Consul at {self.settings.url} does not know the token that it was given (ACL not found). "
-                "Set token (or CONSUL_HTTP_TOKEN) to one that exists."
+                "Set token (or CONSUL_HTTP_TOKEN_FILE, else CONSUL_HTTP_TOKEN) to one that exists."
             )
         else:
             why = "the token that it was given may not do that" if self.settings.token else "no token was given"
             message = (
                 f"Consul at {self.settings.url} refused to {what}: permission denied; {why}. "
-                "Set token (or CONSUL_HTTP_TOKEN) to one whose policy allows it."
+                "Set token (or CONSUL_HTTP_TOKEN_FILE, else CONSUL_HTTP_TOKEN) to one whose policy allows it."
             )
         return UpgradeError("denied", message)
 
@@ -524,7 +524,7 @@ class ConsulClient:
         return UpgradeError(
             "denied",
             f"Consul at {self.settings.url} hides nodes of its catalog from {whom}, and a host that is hidden would be "
-            "missing from the fleet. Set token (or CONSUL_HTTP_TOKEN) to one whose policy has "
+            "missing from the fleet. Set token (or CONSUL_HTTP_TOKEN_FILE, else CONSUL_HTTP_TOKEN) to one whose policy has "
             'node_prefix "" { policy = "read" }.',
         )
 

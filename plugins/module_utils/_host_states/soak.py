@@ -17,6 +17,8 @@ from .._fleet.health_marks import HealthMark
 from .._rules.health_rules import HealthRules
 
 PASSING = "passing"
+# How far a time may be in the future by clocks that are kept in sync (seconds).
+_MOST_SKEW = 60
 # A check that changes ends no blocking query, so a planner that waits for one reads again after this many seconds.
 READ_AGAIN_AFTER = 5.0
 
@@ -108,10 +110,12 @@ def soaks_since(stored: int, behind: int | None, now: float) -> tuple[int, int |
     A time in the future means that the clock of this planner or of the one that stored it is wrong. The time stays as it is, so that a clock that is
     behind ends no soak early for planners with right ones. Planners for which it is in the future count the whole soak from ``behind``.
 
+    Clocks that are kept in sync differ a little, which only makes a soak a little longer.
+
     :param stored: since when, by the planner that saw it first (unix seconds).
     :param behind: since when, by planners for which ``stored`` is in the future; None if there was none.
     """
-    if stored <= now:
+    if stored <= now + _MOST_SKEW:
         return stored, behind
     behind = int(now) if behind is None else min(behind, int(now))
     return behind, behind

@@ -133,7 +133,10 @@ def lost_hosts(snapshot: Snapshot, members: Mapping[str, str]) -> LostHosts | No
     free = {
         host: role
         for host, role in members.items()
-        if snapshot.holds.set_for(host, role) is None and snapshot.hold_of_former_role(host) is None
+        # An operator may have ended the hold of its former role for it.
+        if snapshot.holds.set_for(host, role) is None
+        and snapshot.hold_of_former_role(host) is None
+        and snapshot.former_role(host) != ""
     }
     named: dict[tuple[str, str], list[str]] = {}
     for host in free:

@@ -31,7 +31,16 @@ from ...module_utils._state.legacy_keys import LegacyKeys
 from ...module_utils._state.store import Store
 from ...module_utils._state.store_pool import StorePool
 from .._wait.run_handover import RunHandover
-from .decision import LEASED_ELSEWHERE, Decision, PassView, chosen_to_retry, decide, decide_finally, to_retry
+from .decision import (
+    LEASED_ELSEWHERE,
+    Decision,
+    PassView,
+    chosen_to_retry,
+    decide,
+    decide_finally,
+    needs_slot,
+    to_retry,
+)
 from .run import POST_UPGRADE_PHASE, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
@@ -350,13 +359,15 @@ class RunAdmission:
                 latest = self._make_pass(self._pulled)
                 # One whose connection failed before would end the run together with its wave.
                 unreachable = {host: why for host in hosts if (why := self._why_unreachable(host))}
-                # Their mates were in earlier waves.
+                # Their mates were in earlier waves. They may still get another slot.
+                can_free_slot = latest.outcome.plan.waits or self._are_others_upgrading(latest, hosts)
+                has_slot = [host for host in hosts if self._has_slot_of_mates(latest, host)]
                 later = {
                     host: why
                     for host in hosts
                     if host not in unreachable
                     and (why := self._why_later(host))
-                    and not self._has_slot_of_mates(latest, host)
+                    and (can_free_slot or host not in has_slot)
                 }
                 refused = unreachable | later
                 latest = self._put_back(latest, [host for host in hosts if host not in refused])
@@ -371,7 +382,9 @@ class RunAdmission:
                 can_fit_later = plan.waits or self._are_others_upgrading(latest, others)
                 # Another run upgrades their mates, and they can go once it has.
                 mates = [mate for host in later for mate in self._first_mates(host)]
-                can_go_later = self._is_any_active(latest, [one for one in mates if one in latest.upgrading])
+                can_go_later = any(host in later for host in has_slot) or self._is_any_active(
+                    latest, [one for one in mates if one in latest.upgrading]
+                )
                 is_settled = not can_go_later and (fits or not can_fit_later)
                 if is_settled or runtime.monotonic() >= deadline:
                     if waiting or resumed:
@@ -424,9 +437,11 @@ class RunAdmission:
             for host in self._remaining
             if host not in self._admitted and host not in later and self._play_of.get(host, play) == play
         ]
-        awaited = [*undecided, *(mate for host in later for mate in self._first_mates(host))]
+        # Another run with their mates waits for the slots of these.
+        has_slot = [host for host in later if self._has_slot_of_mates(latest, host)]
+        awaited = [*undecided, *(mate for host in later if host not in has_slot for mate in self._first_mates(host))]
         if undecided and not self._can_move(latest, to_ask) and not self._waits_for_another_run(latest, awaited):
-            begun = self._choose(latest, [host for host in later if self._has_slot_of_mates(latest, host)])
+            begun = self._choose(latest, has_slot)
             if begun:
                 latest = self._make_pass([*begun, *self._pulled])
             # The pass may have been made for other hosts.
@@ -537,8 +552,13 @@ class RunAdmission:
         return view.state == state_names.PENDING and (is_leased or mate in self._of_run)
 
     def _has_slot_of_mates(self, latest: PassView, host: str) -> bool:
-        """Return whether a host has begun, and the hosts that it has to let go first all wait for a slot. Otherwise, none of them could ever go."""
-        if not latest.hosts[host].started:
+        """Return whether a host has begun, and the hosts that it has to let go first all wait for a slot. Otherwise, none of them could ever go.
+
+        So has one that failed, if this run retries it and it still has its slot.
+        """
+        view = latest.hosts[host]
+        is_retried = self._run.retry_failed and view.state in state_names.BROKEN
+        if not view.started and (not is_retried or needs_slot(self._run, latest, host)):
             return False
         mates = self._first_mates(host)
         views = latest.plan_for(mates).hosts

@@ -19,7 +19,8 @@ from ...module_utils._common.sanitize import as_option, sanitize
 from .extra_vars import read_option
 
 _SECRET = re.compile(
-    r"token|passw|passphrase|secret|credential|private|(?<![^\W_])(pass|pw|key)\b|_pwd\b", re.IGNORECASE
+    r"token|passw|passphrase|(?<!by)pass\d*\b|pwd\b|secret|credential|private|api_?key|(?<![^\W_])(pw|key)\b",
+    re.IGNORECASE,
 )
 # Options that select tasks, hosts or a mode of this playbook. Commands of other playbooks leave them out.
 _WITH_VALUE = ("--limit", "--tags", "--skip-tags", "--start-at-task")
@@ -139,7 +140,7 @@ class AnsibleCommand:
             elif word[:2] in short and not word.startswith("--"):
                 if len(word) == 2:
                     next(words, "")
-            elif name.startswith("--") and _is(name, _EXTRA):
+            elif name in ("--e", "--ex") or (name.startswith("--") and _is(name, _EXTRA)):
                 yield "extra", value if equals else next(words, "")
             elif word.startswith("-e"):
                 yield "extra", word[2:] or next(words, "")
@@ -239,7 +240,8 @@ def _options(values: Mapping[str, Any]) -> list[str]:
     found = []
     for name, value in values.items():
         if _is_secret(name, value):
-            variable = "CONSUL_HTTP_TOKEN" if name == "upgrade_consul_token" else name.upper()
+            # PWD is the folder of the shell.
+            variable = {"upgrade_consul_token": "CONSUL_HTTP_TOKEN", "pwd": "PASSWORD"}.get(name, name.upper())
             found.append(f'-e {name}="${variable}"')
         elif isinstance(value, str):
             found.append(as_option({name: value}))

@@ -12,7 +12,14 @@ from typing import Any
 from ...module_utils._common.names import is_job, job_id
 from ...module_utils._fleet.ledger import RUNNING
 from ...module_utils._host_states.state_names import FAILED, HELD, LOST, UPGRADED, state_text
-from ...module_utils._observe.operator_needs import BROKEN_HOSTS, INTERRUPTED, POST_UPGRADE, STUCK, UNADMITTED
+from ...module_utils._observe.operator_needs import (
+    BROKEN_HOSTS,
+    INTERRUPTED,
+    NO_PLANNER,
+    POST_UPGRADE,
+    STUCK,
+    UNADMITTED,
+)
 from ...module_utils._planner.blocker_codes import ABORT, BUDGET, EXPIRED, PAUSE
 from ...module_utils._planner.explanations import POST_UPGRADE_FAILED
 
@@ -238,7 +245,8 @@ def next_run(playbook: str, info: Mapping[str, Any]) -> tuple[str, NextStep] | N
         why = f"The {'job' if is_job(info['version']) else 'rollout'} goes on."
     else:
         return None
-    if info.get("carried_by"):
+    # They may carry it for some hosts only.
+    if info.get("carried_by") and _need(info, NO_PLANNER) is None:
         return f"{why} Planner services carry it.", FOLLOW
     return f"{why} If no run is in progress, start one.", _same_again(info, ledger)
 

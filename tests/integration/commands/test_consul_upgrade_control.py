@@ -160,7 +160,7 @@ def test_a_stage_that_soaks_is_not_approved_before_that_is_over(
     upgrade(store, "compute1")
     make_pass(store, PassRequest())
     ready = ledger(consul)["stage"]["done_at"] + 3600
-    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ready))
+    until = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(ready))
     unnamed, named, other = run(
         [control("approve"), control("approve", stage="canary"), control("approve", stage="rest")]
     )

@@ -314,6 +314,23 @@ def test_a_host_that_has_begun_and_goes_last_continues_if_it_has_the_slot_that_i
         admit_apart(service, "web2")
 
 
+def test_a_host_that_failed_and_goes_last_is_retried_if_it_has_the_slot_that_its_mates_wait_for(
+    services: PushServices, store: Store
+) -> None:
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 1}}, fleet=FLEET, limit=[]))
+    first = services.start(GROUPS, "2", hosts=("web1",), origins={"web1": "1"})
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.fail_host(FailHost("web1", "the disk is full"))
+    first.close()
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9, retry_failed=True)
+    assert service.next_hosts(GetNextHosts(("web1", "web2"))).hosts == ("web1",)
+    admit_apart(service, "web1")
+    assert _steps(service, "drain", "stop") == ["drain", "stop"]
+    assert end(service, "web1") == "upgraded"
+    assert service.next_hosts(GetNextHosts(("web2",))).hosts == ("web2",)
+
+
 def test_a_host_that_has_begun_and_goes_last_lets_mates_go_that_wait_for_an_operator(
     services: PushServices, store: Store
 ) -> None:

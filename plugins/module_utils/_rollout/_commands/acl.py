@@ -205,7 +205,7 @@ def grant(store: Store, part: TokenKind, *, dry: bool = False) -> GrantedToken:
         raise UpgradeError(
             "denied",
             f"Policy {name} has a token already, and Consul at {store.settings.url} hides its secret from the token in use. "
-            'Set token (or CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
+            'Set token (or CONSUL_HTTP_TOKEN_FILE, else CONSUL_HTTP_TOKEN) to one whose policy has acl = "write".',
         )
     return GrantedToken(name, token["AccessorID"], token["SecretID"], tuple(changes))
 

@@ -138,7 +138,7 @@ def _nothing_to_approve(plan: Plan, ledger: Ledger, stage: str | None) -> Upgrad
     done_at = plan.stage_mark.get("done_at")
     if done_at is not None and not plan.needs_approval and stage in (None, plan.stage):
         one = stages[plan.stage_mark["number"]]
-        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done_at + one.soak))
+        until = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(plan.stages.until or done_at + one.soak))
         why = f"its hosts are {done}, and it soaks until {until}"
         hint = "Approve it after that." if one.approve else "It needs no approval: the next stage begins then."
     return UpgradeError("nothing_to_approve", f"{whom} can't be approved: {now}; {why}. {hint}")

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.event import decode_event, encode_event
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.record import decode_record, encode_record
 from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values import (
+    before_job,
     decode_approval,
     decode_health_mark,
     decode_hold,
@@ -20,6 +21,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._codecs.values impo
     encode_approval,
     encode_health_mark,
     encode_ledger,
+    ledger_of_versions,
 )
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_valid_version
@@ -115,6 +117,21 @@ def test_a_paused_rollback_is_stored_with_its_command_and_its_stage() -> None:
         "rollback": True,
         "stage": {"number": 0},
     }
+
+
+def test_a_stage_is_stored_as_an_older_release_writes_it() -> None:
+    stage = {"number": 1, "done_at": 1_700_000_900, "done_at_behind": 1_700_000_000}
+    ledger = Ledger(3, "2.0", stage=stage)
+    stored = json.loads(encode_ledger(ledger))
+    assert (stored["stage"], stored["stage_behind"]) == ({"number": 1, "done_at": 1_700_000_900}, 1_700_000_000)
+    assert decode_ledger("upgrade/ledger", encode_ledger(ledger).encode()).stage == stage
+    job = Ledger(4, "job/a-1", before=before_job(ledger))
+    found = ledger_of_versions(job)
+    assert found is not None
+    assert found.stage == stage
+    # An older release may keep it with a stage that is not done.
+    stored["stage"] = {"number": 2}
+    assert decode_ledger("upgrade/ledger", json.dumps(stored).encode()).stage == {"number": 2}
 
 
 def test_a_ledger_without_later_fields_gets_defaults() -> None:

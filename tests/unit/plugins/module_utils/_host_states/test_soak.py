@@ -334,6 +334,16 @@ def test_a_planner_whose_clock_is_behind_ends_no_soak_early_for_the_others() -> 
     assert remember(site, SOAK) == f"upgraded: runs {NEW}"
 
 
+def test_clocks_that_differ_a_little_share_no_time_with_one_that_is_far_behind() -> None:
+    site = fleet(compute=2).opened("compute1").upgraded("compute1")
+    remember(site, SOAK)
+    site.now -= 86_400
+    remember(site, SOAK)
+    site.now += 86_400 - 2
+    assert remember(site, SOAK) == f"upgrading: reported {NEW} and soaks for 62 s more"
+    assert site.plan(SOAK).marks == {}
+
+
 def test_a_time_hours_in_the_future_makes_no_soak_longer() -> None:
     site = fleet(compute=2).opened("compute1").upgraded("compute1")
     site.now += 7200

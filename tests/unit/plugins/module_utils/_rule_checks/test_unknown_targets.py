@@ -131,6 +131,9 @@ def test_a_pause_of_a_role_that_has_another_name_now_is_not_lost(by: str) -> Non
     refuse_unknown_holds(Snapshot(holds=covered), members, ())
     records = {"cp1": HostRecord("2", "upgraded", role="compute", former_role="cp")}
     refuse_unknown_holds(Snapshot(holds=holds, records=records), {"cp1": "compute"}, ())
+    # An operator has ended the hold of its former role for it.
+    records = {"cp1": HostRecord("2", "upgraded", role="compute", former_role="")}
+    refuse_unknown_holds(Snapshot(holds=holds, records=records), {"cp1": "compute"}, ())
     refuse_unknown_holds(Snapshot(holds=holds), {"web1": "web"}, ())
     meant = {"cp": replace(holds.roles["cp"], allow_unknown=True)}
     refuse_unknown_holds(Snapshot(holds=Holds(roles=meant)), members, ())

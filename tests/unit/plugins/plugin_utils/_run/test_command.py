@@ -96,6 +96,9 @@ def test_playbooks_of_the_installed_collection_keep_their_names() -> None:
         ('{"db": {"pass": "s3cret"}}', '-e db="$DB"'),
         ("ssh_key_passphrase=s3cret db_pwd=s3cret", '-e ssh_key_passphrase="$SSH_KEY_PASSPHRASE" -e db_pwd="$DB_PWD"'),
         ("{db_pass: s3cret}", ""),
+        ("dbpass=s3cret db_pass2=s3cret", '-e dbpass="$DBPASS" -e db_pass2="$DB_PASS2"'),
+        ("pwd=s3cret apikey=s3cret", '-e pwd="$PASSWORD" -e apikey="$APIKEY"'),
+        ('{"db": {"pwd": "s3cret"}}', '-e db="$DB"'),
         ("upgrade_consul_pass_limit=9", "-e upgrade_consul_pass_limit=9"),
     ],
 )
@@ -108,6 +111,9 @@ def test_short_options_in_one_word_are_told_apart() -> None:
     assert command("/opt/ansible-playbook upgrade.yml -be upgrade_consul_token=s3cret").again() == (
         '/opt/ansible-playbook upgrade.yml -b -e upgrade_consul_token="$CONSUL_HTTP_TOKEN"'
     )
+    for one in ("--e", "--ex", "--extra"):
+        again = command(f"/opt/ansible-playbook upgrade.yml {one} db_password=s3cret").again()
+        assert again == '/opt/ansible-playbook upgrade.yml -e db_password="$DB_PASSWORD"'
     for one in ("-bvt prepare", "-bvtprepare", "-bvC", "-bvCDl web1"):
         given = command(f"/opt/ansible-playbook upgrade.yml {one} -f 9")
         assert given.other("status") == "/opt/ansible-playbook status.yml -bv -f 9"

@@ -159,6 +159,12 @@ def test_hosts_that_can_be_admitted_need_a_run() -> None:
     assert next_run("status", back) == (ANY, NextStep("rollback", {"version": "2"}))
     carried = "Hosts can be admitted now. Planner services carry it."
     assert next_run("status", {**info, "carried_by": ["p1"]}) == (carried, FOLLOW)
+    # They carry it only for a limit, whose hosts are done.
+    limited = {"carried_by": ["p1"], "needs_operator": [{"code": "no_planner", "playbook": "upgrade", "variables": {}}]}
+    assert next_run("status", {**info, **limited}) == (
+        "Hosts can be admitted now. If no run is in progress, start one.",
+        upgrade,
+    )
 
 
 def test_a_rollout_whose_hosts_are_all_upgraded_needs_a_run_that_completes_it() -> None:
