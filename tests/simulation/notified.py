@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.names import is_job
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.messages import StartNotifier
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._notify.notifier import Notifier
 from fire.actors import patience
@@ -24,6 +25,8 @@ from .network import Network
 from .world import Process, World
 
 _BEGINNINGS = ("begin", "adopt")
+# The budget that stops all hosts.
+_OF_FLEET = "failure_rules.fleet"
 # What is sent once for an entry of the history -> the entries that it may be of. A budget pauses and resumes a rollout too.
 _SENT: Mapping[str, tuple[str, ...]] = {
     "begin": _BEGINNINGS,
@@ -147,8 +150,17 @@ class Hook:
             # What happens between a restore and the next read of a notifier is taken for sent.
             return
         sent = {(epoch, name) for _restores, epoch, name in self._sent}
+        exhausted: set[str] = set()
         for epoch, event in sorted(histories[-1].items()):
             name = _name_due(event)
+            if event["what"] == "budget":
+                keys = {*event.get("keys", ())}
+                # One of several budgets has recovered, and the others were sent.
+                if keys and keys <= exhausted and (_OF_FLEET in keys) == (_OF_FLEET in exhausted):
+                    name = ""
+                exhausted = keys
+            elif event["what"] in _BEGINNINGS and not is_job(event.get("version", "")):
+                exhausted = set()
             if name and epoch not in self._skipped and (epoch, name) not in sent:
                 yield f"{name} of epoch {epoch} was not sent"
 

@@ -72,6 +72,28 @@ def test_each_event_is_sent_once(site: _Site) -> None:
     assert site.problems() == []
 
 
+@pytest.mark.parametrize(
+    ("keys_after", "problems"),
+    [
+        (["failure_rules.roles.web"], []),
+        (["failure_rules.roles.db"], ["pause of epoch 3 was not sent"]),
+        (["failure_rules.fleet", "failure_rules.roles.web"], ["pause of epoch 3 was not sent"]),
+        ([], ["resume of epoch 3 was not sent"]),
+    ],
+)
+def test_a_budget_that_recovers_among_others_is_no_event(
+    site: _Site, keys_after: list[str], problems: list[str]
+) -> None:
+    state = dict(keys({1: "begin"}))
+    before = ["failure_rules.roles.web", "failure_rules.roles.app"]
+    for epoch, names in ((2, before), (3, keys_after)):
+        state[f"{HISTORY}{epoch}"] = Entry(json.dumps({"what": "budget", "keys": names}), 1)
+    site.keep(state)
+    site.send("notifier1", 1, 1, "begin")
+    site.send("notifier1", 2, 2, "pause")
+    assert site.problems() == problems
+
+
 def test_an_event_was_not_sent(site: _Site) -> None:
     site.keep(keys(_PAUSED))
     site.send("notifier1", 1, 1, "begin")
