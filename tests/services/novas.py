@@ -12,6 +12,8 @@ from lab.lab import Lab
 from lab.node import Node
 
 PACKAGES = ("nova-compute", "nova-compute-kvm", "nova-common", "python3-nova")
+# Every node of the lab has what the controller has, and these packages fit only those of their own version.
+PUBLISHED = (*PACKAGES, "nova-conductor")
 ALL_PACKAGES = ("nova-compute", "nova-conductor", "placement-api", "rabbitmq-server", "postgresql", "python3-psycopg2")
 PASSWORD = "secret-of-the-lab"
 

@@ -11,7 +11,7 @@ import pytest
 from lab.node import Node
 
 from .conftest import MakeSteps
-from .novas import ALL_PACKAGES, PACKAGES, Novas
+from .novas import ALL_PACKAGES, PACKAGES, PUBLISHED, Novas
 from .snapshots import installed, publish, use_version
 from .steps import POST, STEPS, Steps
 
@@ -25,8 +25,7 @@ def steps(make_steps: MakeSteps) -> Steps:
     """A controller and two compute hosts; a later version of nova-compute is there."""
     roles = {"controller1": "controller", "compute1": "compute", "compute2": "compute"}
     steps = make_steps(roles, packages=ALL_PACKAGES)
-    # Nodes have what the controller has, whose packages fit only those of their own version.
-    publish(steps.lab, (*PACKAGES, "nova-conductor"))
+    publish(steps.lab, PUBLISHED)
     return steps
 
 

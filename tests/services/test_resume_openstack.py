@@ -17,7 +17,7 @@ from .keystones import PACKAGES as KEYSTONE
 from .keystones import Keystones, login
 from .novas import ALL_PACKAGES as NOVA_LAYER
 from .novas import PACKAGES as NOVA
-from .novas import Novas
+from .novas import PUBLISHED, Novas
 from .resume import Fleet, Services
 from .snapshots import publish
 from .test_openvswitch import PACKAGES as OPENVSWITCH
@@ -60,7 +60,8 @@ def fleet(make_steps: MakeSteps, tmp_path_factory: pytest.TempPathFactory) -> Fl
     layer = dict.fromkeys([*KEYSTONE_LAYER, *NOVA_LAYER, *WEB_LAYER, "openvswitch-switch"])
     lab = make_steps({"controller1": "controller", **hosts}, packages=[*layer]).lab
     for version in ("v2", "v3", "v4"):
-        publish(lab, [name for services in ROLES.values() for name in services.packages], version)
+        packages = [name for services in ROLES.values() for name in services.packages]
+        publish(lab, dict.fromkeys([*packages, *PUBLISHED]), version)
     nodes = lab.nodes
     Keystones(lab, ("keystone1", "keystone2"), "controller1")
     Novas(lab)
