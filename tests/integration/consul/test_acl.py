@@ -165,7 +165,7 @@ def test_every_plugin_says_what_is_wrong_with_its_token_and_never_shows_it(
     for result in unknown:
         assert result["failed"]
         assert (
-            "does not know the token that it was given (ACL not found). Set token (or CONSUL_HTTP_TOKEN) to"
+            "does not know the token that it was given (ACL not found). Set token (or CONSUL_HTTP_TOKEN_FILE, else CONSUL_HTTP_TOKEN) to"
             in result["msg"]
         )
     weak = run([*WRITES, info(), ask("compute1")], environ={"CONSUL_HTTP_TOKEN": reader}, verbosity=4)
