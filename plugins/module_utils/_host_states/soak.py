@@ -110,7 +110,7 @@ def soaks_since(stored: int, behind: int | None, now: float) -> tuple[int, int |
     A time in the future means that the clock of this planner or of the one that stored it is wrong. The time stays as it is, so that a clock that is
     behind ends no soak early for planners with right ones. Planners for which it is in the future count the whole soak from ``behind``.
 
-    Clocks that are kept in sync differ a little, which only makes a soak a little longer.
+    A difference of up to a minute is no wrong clock: it only makes a soak as much longer.
 
     :param stored: since when, by the planner that saw it first (unix seconds).
     :param behind: since when, by planners for which ``stored`` is in the future; None if there was none.

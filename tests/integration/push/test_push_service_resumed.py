@@ -331,6 +331,28 @@ def test_a_host_that_failed_and_goes_last_is_retried_if_it_has_the_slot_that_its
     assert service.next_hosts(GetNextHosts(("web2",))).hosts == ("web2",)
 
 
+def test_a_host_that_has_begun_and_goes_last_lets_mates_have_the_slot_that_another_run_gives_back(
+    services: PushServices, store: Store
+) -> None:
+    rules = {"rolling_rules": {"global": "unlimited", "fleet": 2}}
+    make_pass(store, PassRequest("2", rules, fleet=FLEET, limit=[]))
+    first = services.start(GROUPS, "2", hosts=("web1",), origins={"web1": "1"})
+    admit_apart(first, "web1")
+    assert step(first, "web1", "drain/app")
+    first.close()
+    other = services.start(GROUPS, "2", hosts=("db1",), origins={"db1": "1"})
+    admit_apart(other, "db1")
+    service = services.start(GROUPS, "2", last=frozenset({"web1"}), hosts=("web1", "web2"), forks=9)
+    with ThreadPoolExecutor() as pool:
+        wave = pool.submit(service.admit_wave, AdmitWave(("web1",)))
+        assert not wait([wave], 2).done
+        assert [step(other, "db1", f"{one}/app") for one in ("drain", "stop")] == [True, True]
+        assert end(other, "db1") == "upgraded"
+        answer = wave.result(60)["web1"]
+    assert (answer.admitted, answer.reason) == (False, "it goes after the other hosts of its role: web2 (pending)")
+    assert service.admit_wave(AdmitWave(("web2",)))["web2"].admitted
+
+
 def test_a_host_that_has_begun_and_goes_last_lets_mates_go_that_wait_for_an_operator(
     services: PushServices, store: Store
 ) -> None:

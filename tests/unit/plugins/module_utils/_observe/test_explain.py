@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,12 +34,8 @@ FROM_OLD = "{} runs 1.0, as it reported at 1970-01-01 00:00:01 (2 hours ago). Th
 
 
 @pytest.fixture(autouse=True)
-def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+def _in_utc(live_in: Callable[[str], None]) -> None:
+    live_in("UTC")
 
 
 def under(one: Fleet, rules: Mapping[str, Any], **more: Any) -> Fleet:

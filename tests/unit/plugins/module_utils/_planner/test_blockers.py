@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -54,17 +53,10 @@ def test_an_operators_command_stops_all_and_lets_hosts_finish(state: str, goes_o
     assert site.plan({}).can_move is goes_on
 
 
-@pytest.fixture()
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-@pytest.mark.usefixtures("berlin")
-def test_a_time_in_a_reason_has_its_zone_because_pages_that_are_in_utc_show_it_too() -> None:
+def test_a_time_in_a_reason_has_its_zone_because_pages_that_are_in_utc_show_it_too(
+    live_in: Callable[[str], None],
+) -> None:
+    live_in("Europe/Berlin")
     site = fleet(compute=2)
     site.ledger = Ledger(1, NEW, state=PAUSED, command=COMMAND)
     assert "is paused by ann at 2023-11-14 23:13:20 +0100: logins fail" in site.plan().hosts["compute1"].reason
