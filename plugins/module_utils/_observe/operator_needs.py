@@ -276,9 +276,19 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
         # A retry without names changes none of them.
         text += " What has begun there may still run. Make sure that it does not. The status of the host names the next command."
         return OperatorNeed(code, text, "status", {"host": names[0]}, otherwise, since)
+    if not (is_job or silent) and all(_is_continued(one) for one in broken):
+        playbook, again = same_again(ledger)
+        return OperatorNeed(
+            code, f"{text} {fix}, then continue.", playbook, {**again, "retry_failed": "true"}, otherwise, since
+        )
     # A host that is named counts as one on which nothing runs, which only an operator can know.
     variables = {"host": ",".join(names)} if len(names) <= _MOST_NAMED and not silent else {}
     return OperatorNeed(code, f"{text} {fix}, then retry.", "retry", variables, otherwise, since)
+
+
+def _is_continued(one: HostState) -> bool:
+    """Return whether the command of the rollout continues a broken host: an Ansible run has begun its upgrade, and no hold keeps it from going on."""
+    return one.record is not None and one.record.is_by_ansible and one.hold is None and not one.has_failed_after
 
 
 def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:

@@ -129,7 +129,10 @@ def after_failure(
         return NextStep(variables={"retry_failed": "true"})
     if broken:
         # It knows which of them may still be at work.
-        need = _need(info, BUDGET, BROKEN_HOSTS) or {"playbook": "retry", "variables": {}}
+        need = _need(info, BUDGET, BROKEN_HOSTS)
+        if need is None or need["playbook"] in UPGRADES:
+            # A run for a part of the fleet does not continue the other hosts.
+            need = {"playbook": "retry", "variables": {}}
         return NextStep(need["playbook"], dict(need["variables"]), then_again=need["playbook"] != "abort")
     if any(one["cause"] == POST_UPGRADE_FAILED for one in reasons):
         if pushes and not is_part and info.get("complete"):

@@ -113,6 +113,22 @@ def test_failed_hosts_are_retried_by_name_and_an_exhausted_budget_says_so() -> N
     assert "The failure budget is exhausted, so no more hosts are admitted. Fix them, then retry." in budget.text
 
 
+def test_failed_hosts_that_ansible_has_begun_are_continued_as_their_run_and_their_status_say() -> None:
+    site = rollout().failed("compute2")
+    site.records["compute2"] = replace(site.records["compute2"], origin=OLD)
+    (found,) = needs(site)
+    assert (found.code, found.playbook) == ("broken_hosts", "upgrade")
+    assert found.variables == {"version": NEW, "retry_failed": "true"}
+    assert found.text == "1 host failed: compute2. Fix it, then continue."
+    details = " ".join(explain("compute2", site.plan(UNLIMITED), site.snapshot()))
+    assert f"convoy.upgrade.upgrade -e version={NEW} -e retry_failed=true. " in details
+    # No run continues a held host, nor one that upgrades itself.
+    assert needs(site.held("host/compute2"))[0].variables == {"host": "compute2"}
+    site = rollout().failed("compute2", "compute3")
+    site.records["compute2"] = replace(site.records["compute2"], origin=OLD)
+    assert needs(site)[0].variables == {"host": "compute2,compute3"}
+
+
 def test_a_host_on_which_an_upgrade_may_still_run_is_not_named_in_a_command_to_paste() -> None:
     site = rollout({**UNLIMITED, "health": {"progress_deadline": 60}}).opened("compute1", "compute2")
     for host in ("compute1", "compute2"):

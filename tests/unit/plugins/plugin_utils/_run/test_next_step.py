@@ -30,6 +30,11 @@ def reasons(**hosts: tuple[str, str]) -> list[dict[str, Any]]:
 
 
 FAILED = reasons(web1=("failed", ""), web2=("pending", "cap"))
+CONTINUED = {
+    "code": "broken_hosts",
+    "playbook": "upgrade",
+    "variables": {"version": "v2", "retry_failed": "true"},
+}
 BROKEN = {"code": "broken_hosts", "playbook": "retry", "variables": {"host": "web1"}}
 HELD = reasons(web2=("held", ""))
 LOST = [{"state": "lost", "cause": "", "hosts": ["web1", "web2"], "count": 11}]
@@ -75,6 +80,8 @@ ADMISSIBLE = reasons(web1=("pending", "admissible"))
         ),
         ("stuck", {"reasons": FAILED, "needs_operator": [BROKEN]}, NextStep("retry", {"host": "web1"}, True)),
         ("stuck", {"reasons": FAILED}, NextStep("retry", {}, True)),
+        # A run for a part of the fleet does not continue hosts of others.
+        ("stuck", {"reasons": FAILED, "needs_operator": [CONTINUED]}, NextStep("retry", {}, True)),
         ("stuck", {"reasons": LOST}, NextStep("retry", {}, True)),
         ("stuck", {"reasons": HELD}, NextStep("status", {"host": "web2"}, True)),
         (
