@@ -96,6 +96,7 @@ def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
     # This agent has no ACLs, so it takes any token; that it comes through is tested where there are some.
     options["token"] = "any"
     writes = [
+        report("compute1", "0", "upgraded", **options),
         plan(version="1", instructions=UNLIMITED, **options),
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "reason": "audit", **options}},
         {"convoy.upgrade.consul_upgrade_hold": {"everything": True, "state": "absent", **options}},
@@ -106,7 +107,7 @@ def test_modules_and_lookup_reach_an_agent_that_requires_client_certificates(
         health("puppet", **options),
     ]
     written = run(writes)
-    assert [result["changed"] for result in written] == [True] * 8, written.stdout
+    assert [result["changed"] for result in written] == [True] * 9, written.stdout
     # This server has no ACLs.
     assert (
         "ACL support disabled" in run([{"convoy.upgrade.consul_upgrade_acl": {"kind": "viewer", **options}}])[0]["msg"]
