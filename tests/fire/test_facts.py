@@ -9,10 +9,10 @@ import json
 
 import pytest
 
-from .facts import CURRENT, GATES, RECORDS, REPORTS, Facts
+from .facts import CURRENT, GATES, LEDGER, MARKS, RECORDS, REPORTS, Facts
 from .fleet import NEW, OLD
 from .replay import Entry
-from .rules import CAPS
+from .rules import CAPS, LONG_SOAKS
 
 AT = 1_795_392_000
 
@@ -35,6 +35,15 @@ def test_a_host_that_starts_or_fails_after_its_report_is_not_done(state: str, ve
     record = {"version": version, "state": state, "times": {state: AT}}
     assert not facts(record, reported=5, recorded=6).is_done("web1")
     assert facts(record, reported=6, recorded=5).is_done("web1")
+
+
+@pytest.mark.parametrize(("begun", "is_done"), [(6, True), (5, False)])
+def test_a_host_that_reported_before_the_rollout_began_need_not_soak(begun: int, is_done: bool) -> None:
+    early = facts({"version": NEW, "state": "upgraded", "times": {"upgraded": AT}}, reported=6, recorded=6)
+    early.state[LEDGER] = Entry(json.dumps({"version": NEW, "begun_index": begun}), 7)
+    mark = {"version": NEW, "upgraded": True, "since": AT - LONG_SOAKS.soak}
+    early.state[f"{MARKS}web1"] = Entry(json.dumps(mark), 8)
+    assert Facts(early.state, LONG_SOAKS, steady=True).is_done("web1") == is_done
 
 
 def test_a_host_that_was_put_back_after_its_report_takes_no_slot_if_its_gate_is_closed() -> None:
