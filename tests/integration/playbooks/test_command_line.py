@@ -216,7 +216,8 @@ def test_a_status_ends_with_what_an_operator_has_to_do(play: Shipped, begun: Sto
     control.pause(begun, control.Command("lunch"))
     *_others, need, last = play("status").stdout.splitlines()
     assert need.startswith("Needs an operator: ") and "lunch" in need
-    assert last.startswith("Next: ansible-playbook ") and "/resume.yml" in last
+    # With another release of Ansible, its program has its whole path.
+    assert last.startswith("Next: ") and "ansible-playbook " in last and "/resume.yml" in last
 
 
 def test_another_order_of_a_rollback_under_way_is_refused_with_a_command_that_works(
