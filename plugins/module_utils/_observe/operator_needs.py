@@ -287,8 +287,12 @@ def _of_broken(broken: Sequence[HostState], ledger: Ledger, *, budget: bool) -> 
 
 
 def _is_continued(one: HostState) -> bool:
-    """Return whether the command of the rollout continues a broken host: an Ansible run has begun its upgrade, and no hold keeps it from going on."""
-    return one.record is not None and one.record.is_by_ansible and one.hold is None and not one.has_failed_after
+    """Return whether the command of the rollout continues a broken host: an Ansible run has begun its upgrade, no agent goes on with it, and no hold
+    keeps it from going on.
+    """
+    record = one.record
+    is_by_ansible = record is not None and record.is_by_ansible and record.release is None
+    return is_by_ansible and one.hold is None and not one.has_failed_after
 
 
 def _of_handover(snapshot: Snapshot, ledger: Ledger) -> OperatorNeed | None:

@@ -122,11 +122,14 @@ def test_failed_hosts_that_ansible_has_begun_are_continued_as_their_run_and_thei
     assert found.text == "1 host failed: compute2. Fix it, then continue."
     details = " ".join(explain("compute2", site.plan(UNLIMITED), site.snapshot()))
     assert f"convoy.upgrade.upgrade -e version={NEW} -e retry_failed=true. " in details
-    # No run continues a held host, nor one that upgrades itself.
+    # No run continues a held host, nor one that upgrades itself, now or since it has an agent.
     assert needs(site.held("host/compute2"))[0].variables == {"host": "compute2"}
     site = rollout().failed("compute2", "compute3")
     site.records["compute2"] = replace(site.records["compute2"], origin=OLD)
     assert needs(site)[0].variables == {"host": "compute2,compute3"}
+    site = rollout().failed("compute2")
+    site.records["compute2"] = replace(site.records["compute2"], origin=OLD, release="1.0.0")
+    assert needs(site)[0].variables == {"host": "compute2"}
 
 
 def test_a_host_on_which_an_upgrade_may_still_run_is_not_named_in_a_command_to_paste() -> None:
