@@ -124,14 +124,17 @@ class Facts:
             return False
         # What was seen of a host before it fell back says nothing of the time since it reported again.
         reported_at = int(self.state[f"{REPORTS}{self.current}/{host}"].value)
-        soak = self.rules.soak if self._was_there(host) else 0
-        return not self.steady or mark["since"] + soak >= reported_at - SLACK
+        if not self.steady or mark["since"] >= reported_at - SLACK:
+            return True
+        return self.was_there(host) and mark["since"] + self.rules.soak >= reported_at - SLACK
 
-    def _was_there(self, host: str) -> bool:
-        """Return whether a host reported the wanted version before the rollout began, and nothing since: its soak counts as over when it is first seen."""
-        keys = (f"{REPORTS}{self.current}/{host}", f"{RECORDS}{host}")
-        newest = max(self.state[key].index for key in keys if key in self.state)
-        return newest <= (self.ledger.get("begun_index") or 0)
+    def was_there(self, host: str) -> bool:
+        """Return whether a host had reported before the rollout began, and nothing since: its soak counts as over when it is first seen."""
+        own = [
+            entry.index for key, entry in self.state.items() if key.startswith(HOSTS_OWN) and key.endswith(f"/{host}")
+        ]
+        begun = self.ledger.get("begun_index")
+        return begun is not None and max(own, default=0) <= int(begun)
 
     def is_excused(self, host: str) -> bool:
         """Return whether a rollback does not wait for a host, as it was broken before that, or has failed elsewhere since."""

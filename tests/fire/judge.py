@@ -306,7 +306,7 @@ class Judge:
             if not is_new or not rules.soak:
                 continue
             soaked = {was["since"], was.get("since_behind")} if was.get("version") == mark["version"] else set()
-            if mark["since"] not in soaked and not self._was_there(step, write, host):
+            if mark["since"] not in soaked and not self._was_there(step, write, rules, host):
                 # The first look at a host that reports begins its soak.
                 found.append(f"{host} was taken for well since {mark['since']}, and its mark was {was}")
             latest = self._latest(write, event)
@@ -316,17 +316,11 @@ class Judge:
                 found.append(f"{host} was taken for well {write.at - mark['since']:.1f} s after it was seen to be")
         return found
 
-    def _was_there(self, step: Step, write: Write, host: str) -> bool:
+    def _was_there(self, step: Step, write: Write, rules: Rules, host: str) -> bool:
         """Return whether a host had reported before the rollout began, by what the writer had read."""
-        begun = data_of(step.after[LEDGER]).get("begun_index")
-        if begun is None or write.reading is None:
+        if write.reading is None:
             return False
-        mine = [
-            index
-            for key, (_value, index) in self._keys_read(write).items()
-            if key.startswith((RECORDS, REPORTS)) and key.endswith(f"/{host}")
-        ]
-        return max(mine, default=0) <= int(begun)
+        return Facts(with_own_records(step.after, self._keys_read(write)), rules).was_there(host)
 
 
 def _may_be_lost(facts: Facts, host: str) -> bool:
