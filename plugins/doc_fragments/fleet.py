@@ -14,11 +14,13 @@ options:
   fleet:
     description:
       - Maps hosts to their roles. Hosts that never reported belong to the fleet only if they are listed here.
-      - Give all callers of a rollout the same fleet. A planner with fewer hosts than the last fleet admits no host.
+      - Give all callers of a rollout the same fleet. One that gives a smaller fleet goes on with it, and the others after it too. One that gives none
+        admits no host while it knows fewer hosts than the ledger has (C(fleet_too_small)).
     type: dict
   upgrade_roles:
     description:
-      - Roles of the inventory, as the playbooks have them in the variable of this name. Each maps to its C(plane) and C(services).
+      - Roles of the inventory, as the playbooks have them in the variable of this name. Each maps to its C(plane) and C(services). A role without
+        C(plane) has no order to the control plane.
       - The hosts of each group with such a name become O(fleet). So it can't be combined with that option.
     type: dict
 """

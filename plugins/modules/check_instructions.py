@@ -29,7 +29,8 @@ options:
   instructions:
     description:
       - The rules, in the form of O(convoy.upgrade.consul_upgrade_plan#module:instructions).
-      - They are merged with O(instructions_file), key by key. It is a mistake if both give a rule with different values.
+      - They are merged with O(instructions_file), key by key. It is a mistake if both give a rule with different values. They override a
+        file that is read by default.
     type: dict
   instructions_file:
     description:

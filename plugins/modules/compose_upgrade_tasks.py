@@ -63,7 +63,8 @@ options:
   for_run:
     description:
       - Whether to write a copy to the folder of this run too, also in check mode. The run uses the copy, so a later composition does not
-        change its tasks. The copy is deleted when C(ansible-playbook) ends.
+        change its tasks. The copy is deleted when C(ansible-playbook) ends. It needs the callback C(convoy_watch), as
+        M(convoy.upgrade.push_run) does.
     type: bool
     default: false
   composed:

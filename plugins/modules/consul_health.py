@@ -116,7 +116,7 @@ checks:
       description: Name of the check.
       type: str
     status:
-      description: Status of the check. Null if there is no such check, V(absent) if this call removed it.
+      description: Status of the check. Null if there is no such check, V(absent) if the call asks for that.
       type: str
     output:
       description: Text that Consul shows with the check.

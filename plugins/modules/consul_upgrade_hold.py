@@ -58,7 +58,7 @@ options:
   allow_unknown:
     description:
       - Whether O(hosts) and O(roles) may have unknown names, such as that of a future host. Without it, a name is an error unless the host or
-        role has reported, is in O(fleet). With O(state=absent), a held name is no error either.
+        role has reported or is in O(fleet). With O(state=absent), a held name is no error either.
     type: bool
     default: false
   state:

@@ -45,9 +45,10 @@ options:
       - V(failed) means that the upgrade failed. The host keeps its slot.
       - V(held) means that the host must not be upgraded now, for O(reason), for example because its Puppet is disabled. It is held until the
         next report of any state but V(delivered) and V(enrolled). V(released) only ends this hold. Both leave the rest of the record unchanged.
-      - V(delivered) only stores O(services), O(role) and O(release) in the record of a host, if it has one.
+      - V(delivered) only stores O(services), O(role) and O(release) in the record of a host, if it has one. It needs O(services)
+        or O(role).
       - V(enrolled) means that the files of the host name O(version), though no run has brought it there. It is V(upgraded) for a host that has no
-        record or is upgraded. It is V(delivered) for one that has started, failed, was retried or is held by its own report.
+        record or is upgraded. It is V(delivered) for one that has started, failed, was retried for O(version) or is held by its own report.
     type: str
     required: true
     choices: [started, upgraded, failed, held, released, delivered, enrolled]

@@ -59,7 +59,8 @@ options:
     default: false
 notes:
   - It runs only on the control node, so Consul must be reachable from there.
-  - It needs the callback C(convoy_watch). Ansible finds it beside the playbooks of this collection.
+  - It needs the callback C(convoy_watch), which Ansible finds beside the playbooks of this collection. For a playbook of your own, add their
+    folder C(callback_plugins) to C(callback_plugins) in C(ansible.cfg).
   - Calls can't ask for a vault password. Give it as a file or script.
 seealso:
   - module: convoy.upgrade.consul_upgrade_follow

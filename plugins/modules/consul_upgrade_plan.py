@@ -78,8 +78,8 @@ options:
     type: path
   role_order:
     description:
-      - Order that is added to C(role_order) of the instructions, in the same form. Use it for order from another source, such as the planes in
-        C(upgrade_roles).
+      - Order that is added to C(role_order) of the instructions, in the same form. Use it for order from another source. The default is the order
+        of the planes in O(upgrade_roles); if you give both, include it with P(convoy.upgrade.plane_order#filter).
     type: dict
   roles_with_post_upgrade:
     description:
@@ -104,7 +104,7 @@ options:
       - Hosts that this call may admit, as host patterns. All others still count for the caps.
       - A pattern is the name of a host, role or group, a glob (V(web*\)), a regular expression for the beginning of a name (V(~web[0-9]\)) or a
         range of a role (V(web[0:2]\)). V(!web1) excludes hosts, and V(&web) keeps only these. A pattern that fits no host is refused.
-      - With O(upgrade_roles), the groups of the inventory count too.
+      - With O(upgrade_roles), the groups of the inventory count too. An empty list admits no host.
     type: list
     elements: str
   converge:
@@ -123,7 +123,7 @@ options:
     default: false
   wait_timeout:
     description:
-      - Longest time to wait in seconds, with O(wait) or O(since).
+      - Longest time to wait in seconds, with O(wait), O(since) or O(wait_for_other).
     type: int
     default: 14400
   hand_over:
@@ -180,7 +180,7 @@ options:
       - Begin a job, that is, run a command of the nodes on the fleet under the rules of a rollout. A job is a rollout whose target is the job, and
         O(version) is C(job/<id>) then. Give O(version) alone to continue the job.
       - A job opens no gate of Puppet. While it is under way, no rollout to a version begins, and the other way round.
-      - It can't be combined with O(version), O(rollback), O(restart), O(replace) and O(converge).
+      - It can't be combined with O(version), O(rollback), O(restart), O(replace), O(converge) and O(since).
     type: dict
     suboptions:
       run:
@@ -394,7 +394,7 @@ instructions:
 sources:
   description:
     - Maps each key of RV(instructions) to its source. The source is V(instructions), a file name, V(upgrade_roles) for O(role_order), or
-      V(the ledger) for rules that were in force before.
+      V(the ledger) for rules that were in force before, or several of these, joined by C( and ).
   returned: success
   type: dict
   sample: {"rolling_rules.global": "rules.yml", "role_order.compute": "upgrade_roles"}

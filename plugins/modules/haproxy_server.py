@@ -61,7 +61,8 @@ options:
     default: false
   others_up:
     description:
-      - How many other servers of the backend must be UP before this one is taken out. The module waits for them.
+      - How many other servers of the backend must be UP, with their last check passed, before this one is taken out. The module waits for them. Those
+        marked C(backup) count only if this one is a backup too.
     type: int
     default: 0
   others_timeout:

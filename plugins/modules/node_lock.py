@@ -88,7 +88,7 @@ released:
   returned: success
   type: bool
 holder:
-  description: Holder of the lock. Null if it is free, or if the holder is not known yet.
+  description: Holder of the lock. Null if it is free, if the holder is not known yet, and with O(state=absent).
   returned: success
   type: dict
   contains:

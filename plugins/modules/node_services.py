@@ -76,6 +76,8 @@ options:
     default: {}
 notes:
   - The variables C(upgrade_version_from) and C(upgrade_provider_versions) declare versions that were never reported.
+  - With O(state=begun) it needs the callback C(convoy_watch), which Ansible finds beside the playbooks of this collection. For a playbook of your own,
+    add their folder C(callback_plugins) to C(callback_plugins) in C(ansible.cfg).
 seealso:
   - module: convoy.upgrade.compose_upgrade_tasks
   - module: convoy.upgrade.push_step

@@ -143,8 +143,8 @@ options:
     default: false
 notes:
   - The plan is made on the host of the task. The tasks are composed on the control node.
-  - If O(upgrade_roles) has services, it needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there
-    by itself.
+  - If O(upgrade_roles) has services, it needs the callback C(convoy_watch), which Ansible finds beside the playbooks of this collection. For a
+    playbook of your own, add their folder C(callback_plugins) to C(callback_plugins) in C(ansible.cfg).
 seealso:
   - module: convoy.upgrade.push_run
 """
@@ -162,7 +162,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pushes:
-  description: Whether roles have services, so that the run waits for their hosts, also for those that upgrade themselves.
+  description: Whether roles have services and the run waits for their hosts, also for those that upgrade themselves. With O(state=prepared), V(false)
+    with O(once), or without O(wait).
   returned: success
   type: bool
 rollout:

@@ -11,6 +11,7 @@ short_description: Show whether Puppet is disabled on a host
 version_added: 0.1.0
 description:
   - Reads the file that C(puppet agent --disable) writes, at the paths of Debian's and Puppet's own packages. It does not run Puppet.
+  - The same file does not count if C(convoy-node) wrote it to keep out Puppet's own runs.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -43,7 +44,7 @@ reason:
   returned: success
   type: str
 machine:
-  description: Hash of C(/etc/machine-id), which distinguishes machines with the same name. Null if the file does not exist.
+  description: Hash of C(/etc/machine-id), which distinguishes machines with the same name. Null if the file has no ID or can't be read.
   returned: success
   type: str
 """

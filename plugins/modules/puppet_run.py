@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Runs C(puppet apply) or C(puppet agent --onetime) with C(--detailed-exitcodes). Exit codes 0 and 2 are success.
   - If Puppet is already running, as an agent or through this module, it waits up to O(lock_timeout) seconds for the end of that run.
-  - If C(puppet agent --disable) was given, it fails with that reason and does not run Puppet, not even C(puppet apply).
+  - If C(puppet agent --disable) was given, it fails with that reason and does not run Puppet, not even C(puppet apply). The lock with
+    which C(convoy-node) keeps out Puppet's own runs does not count.
   - With O(ignore:--check) or O(noop), Puppet runs with C(--noop), and the result shows whether it would change anything.
 author: The convoy.upgrade authors (@convoy-upgrade)
 extends_documentation_fragment:

@@ -36,7 +36,8 @@ options:
     default: ""
   job:
     description:
-      - The job to begin, as O(convoy.upgrade.consul_upgrade_plan#module:job), without C(run), because it is named after O(tasks). C(sign_with) is
+      - The job to begin, as O(convoy.upgrade.consul_upgrade_plan#module:job), without C(run), because it is named after O(tasks). Without O(tasks),
+        C(run) is the command of the nodes. C(sign_with) is
         refused, because nodes have nothing to verify.
     type: dict
   version:
@@ -86,7 +87,8 @@ options:
     type: float
     default: 14400
 notes:
-  - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
+  - It needs the callback C(convoy_watch), which Ansible finds beside the playbooks of this collection. For a playbook of your own, add their
+    folder C(callback_plugins) to C(callback_plugins) in C(ansible.cfg).
   - It reads a job to continue from the control node.
 seealso:
   - module: convoy.upgrade.push_run
@@ -121,7 +123,7 @@ pushes:
   type: bool
 job:
   description: The job.
-  returned: if RV(pushes) is true, or O(job) is given. Only its ID then.
+  returned: if RV(pushes) is true. Otherwise only its ID, if O(job) names a command in C(run).
   type: dict
   contains:
     id:

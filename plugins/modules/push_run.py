@@ -59,7 +59,8 @@ options:
     default: 14400
 notes:
   - It runs on the control node alone, so Consul has to be reachable from there.
-  - It needs the callback C(convoy_watch), which lies beside the playbooks of this collection and is found there by itself.
+  - It needs the callback C(convoy_watch), which Ansible finds beside the playbooks of this collection. For a playbook of your own, add their
+    folder C(callback_plugins) to C(callback_plugins) in C(ansible.cfg).
 seealso:
   - module: convoy.upgrade.prepare_run
   - module: convoy.upgrade.push_host

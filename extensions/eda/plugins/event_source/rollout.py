@@ -14,7 +14,7 @@ description:
   - It waits with blocking queries. If Consul is unreachable, it retries, and sends what it missed.
   - The Python library C(py-consul) must be installed where C(ansible-rulebook) runs.
 options:
-  host, port, scheme, token, validate_certs, ca_path, client_cert, client_key, datacenter, timeout, kv_prefix:
+  host, port, scheme, token, validate_certs, ca_path, client_cert, client_key, datacenter, timeout, pass_limit, kv_prefix:
     description:
       - The connection to Consul, as for all modules of the collection. The defaults are those of Consul's own tools, such as C(CONSUL_HTTP_ADDR).
   fleet:
@@ -23,7 +23,7 @@ options:
     type: dict
   events:
     description:
-      - The events to send. The default is all.
+      - The events to send: C(begin), C(stage), C(pause), C(resume), C(failure), C(approval_needed), C(approved) or C(end). The default is all.
     type: list
     elements: str
 """
