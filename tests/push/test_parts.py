@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 import yaml
 
-from .site import Site, spans, wait_for
+from .site import Site, most_at_once, spans, wait_for
 
 ROLES = {
     "controller": {"plane": "controlplane", "services": ["api"]},
@@ -131,6 +134,35 @@ def test_a_rollback_whose_run_is_refused_does_not_begin(site: Site) -> None:
     assert "[partial_tags] --tags upgrade" in site.play("rollback", "--tags", "upgrade", code=2)
     assert "[unknown_limit] upgrade_limit: 'web9'" in site.play("rollback", upgrade_limit="web9", code=2)
     assert site.consul.tree() == before
+
+
+@pytest.mark.thorough
+def test_rules_that_change_after_a_rollback_has_begun_stay(site: Site) -> None:
+    site.service("app", ["validate", "upgrade"], meta="allow_downgrade: true\n")
+    site.inventory({"web": ROLES["web"]}, {"web": ["web1", "web2"]})
+    (site.folder / "group_vars").mkdir()
+    (site.folder / "group_vars" / "all.yml").write_text("instructions: {rolling_rules: {global: 2}}")
+    for version in ("v1", "v2"):
+        site.play("upgrade", version=version, instructions={"rolling_rules": {"global": 2}})
+    other = site.folder / "other_rules.yml"
+    change = {"instructions": {"rolling_rules": {"global": 1}}, "instructions_file": "", "limit": []}
+    task = {"name": "Change the rules", "convoy.upgrade.consul_upgrade_plan": change}
+    other.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
+
+    def ledger() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(site.consul.get("upgrade/ledger") or b"{}")
+        return found
+
+    site.sleep(8)
+    rollback = site.start("rollback", reason="logins fail")
+    wait_for(lambda: ledger().get("rollback"), "the rollback has begun")
+    site.play(other)
+    site.sleep(1)
+    ended = site.end(rollback)
+    assert ended.code == 0, ended.stdout
+    assert ledger()["instructions"]["rolling_rules"] == {"global": 1}
+    at_work = spans([one for one in site.entries() if one.task == "app/upgrade" and one.version == "v2>v1"])
+    assert most_at_once(at_work, ["web1", "web2"]) == 1
 
 
 @pytest.mark.thorough

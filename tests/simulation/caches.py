@@ -172,7 +172,7 @@ def _loads(text: str) -> Any:
             found = known[one] = _Parsed(json.loads(one))
             assert _is_entry(found), one
             value = base64.b64decode(found["Value"] or "")
-            found.entry = KVEntry(found["Key"], value, found["ModifyIndex"], found["Flags"])
+            found.entry = KVEntry(found["Key"], value, found["ModifyIndex"], found["Flags"], found.get("Session") or "")
         results.append({"KV": found})
     return {"Results": results, "Errors": None}
 
@@ -185,7 +185,13 @@ def _entries(found: Iterable[dict[str, Any]]) -> list[KVEntry]:
     return [
         one.entry
         if isinstance(one, _Parsed)
-        else KVEntry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
+        else KVEntry(
+            one["Key"],
+            base64.b64decode(one["Value"] or ""),
+            one["ModifyIndex"],
+            one.get("Flags") or 0,
+            one.get("Session") or "",
+        )
         for one in found
     ]
 

@@ -48,7 +48,9 @@ def is_entry(found: Any) -> bool:
     """Return whether the answer is a key with its value and its indexes."""
     if not isinstance(found, dict) or not isinstance(found.get("Key"), str):
         return False
-    value, flags = found.get("Value"), found.get("Flags")
+    value, flags, session = found.get("Value"), found.get("Flags"), found.get("Session")
+    if session is not None and not isinstance(session, str):
+        return False
     return (
         _is_index(found.get("ModifyIndex")) and (value is None or _is_base64(value)) and (not flags or _is_index(flags))
     )

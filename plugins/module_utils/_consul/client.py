@@ -83,12 +83,17 @@ def _is_page(reply: Reply) -> bool:
 
 
 class KVEntry(NamedTuple):
-    """A key as it was read; ``flags`` is the number that its writer stored beside the value."""
+    """A key as it was read.
+
+    :param flags: the number that its writer stored beside the value.
+    :param session: the Consul session that has locked it; empty if none has.
+    """
 
     key: str
     value: bytes
     modify_index: int
     flags: int = 0
+    session: str = ""
 
 
 class ConsulClient:
@@ -430,7 +435,13 @@ class ConsulClient:
     @staticmethod
     def _entries(found: Iterable[dict[str, Any]]) -> list[KVEntry]:
         return [
-            KVEntry(one["Key"], base64.b64decode(one["Value"] or ""), one["ModifyIndex"], one.get("Flags") or 0)
+            KVEntry(
+                one["Key"],
+                base64.b64decode(one["Value"] or ""),
+                one["ModifyIndex"],
+                one.get("Flags") or 0,
+                one.get("Session") or "",
+            )
             for one in found
         ]
 

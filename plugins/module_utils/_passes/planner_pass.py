@@ -36,7 +36,6 @@ from .._rollout.opened_gates import MOST_SLOW, ReadTooOld, SlowTries, admit_host
 from .._rollout.pass_request import PassRequest
 from .._rule_checks.changes import changed_keys
 from .._rules.instructions import Instructions, parse
-from .._state.keys import Keys
 from .._state.layout import refuse_to_plan
 from .._state.ledger_writer import LedgerWriter
 from .._state.store import Store, current_user
@@ -194,7 +193,7 @@ def _try_once(
                 "to be retried: fix it, and run ansible-playbook convoy.upgrade.retry -e host=HOST."
             )
         desired = replace(desired, ledger=replace(desired.ledger, broken=listed))
-    move = _ledger_move(keys, snapshot, desired, request.job)
+    move = _ledger_move(writer.store, snapshot, desired, request.job)
     if move is not None and snapshot.ledger is None and not snapshot.is_job:
         move, warnings = with_holds_for_closed_gates(writer, snapshot, move, desired.members)
         outcome.warnings += warnings
@@ -245,6 +244,8 @@ def _try_once(
         else None
     )
     if end is not None:
+        # Hosts that have joined or failed since the read have written no ledger, and the global gate would admit them.
+        refuse_old_read(writer.store, read_at)
         _do(writer, end)
     _end_admissions(writer, replace(ledger, state=writer.ledger.state) if writer.ledger is not None else ledger)
     outcome.ledger = writer.ledger
@@ -301,9 +302,12 @@ def _listed(broken: Sequence[HostState], ledger: Ledger) -> tuple[str, ...]:
     return tuple(one.host for one in broken if one.host in chosen)
 
 
-def _ledger_move(keys: Keys, snapshot: Snapshot, desired: DesiredLedger, job: Job | None) -> LedgerMove | None:
+def _ledger_move(store: Store, snapshot: Snapshot, desired: DesiredLedger, job: Job | None) -> LedgerMove | None:
+    keys = store.keys
     if desired.begins:
-        return begin_rollout(keys, snapshot, desired.ledger, job)
+        # A host that runs a task group for all hosts has a lease.
+        onces = store.client.read([keys.once(desired.ledger.version, "")]) if snapshot.leases else None
+        return begin_rollout(keys, snapshot, desired.ledger, job, onces)
     if snapshot.ledger is None or _with_facts(snapshot.ledger, desired.ledger) != desired.ledger:
         move = change_rules(keys, snapshot, desired.ledger)
         return replace(move, event={**move.event, **_new_rules(snapshot.ledger, desired.ledger)})

@@ -57,8 +57,13 @@ class Position:
     slots: Slots
 
     def waits_for(self, role: str) -> list[str]:
-        """Return the roles that this role waits for now."""
-        return [first for first in self.order.waits[role] if self.unfinished.get(first)]
+        """Return the roles that this role waits for now.
+
+        The order passes through roles without an unfinished host in the stage: those may never have had one.
+        """
+        unfinished = self.unfinished
+        direct = [first for first in self.order.waits[role] if unfinished.get(first)]
+        return direct or [first for first in self.order.further.get(role, ()) if unfinished.get(first)]
 
     def may_go_on(self, role: str) -> bool:
         """Return whether neither a cap of 0 nor the order between roles stops a role. Free slots do not matter."""
@@ -178,10 +183,12 @@ def open_role_gates(snapshot: Snapshot) -> list[str]:
 def role_gates_to_close(fleet: FleetState, position: Position, blockers: Blockers) -> tuple[str, ...]:
     """Return the roles whose gates planners have opened, and which other rules or a pause no longer leave open.
 
-    Otherwise hosts that join would be admitted by them.
+    Otherwise hosts that join would be admitted by them, also to a role that has no host any more.
     """
-    ours = [role for role in open_role_gates(fleet.snapshot) if role in fleet.by_role]
-    admit_all = [role for role in ours if not blockers.is_paused and _admits_all(fleet, position, role)]
+    ours = open_role_gates(fleet.snapshot)
+    admit_all = [
+        role for role in ours if role in fleet.by_role and not blockers.is_paused and _admits_all(fleet, position, role)
+    ]
     stay = fleet.read_by_one_role(admit_all)
     return tuple(role for role in ours if role not in stay)
 

@@ -36,7 +36,11 @@ from .._host_states.states import reported_version
 
 def without_post_upgrade(hosts: Mapping[str, HostState]) -> list[str]:
     """Return the hosts that have not been upgraded in this rollout. Hosts that were, and are unhealthy now, are left out."""
-    return [host for host, one in hosts.items() if one.state != UPGRADED and not _has_been_well(one)]
+    return [host for host, one in hosts.items() if _is_still_to_upgrade(one)]
+
+
+def _is_still_to_upgrade(one: HostState) -> bool:
+    return one.state != UPGRADED and not _has_been_well(one)
 
 
 def _has_been_well(one: HostState) -> bool:
@@ -135,8 +139,12 @@ def post_upgrade_snapshot(
     former = {host: hold for host in members if (hold := snapshot.hold_of_former_role(host)) is not None}
     holds = replace(snapshot.holds, hosts={**former, **snapshot.holds.hosts}) if former else snapshot.holds
     closed = GateValue(global_gate, CLOSED)
-    # These tasks are those that each host was upgraded with, also if a later command has others.
-    ledger = replace(snapshot.ledger, services={}) if snapshot.ledger is not None else None
+    # These tasks are those that each host was upgraded with, also if a later command has others. A host that a rollback has brought back is not broken
+    # any more: if its tasks fail, it is down as any other one.
+    ledger = snapshot.ledger
+    if ledger is not None:
+        broken = tuple(host for host in ledger.broken if host in hosts and _is_still_to_upgrade(hosts[host]))
+        ledger = replace(ledger, services={}, broken=broken)
     return replace(
         snapshot,
         ledger=ledger,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from .._codecs.job import Job, encode_job
 from .._codecs.migration import release_number
 from .._codecs.values import REVERSED_FLAGS, encode_approval
-from .._consul.client import Operation
-from .._consul.operations import Change, compare, compare_and_put, put, remove, remove_tree
+from .._common.errors import UpgradeError
+from .._consul.client import KVEntry, Operation
+from .._consul.operations import Change, compare, compare_and_put, compare_and_remove, put, remove, remove_tree
 from .._fleet.fleet import Snapshot
 from .._fleet.gates import CLOSED, OPEN, Gates, GateValue
 from .._fleet.ledger import ABORTED, COMPLETE, PAUSED, RUNNING, Ledger
@@ -24,6 +25,8 @@ from .._state.layout import RELEASE
 
 # A transaction has room for so many removals beside the rest of a write.
 _MOST_REMOVED = 20
+# The same for the beginning of a rollout, which has few other operations.
+_MOST_ONCES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,16 @@ class LedgerMove:
     after: Snapshot
 
 
-def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | None = None) -> LedgerMove:
+def begin_rollout(
+    keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | None = None, onces: Sequence[KVEntry] | None = None
+) -> LedgerMove:
     """Return the write that begins a rollout: it sets ``current_version``, removes all gates and closes the global one at once.
 
     In separate writes, hosts without a gate would be admitted in between, because a missing gate is open.
 
     :param job: the job that begins; None for a rollout to a version. It takes the place of the jobs before it.
+    :param onces: the keys of task groups that ran once for all hosts to this version; None if no run works on a host.
+    :raises UpgradeError: ``leased``.
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
     version = Change(keys.current_version, snapshot.current_version, ledger.version)
@@ -71,7 +78,7 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             put(keys.current_version, ledger.version, _version_flags(ledger)),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.
-            *(() if keys.is_job else (remove_tree(keys.onces),)),
+            *(() if keys.is_job else _without_onces(keys, onces)),
             *(() if goes_on else (remove_tree(keys.marks),)),
             remove_tree(keys.approvals),
             *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
@@ -88,6 +95,24 @@ def begin_rollout(keys: Keys, snapshot: Snapshot, ledger: Ledger, job: Job | Non
             schema=SCHEMA if layout else snapshot.schema,
         ),
     )
+
+
+def _without_onces(keys: Keys, onces: Sequence[KVEntry] | None) -> list[Operation]:
+    """Return the operations that remove the keys of task groups that ran once for all hosts, except those that a run works on.
+
+    A host goes on after an abort, and no other host may run the same task group beside it.
+    """
+    if onces is None or (len(onces) > _MOST_ONCES and not any(one.session for one in onces)):
+        return [remove_tree(keys.onces)]
+    done = [one for one in onces if not one.session]
+    if len(done) > _MOST_ONCES:
+        running = next(one.key for one in onces if one.session)
+        raise UpgradeError(
+            "leased",
+            f"A run still works on {running}, which runs once for all hosts, so the rollout does not begin. Nothing was written. Let that run end, or end "
+            "it, then run the same command again.",
+        )
+    return [compare_and_remove(one.key, one.modify_index) for one in done]
 
 
 def _as_read(keys: Keys, snapshot: Snapshot) -> tuple[Operation, ...]:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .._common.errors import UpgradeError
 from .._common.names import in_order
@@ -23,6 +23,7 @@ class RoleOrder:
     :param roles: all roles, each after those that it waits for.
     :param group: role -> its group, for roles that have one.
     :param waits: role -> the roles that must be completely upgraded first.
+    :param further: role -> the roles that come before those, where there are any. They count if a stage has no host of the roles between.
     :param unknown: names in the rules that the fleet does not have, without those in ``optional_names``.
     :param is_reversed: whether the rules' order is reversed, as in a rollback.
     """
@@ -32,6 +33,7 @@ class RoleOrder:
     waits: Mapping[str, tuple[str, ...]]
     unknown: tuple[UnknownNames, ...] = ()
     is_reversed: bool = False
+    further: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -81,7 +83,22 @@ def resolve(
                 after[first].append(role)
         waits = {role: tuple(found) for role, found in after.items()}
     unknown = unknown_names(rules, names, group.values(), hosts)
-    return RoleOrder(_sorted_by_order(names, waits), group, waits, unknown, is_reversed)
+    ordered = _sorted_by_order(names, waits)
+    return RoleOrder(ordered, group, waits, unknown, is_reversed, _further(ordered, waits))
+
+
+def _further(ordered: Sequence[str], waits: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return role -> all roles before it but those in ``waits``, for roles that have such.
+
+    :param ordered: the roles, each after those that it waits for.
+    """
+    before: dict[str, set[str]] = {}
+    found = {}
+    for role in ordered:
+        before[role] = {one for first in waits[role] for one in (first, *before[first])}
+        if more := before[role].difference(waits[role]):
+            found[role] = tuple(in_order(more))
+    return found
 
 
 def _groups(rules: Instructions, roles: tuple[str, ...]) -> dict[str, str]:

@@ -93,6 +93,21 @@ def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consu
     assert make_pass(slow(proxy), PassRequest()).admissions == []
 
 
+def test_a_planner_that_becomes_slow_opens_no_global_gate(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
+    seed(consul, FLEET)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
+    for host in FLEET:
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+    before = gates(consul)
+    with pytest.raises(UpgradeError) as caught:
+        make_pass(slow(proxy), PassRequest(converge=True))
+    assert caught.value.code == "too_slow"
+    assert gates(consul) == before
+    make_pass(store, PassRequest(converge=True))
+    assert gates(consul) == {"global": "True"}
+
+
 @pytest.mark.thorough
 def test_a_pass_that_gets_on_is_tried_for_as_long_as_it_does(consul: RawKV, proxy: LossyProxy) -> None:
     fleet = names(compute=4 * MOST_ADMISSIONS)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._common import runtime
 from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._host import leases
 from ansible_collections.convoy.upgrade.plugins.module_utils._host.host_report import HostReport, write_report
+from ansible_collections.convoy.upgrade.plugins.module_utils._host.once_for_all import begin_once, end_once, read_state
 from ansible_collections.convoy.upgrade.plugins.module_utils._passes.planner_pass import (
     PassRequest,
     PassResult,
@@ -226,3 +228,33 @@ def test_a_rollout_that_is_restarted_goes_on_with_the_soaks_of_its_hosts(
     outcome = make_pass(store, PassRequest("2", fleet=FLEET, restart=True))
     assert (outcome.admissions, outcome.plan.hosts["compute2"].soaking) == ([], True)
     assert outcome.plan.hosts["compute1"].state == "upgraded"
+
+
+# What one host does for all
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_a_task_group_that_still_runs_is_not_begun_on_another_host(store: Store, consul: RawKV, version: str) -> None:
+    begin(store, consul, MANY)
+    session = leases.open_session(store)
+    assert leases.acquire(store, session, "compute1") is None
+    assert begin_once(store, session, "2", "upgrade/schema", "compute1", 0)
+    assert begin_once(store, session, "2", "prepare/schema", "compute1", 0)
+    end_once(store, session, "2", "prepare/schema", "compute1")
+
+    control.abort(store, COMMAND)
+    make_pass(store, PassRequest(version, MANY, fleet=FLEET, restart=True))
+
+    running = read_state(store, "2", "upgrade/schema")
+    assert running is not None
+    assert (running.state, running.host) == ("running", "compute1")
+    other = leases.open_session(store)
+    assert not begin_once(store, other, "2", "upgrade/schema", "compute2", running.index)
+    end_once(store, session, "2", "upgrade/schema", "compute1")
+    if version == "2":
+        # It begins again, and so does what had ended.
+        assert read_state(store, "2", "prepare/schema") is None
+        leases.release(store, session, "compute1")
+        control.abort(store, COMMAND)
+        make_pass(store, PassRequest("2", MANY, fleet=FLEET, restart=True))
+        assert read_state(store, "2", "upgrade/schema") is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import (
+    FAILED,
     UPGRADED,
     HostRecord,
     Snapshot,
@@ -18,6 +19,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.fleet import
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.health_marks import HealthMark
 from ansible_collections.convoy.upgrade.plugins.module_utils._fleet.ledger import Ledger
 from ansible_collections.convoy.upgrade.plugins.module_utils._host_states.states import read_states
+from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan import Plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgrade import (
     post_upgrade_snapshot,
     without_post_upgrade,
@@ -25,7 +27,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.post_upgra
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.reconcile import make_plan
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.health_rules import HealthRules
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.instructions import parse
-from fleets import KEYS, NEW, OLD, Fleet, fleet
+from fleets import KEYS, NEW, OLD, Fleet, fleet, opened
 
 GATE = KEYS.gate("global")
 
@@ -178,3 +180,25 @@ def test_a_host_that_repeats_its_failed_tasks_counts_under_the_budget_until_they
     assert admitted() == []
     del times["post_failed"]
     assert admitted() == ["compute2"]
+
+
+@pytest.mark.parametrize("broken", [(), ("compute1", "compute2", "compute3")])
+@pytest.mark.parametrize("post", ["failed", "started"])
+def test_a_host_that_a_rollback_brought_back_takes_a_slot_and_counts(broken: tuple[str, ...], post: str) -> None:
+    found = at(fleet(compute=3), compute1=post, compute2=None, compute3=None)
+    found.ledger = Ledger(1, NEW, rollback=True, broken=broken)
+
+    def planned(**rules: Any) -> Plan:
+        return make_plan(viewed(found, "compute"), found.members, parse({"rolling_rules": {"global": 1}, **rules}))
+
+    assert opened(planned()) == []
+    exhausted = planned(rolling_rules={"global": 3}, failure_rules={"roles": {"compute": 1}})
+    assert bool(exhausted.exhausted) is (post == "failed")
+
+
+def test_a_host_that_a_rollback_did_not_bring_back_stays_excused() -> None:
+    found = at(fleet(compute=2), compute1=None)
+    found.ledger = Ledger(1, NEW, rollback=True, broken=("compute2",))
+    found.records["compute2"] = HostRecord(NEW, FAILED)
+    view = viewed(found, "compute")
+    assert read_states(view, found.members)["compute2"].is_excused

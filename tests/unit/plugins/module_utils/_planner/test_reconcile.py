@@ -629,6 +629,16 @@ def test_a_role_whose_gate_a_host_of_another_role_reads_opens_by_keys_of_hosts()
         assert opened(plan.plan(caps(web=1))) == ["compute1", "compute2", "web1"]
 
 
+def test_the_open_gate_of_a_role_without_hosts_is_closed() -> None:
+    # Hosts that join would be admitted by it, whatever the rules are by then.
+    site = fleet(web=1).with_roles()
+    site.gated_at, site.ledger = int(site.now), Ledger(1, NEW, OLD)
+    assert site.gated("True", "role/compute").plan(caps(everyone=1)).role_gates_to_close == ("compute",)
+    # An operator has opened it.
+    site.gated_at = 0
+    assert site.gated("True", "role/compute").plan(caps(everyone=1)).role_gates_to_close == ()
+
+
 def test_a_role_whose_host_had_another_role_before_opens_by_keys_of_hosts() -> None:
     # Otherwise it would wait for ever: such a host starts only by its own gate.
     site = fleet(compute=2).with_roles()

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible_collections.convoy.upgrade.plugins.module_utils._common.errors import UpgradeError
+from ansible_collections.convoy.upgrade.plugins.module_utils._consul.client import MOST_OPERATIONS, KVEntry, Operation
 from ansible_collections.convoy.upgrade.plugins.module_utils._consul.operations import (
     Change,
     compare,
     compare_and_put,
+    compare_and_remove,
     put,
     remove,
     remove_tree,
@@ -66,6 +69,23 @@ def test_with_legacy_gates_the_global_gate_is_not_compared() -> None:
     operations = begin_rollout(KEYS, snapshot, LEDGER).operations
     assert compare(f"{GATES}global", 0) in begin_rollout(KEYS, OPEN_FLEET, LEDGER).operations
     assert compare(f"{GATES}global", 0) not in operations
+
+
+def test_a_task_group_that_a_run_works_on_stays_locked() -> None:
+    done = [KVEntry(f"cloud/upgrade/once/2.0/upgrade/{n}", b"", n) for n in range(1, 41)]
+    running = KVEntry("cloud/upgrade/once/2.0/upgrade/shop", b"", 99, session="s1")
+
+    def removed(*onces: KVEntry) -> list[Operation]:
+        found = begin_rollout(KEYS, OPEN_FLEET, LEDGER, onces=onces).operations
+        return [one for one in found if "/once/" in one["KV"]["Key"]]
+
+    assert removed(running, *done[:2]) == [compare_and_remove(one.key, one.modify_index) for one in done[:2]]
+    assert len(begin_rollout(KEYS, OPEN_FLEET, LEDGER, onces=[running, *done]).operations) < MOST_OPERATIONS - 5
+    more = [*done, KVEntry("cloud/upgrade/once/2.0/upgrade/more", b"", 50)]
+    assert removed(*more) == [remove_tree("cloud/upgrade/once/")]
+    with pytest.raises(UpgradeError, match="A run still works on") as caught:
+        removed(*more, running)
+    assert caught.value.code == "leased"
 
 
 def test_a_rollout_begins_with_the_version_and_one_closed_gate_at_once() -> None:

@@ -77,6 +77,14 @@ def test_what_a_role_without_hosts_waits_for_counts_for_the_roles_after_it() -> 
     assert found.waits["compute"] == ("controller",)
 
 
+def test_what_comes_before_those_that_a_role_waits_for_is_known_too() -> None:
+    rules = {"web": "app", "app": "db", "db": "fabric", "other": ["app", "db"]}
+    found = order("web app db fabric other", role_order=rules)
+
+    assert found.further == {"web": ("db", "fabric"), "app": ("fabric",), "other": ("fabric",)}
+    assert order("web app db", role_order={"web": "app", "db": "app"}).further == {}
+
+
 def test_a_role_without_hosts_waits_for_what_its_group_waits_for() -> None:
     found = order(
         "compute controller", group_mappings={"net": "net"}, role_order={"compute": "network", "net": "controller"}

@@ -16,7 +16,7 @@ from ansible_collections.convoy.upgrade.plugins.module_utils._planner.plan impor
 from ansible_collections.convoy.upgrade.plugins.module_utils._planner.stage_progress import carried_over
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.caps import Cap
 from ansible_collections.convoy.upgrade.plugins.module_utils._rules.stages import Stage, parse_stages
-from fleets import NEW, Fleet, fleet
+from fleets import NEW, OLD, Fleet, fleet
 
 CANARY = {"name": "canary", "hosts": 1, "soak": 60, "approve": True}
 
@@ -306,3 +306,26 @@ def test_a_stage_that_was_done_hours_in_the_future_soaks_no_longer() -> None:
     site.now = 10_060
     plan = go(site, [CANARY])
     assert (plan.needs_approval, plan.stage_mark) == (True, {"number": 0, "done_at": 10_000})
+
+
+def test_order_passes_through_a_role_without_a_host_in_the_stage() -> None:
+    site = fleet(app=1, db=2, web=2)
+    rules = {
+        "rolling_rules": {"global": 2},
+        "role_order": {"web": "app", "app": "db"},
+        "stages": [{"name": "canary", "hosts": ["db1", "web1"]}],
+    }
+    plan = site.plan(rules)
+    assert opened(plan) == ["db1"]
+    assert plan.hosts["web1"].reason.startswith("waits for role db ")
+    assert opened(site.upgraded("db1").plan(rules)) == ["web1"]
+    assert opened(site.upgraded("web1").plan(rules)) == ["db2"]
+
+
+def test_order_passes_through_a_role_that_is_upgraded_already() -> None:
+    rules = {"rolling_rules": {"global": 2}, "role_order": {"web": "app", "app": "db"}}
+    site = fleet(app=1, db=1, web=1).upgraded("app1")
+    assert opened(site.plan(rules)) == ["db1"]
+    # The order is reversed.
+    site.ledger = Ledger(1, NEW, OLD, rollback=True)
+    assert opened(site.plan(rules)) == ["web1"]
