@@ -26,6 +26,7 @@ from greenlet import getcurrent
 
 from ..actor import Actor
 from ..faults import KINDS, Faults
+from ..network import StateReading
 from ..night_log import night_log, shown_by, stuck
 from ..start import network_with, simulated
 from ..story import NightResult
@@ -225,7 +226,10 @@ class _Night:
             of_roles = sorted(host for host in down if FLEET[host] in roles)
             if len(of_roles) > cap and set(hosts) & set(of_roles):
                 self._say(f"{hosts} were admitted, and {of_roles} are down: {cap} may be")
-        failed = [host for host in FLEET if _post(step.before, host) == "failed"]
+        # A failure that was reported between the read and the write of a planner stops the next one.
+        reading = step.write.reading if step.write is not None else None
+        read = reading.state if isinstance(reading, StateReading) else step.before
+        failed = [host for host in FLEET if _post(step.before, host) == _post(read, host) == "failed"]
         if self._budget is not None and len(failed) >= self._budget:
             self._say(f"{hosts} were admitted while {failed} had failed, and {self._budget} stop it")
         if what == "after":
