@@ -312,7 +312,11 @@ def _newer_schema(keys: NodeKeys, entries: Mapping[str, ConsulKey]) -> str:
         layout = int(text[:20])
     except ValueError:
         return f"{keys.schema} is not a number"
-    return f"{keys.schema} is {text}, and this release knows layouts up to {SCHEMA}" if layout > SCHEMA else ""
+    return (
+        f"{keys.schema} is {sanitize(text, 40)}, and this release knows layouts up to {SCHEMA}"
+        if layout > SCHEMA
+        else ""
+    )
 
 
 def _is_open(entry: ConsulKey, version: Optional[str]) -> Optional[bool]:

@@ -240,7 +240,12 @@ def set_server(
     if change.state == READY:
         now = was if kept else _wait_until_up(haproxy, backend, name, change, until)
     else:
-        now = _wait_until_idle(haproxy, backend, name, change, until)
+        try:
+            now = _wait_until_idle(haproxy, backend, name, change, until)
+        except UpgradeError as error:
+            # Whether it was out before decides whether it may be put back.
+            error.details["changed"] = changes
+            raise
     return _result(was, now, changed=changes)
 
 

@@ -304,11 +304,12 @@ def _role(
         for entry, service in ordered:
             kept: list[TaskPiece] = []
             is_provider = service.meta.provider
-            for piece in service.post if step == POST else service.pieces:
-                if piece.step != step:
-                    continue
+            mine = [piece for piece in (service.post if step == POST else service.pieces) if piece.step == step]
+            # What one host runs for all needs the same name in every role, so its number may not depend on the other services of a role.
+            keeps_all = is_provider or len({piece.once for piece in mine}) > 1
+            for piece in mine:
                 # After another task, the same one may do more, such as read a package source that was written in between.
-                if last is None or kept or is_provider or not are_duplicates(last, (entry, service, piece)):
+                if last is None or kept or keeps_all or not are_duplicates(last, (entry, service, piece)):
                     kept.append(piece)
                 else:
                     dropped.append(

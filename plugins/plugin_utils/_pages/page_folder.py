@@ -55,7 +55,7 @@ class PageFolder:
         if dry:
             return
         try:
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._make_hosts()
         except BlockingIOError:
@@ -108,6 +108,9 @@ class PageFolder:
         return True
 
     def _make_hosts(self) -> None:
+        if (self.path / HOSTS).is_symlink():
+            # Another user may have made it, and what it leads to would be overwritten.
+            raise self._error(f"its {HOSTS} is a symbolic link; remove it")
         if not (self.path / HOSTS).is_dir():
             (self.path / HOSTS).mkdir()
             # A web server reads it, whatever the umask of this process.

@@ -30,6 +30,7 @@ class _Selected:
 
     :param is_done: whether an earlier run finished it.
     :param is_left: whether it still has to run, or to run again.
+    :param once: whether one host runs it for all.
     :param whole: whether the tags select all of its tasks.
     :param any: whether they select any of them.
     """
@@ -39,6 +40,7 @@ class _Selected:
     service: str
     is_done: bool
     is_left: bool
+    once: bool
     whole: bool
     any: bool
 
@@ -180,16 +182,25 @@ def post_upgrade_outside_tags(
 
     :param hosts: those that have such tasks.
     :param fleet: host -> role.
+    :raises UpgradeError: ``partial_tags`` if the tags select a part of what one host runs for all.
     """
     if set(only) <= {"all"}:
         return OutsideTags()
     roles = {**composition["roles"], **composition.get("pull_roles", {})}
-    selected = {
-        name
-        for name, data in roles.items()
-        for one in data["task_groups"]
-        if one["step"] == POST and is_task_selected([*tags_of(POST), one["service"], *one["tags"]], only, skip)
-    }
+    selected = set()
+    for name, data in roles.items():
+        for one in data["task_groups"]:
+            shared = [*tags_of(POST), one["service"]]
+            if one["step"] != POST or not is_task_selected([*shared, *one["tags"]], only, skip):
+                continue
+            selected.add(name)
+            if one["once"] and not is_task_selected(shared, only, skip):
+                raise UpgradeError(
+                    "partial_tags",
+                    f"--tags {','.join(in_order(set(only) - {'all'}))}: {_part_of_once(one['name'])}. Its tasks have not run: leave the tags out, or "
+                    f"select {one['service']}.",
+                    without=TAG_OPTIONS,
+                )
     return OutsideTags({host: _UNSELECTED for host in hosts if fleet[host] not in selected})
 
 
@@ -239,6 +250,7 @@ def _selected(
             one["service"],
             one["name"] in done,
             is_left=one["name"] not in done or one["name"] in repeated,
+            once=one["once"],
             whole=is_chosen and not set(skipping(one["tags"], skip)) & set(one["tags"]),
             any=is_chosen or is_task_selected(one["tags"], only, skip),
         )
@@ -268,7 +280,12 @@ def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
         return f"{missing.name} would be left to a later run, and services may be down until then"
     if missing and any(one.step == DRAIN and one.is_left and one.any for one in groups):
         return f"{missing.name} would be left to a later run, and the host would stay drained until then"
-    return ""
+    part = next((one for one in groups if one.once and one.is_left and one.any and not one.whole), None)
+    return _part_of_once(part.name) if part else ""
+
+
+def _part_of_once(name: str) -> str:
+    return f"{name} runs once for all hosts, and would count as done there with a part of its tasks"
 
 
 def _reason_to_refuse_skipping(groups: Sequence[_Selected], *, is_drained: bool) -> str:

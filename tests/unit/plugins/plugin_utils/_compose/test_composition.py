@@ -129,6 +129,16 @@ def test_the_same_task_of_two_services_runs_once_and_that_is_reported(roles: Rol
     ]
 
 
+def test_what_one_host_runs_for_all_has_one_name_in_all_roles(roles: Roles) -> None:
+    lists = "- name: Update the package lists\n  command: apt-get update\n  tags: prepare\n"
+    dump = "- name: Dump the database\n  command: dump\n  tags: [prepare, once]\n"
+    roles.add("base", {TASKS: lists})
+    roles.add("shop", {TASKS: lists + dump})
+    found = roles.compose({"api": ["shop"], "worker": ["base", "shop"]})
+    names = {name: [one.name for one in role.task_groups if one.once] for name, role in found.roles.items()}
+    assert names == {"api": ["prepare/shop/2"], "worker": ["prepare/shop/2"]}
+
+
 @pytest.mark.parametrize("more", ["  when: is_bootstrap\n", "  args: {creates: /x}\n", "  src: /x\n"])
 def test_so_does_one_that_says_more_as_long_as_it_is_the_same(roles: Roles, more: str) -> None:
     assert len(dropped(roles, more)) == 1

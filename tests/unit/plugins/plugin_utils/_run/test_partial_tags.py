@@ -237,6 +237,35 @@ def test_tags_that_select_nothing_that_is_left_are_refused(only: str) -> None:
     assert outside(only, scope_of()) == OutsideTags()
 
 
+@pytest.mark.parametrize(("step", "only"), [("prepare", "schema"), ("verify", "schema,data")])
+def test_a_part_of_what_one_host_runs_for_all_is_refused(step: str, only: str) -> None:
+    one = {**task_group(f"{step}/shop"), "once": True, "tags": [*tags_of(step), "shop", "schema", "data"]}
+    plan = {"hosts": {"web1": {"role": "web", "done": [], "state": "pending"}}}
+
+    def refused(*tags: str) -> str:
+        try:
+            hosts_outside_tags(plan, {"roles": {"web": {"task_groups": [one]}}}, scope_of("web1"), {}, tags, ())
+        except UpgradeError as error:
+            assert error.code == "partial_tags"
+            return error.message
+        return ""
+
+    assert f"{step}/shop runs once for all hosts, and would count as done there with a part" in refused(
+        *only.split(",")
+    )
+    assert refused("shop") == refused(step) == ""
+
+
+def test_a_part_of_a_post_upgrade_task_group_of_all_hosts_is_refused() -> None:
+    one = {**task_group("post_upgrade/shop"), "once": True, "tags": [*tags_of("post_upgrade"), "shop", "schema"]}
+    composition = {"roles": {"web": {"task_groups": [one]}}}
+    with pytest.raises(UpgradeError, match="post_upgrade/shop runs once for all hosts") as caught:
+        post_upgrade_outside_tags(composition, ["web1"], {"web1": "web"}, ["schema"], [])
+    assert caught.value.code == "partial_tags"
+    for only in ("shop", "post_upgrade"):
+        assert post_upgrade_outside_tags(composition, ["web1"], {"web1": "web"}, [only], []) == OutsideTags()
+
+
 def test_hosts_without_a_selected_post_upgrade_task_are_left_out() -> None:
     def left_out(*only: str) -> list[str]:
         return [*post_upgrade_outside_tags(COMPOSITION, FLEET, FLEET, only, []).reasons]
