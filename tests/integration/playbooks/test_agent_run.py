@@ -41,6 +41,7 @@ class AgentRun:
             "puppet_gate_host": HOST,
             "puppet_gate_role": "compute",
             "puppet_gate_version_file": str(self.version),
+            "puppet_gate_facts_file": str(folder / "facts.d/convoy.txt"),
             "puppet_gate_lock_file": str(folder / "run/node.lock"),
             "puppet_gate_hooks_dir": str(folder / "hooks"),
             "puppet_gate_validation_dir": str(folder / "validation.d"),
@@ -191,6 +192,20 @@ def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
         assert record["error"].startswith(
             "Ansible failed it without a result, such as for a role or file that it can't include"
         )
+
+
+def test_a_run_without_the_settings_of_the_node_does_not_leave_out_its_services(agent_run: AgentRun) -> None:
+    agent_run.add_service({TASKS: "- name: Refuse\n  fail: {msg: not before noon}\n  tags: validate\n"})
+    # As over SSH, where only the inventory counts.
+    found = {"puppet_gate_services": agent_run.settings.pop("puppet_gate_services")}
+    agent_run.settings["puppet_gate_settings_dir"] = str(agent_run.folder / "etc")
+    (agent_run.folder / "etc").mkdir()
+    (agent_run.folder / "etc/node.json").write_text(json.dumps(found))
+    agent_run(2)
+    record = agent_run.record
+    assert (record["state"], record["step"]) == ("failed", "services")
+    assert "not before noon" in record["error"]
+    assert "started" not in record["times"]
 
 
 def test_post_upgrade_tasks_that_can_not_begin_are_reported_as_failed(agent_run: AgentRun, consul: RawKV) -> None:

@@ -129,6 +129,14 @@ def test_a_hold_of_a_former_role_keeps_puppet_out_of_a_pending_host() -> None:
         assert ("spare" in mine.reason) == ("spare" in theirs.reason) == theirs.hold == (not is_pending)
 
 
+def test_a_newer_layout_is_shown_without_what_a_terminal_would_obey() -> None:
+    number = b"00000000000000000002"
+    reason = answer(NODE, {NODE.schema: ConsulKey(number + b"\x1b[2J\x07" + b"9" * 99, 1)}, True).reason
+    assert number.decode() in reason
+    assert reason.isprintable()
+    assert len(reason) < 200
+
+
 def test_it_has_the_layout_of_the_collection() -> None:
     assert NEWEST == SCHEMA
 

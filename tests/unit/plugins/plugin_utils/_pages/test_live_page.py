@@ -334,6 +334,19 @@ def test_one_process_writes_a_folder_and_no_other_page_is_replaced(site: Site, t
     LivePage(site.store, str(site.folder)).close()
 
 
+@pytest.mark.parametrize("name", [".convoy-page.lock", "hosts"])
+def test_links_that_another_user_left_in_the_folder_are_not_followed(name: str, site: Site, tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    folder.mkdir()
+    if name == "hosts":
+        elsewhere.mkdir()
+    (folder / name).symlink_to(elsewhere)
+    with pytest.raises(UpgradeError, match=r"symbolic link") as found:
+        LivePage(site.store, str(folder))
+    assert found.value.code == "bad_folder"
+    assert not elsewhere.exists() or not [*elsewhere.iterdir()]
+
+
 def test_a_folder_that_is_lost_is_a_warning_and_written_again_when_it_is_back(site: Site, tmp_path: Path) -> None:
     site.update()
     away = tmp_path.parent / f"{tmp_path.name}-away"
