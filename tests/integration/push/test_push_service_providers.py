@@ -238,8 +238,9 @@ def test_another_rollout_waits_for_the_current_task_group(
     admit_apart(first, "web1")
     assert step(first, "web1", CLOUD[0].name)
     second = services(version="3")
-    # A rollout that begins deletes the locks of run-once task groups.
-    assert consul.get(LOCK) is None
+    # A rollout that begins leaves the lock of one that a run works on. The lock of its own version is another one.
+    assert entry(consul, LOCK)["host"] == "web1"
+    assert consul.get(LOCK.replace("once/2/", "once/3/")) is None
     admit_apart(second, "web2")
     waiting = aside(step, second, "web2", CLOUD[0].name)
     assert waits(waiting)
