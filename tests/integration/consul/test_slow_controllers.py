@@ -49,6 +49,15 @@ def begin(store: Store, consul: RawKV) -> None:
     make_pass(store, PassRequest("2", ONE_BY_ONE))
 
 
+def upgrade_all(store: Store, consul: RawKV) -> None:
+    """Begin a rollout, and let every host report that it is upgraded. No pass follows."""
+    seed(consul, FLEET)
+    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
+    for host in FLEET:
+        write_report(store, HostReport(host, "2", "started"))
+        write_report(store, HostReport(host, "2", "upgraded"))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("dry", quick(1, [False, True]))
 def test_requests_that_take_six_seconds_begin_nothing(consul: RawKV, proxy: LossyProxy, dry: bool) -> None:
@@ -94,11 +103,7 @@ def test_a_slow_planner_with_nothing_to_admit_is_not_refused(store: Store, consu
 
 
 def test_a_planner_that_becomes_slow_opens_no_global_gate(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
-    seed(consul, FLEET)
-    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
-    for host in FLEET:
-        write_report(store, HostReport(host, "2", "started"))
-        write_report(store, HostReport(host, "2", "upgraded"))
+    upgrade_all(store, consul)
     before = gates(consul)
     with pytest.raises(UpgradeError) as caught:
         make_pass(slow(proxy), PassRequest(converge=True))
@@ -133,11 +138,7 @@ def test_a_rollback_does_not_begin_either(store: Store, consul: RawKV, proxy: Lo
 
 @pytest.mark.thorough
 def test_post_upgrade_tasks_are_refused_likewise(store: Store, consul: RawKV, proxy: LossyProxy) -> None:
-    seed(consul, FLEET)
-    make_pass(store, PassRequest("2", {"rolling_rules": {"global": 3}}))
-    for host in FLEET:
-        write_report(store, HostReport(host, "2", "started"))
-        write_report(store, HostReport(host, "2", "upgraded"))
+    upgrade_all(store, consul)
     make_pass(store, PassRequest())
     before = read(consul)[1]
     with pytest.raises(UpgradeError, match="Reading the fleet and planning took") as caught:
