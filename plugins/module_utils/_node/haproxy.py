@@ -243,8 +243,8 @@ def set_server(
         try:
             now = _wait_until_idle(haproxy, backend, name, change, until)
         except UpgradeError as error:
-            # Whether it was out before decides whether it may be put back.
-            error.details["changed"] = changes
+            # One that was drained by an earlier call may not be put back. What an operator put into maintenance decides nothing.
+            error.details["was_out"] = not changes and not kept
             raise
     return _result(was, now, changed=changes)
 

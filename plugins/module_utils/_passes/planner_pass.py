@@ -306,7 +306,7 @@ def _ledger_move(store: Store, snapshot: Snapshot, desired: DesiredLedger, job: 
     keys = store.keys
     if desired.begins:
         # A host that runs a task group for all hosts has a lease.
-        onces = store.client.read([keys.once(desired.ledger.version, "")]) if snapshot.leases else None
+        onces = store.client.read([keys.onces]) if snapshot.leases else None
         return begin_rollout(keys, snapshot, desired.ledger, job, onces)
     if snapshot.ledger is None or _with_facts(snapshot.ledger, desired.ledger) != desired.ledger:
         move = change_rules(keys, snapshot, desired.ledger)

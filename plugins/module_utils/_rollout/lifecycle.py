@@ -52,7 +52,7 @@ def begin_rollout(
     In separate writes, hosts without a gate would be admitted in between, because a missing gate is open.
 
     :param job: the job that begins; None for a rollout to a version. It takes the place of the jobs before it.
-    :param onces: the keys of task groups that ran once for all hosts to this version; None if no run works on a host.
+    :param onces: the keys of task groups that run once for all hosts; None if no run works on a host.
     :raises UpgradeError: ``leased``.
     """
     wiped, changes = _one_gate(keys, snapshot, CLOSED)
@@ -78,7 +78,7 @@ def begin_rollout(
             put(keys.current_version, ledger.version, _version_flags(ledger)),
             *wiped,
             # A job comes between rollouts to versions, which keep what ran once for all hosts.
-            *(() if keys.is_job else _without_onces(keys, onces)),
+            *(() if keys.is_job else _without_onces(keys, ledger.version, onces)),
             *(() if goes_on else (remove_tree(keys.marks),)),
             remove_tree(keys.approvals),
             *(put(one.key, one.after or "", release_number(RELEASE)) for one in layout),
@@ -97,22 +97,31 @@ def begin_rollout(
     )
 
 
-def _without_onces(keys: Keys, onces: Sequence[KVEntry] | None) -> list[Operation]:
+def _without_onces(keys: Keys, version: str, onces: Sequence[KVEntry] | None) -> list[Operation]:
     """Return the operations that remove the keys of task groups that ran once for all hosts, except those that a run works on.
 
     A host goes on after an abort, and no other host may run the same task group beside it.
     """
-    if onces is None or (len(onces) > _MOST_ONCES and not any(one.session for one in onces)):
+    if onces is None:
         return [remove_tree(keys.onces)]
-    done = [one for one in onces if not one.session]
+    mine = keys.once(version, "")
+    busy = {_folder_of(keys, one): one.key for one in onces if one.session}
+    others = dict.fromkeys(folder for one in onces if (folder := _folder_of(keys, one)) not in (*busy, mine))
+    done = [one for one in onces if one.key.startswith(mine) and not one.session]
+    if len(done) > _MOST_ONCES and mine not in busy:
+        return [remove_tree(folder) for folder in (mine, *others)]
     if len(done) > _MOST_ONCES:
-        running = next(one.key for one in onces if one.session)
         raise UpgradeError(
             "leased",
-            f"A run still works on {running}, which runs once for all hosts, so the rollout does not begin. Nothing was written. Let that run end, or end "
+            f"A run still works on {busy[mine]}, which runs once for all hosts, so the rollout does not begin. Nothing was written. Let that run end, or end "
             "it, then run the same command again.",
         )
-    return [compare_and_remove(one.key, one.modify_index) for one in done]
+    return [*map(remove_tree, others), *(compare_and_remove(one.key, one.modify_index) for one in done)]
+
+
+def _folder_of(keys: Keys, once: KVEntry) -> str:
+    """Return the folder of the version of a task group's key."""
+    return keys.once(once.key[len(keys.onces) :].partition("/")[0], "")
 
 
 def _as_read(keys: Keys, snapshot: Snapshot) -> tuple[Operation, ...]:

@@ -187,18 +187,20 @@ def post_upgrade_outside_tags(
     if set(only) <= {"all"}:
         return OutsideTags()
     roles = {**composition["roles"], **composition.get("pull_roles", {})}
-    selected = set()
+    selected, needed = set(), {fleet[host] for host in hosts}
     for name, data in roles.items():
         for one in data["task_groups"]:
             shared = [*tags_of(POST), one["service"]]
             if one["step"] != POST or not is_task_selected([*shared, *one["tags"]], only, skip):
                 continue
             selected.add(name)
-            if one["once"] and not is_task_selected(shared, only, skip):
+            is_part = one["once"] and not is_task_selected(shared, only, skip)
+            # Hosts that upgrade themselves run their tasks whatever the tags are.
+            if is_part and name in needed and name in composition["roles"]:
                 raise UpgradeError(
                     "partial_tags",
-                    f"--tags {','.join(in_order(set(only) - {'all'}))}: {_part_of_once(one['name'])}. Its tasks have not run: leave the tags out, or "
-                    f"select {one['service']}.",
+                    f"--tags {','.join(in_order(set(only) - {'all'}))}: {_part_of_once(one['name'])}. No post-upgrade task was run: leave the tags out, "
+                    f"or select {one['service']}.",
                     without=TAG_OPTIONS,
                 )
     return OutsideTags({host: _UNSELECTED for host in hosts if fleet[host] not in selected})
@@ -285,7 +287,7 @@ def _reason_to_refuse(groups: Sequence[_Selected]) -> str:
 
 
 def _part_of_once(name: str) -> str:
-    return f"{name} runs once for all hosts, and would count as done there with a part of its tasks"
+    return f"{name} runs once for all hosts, and may count as done there with a part of its tasks"
 
 
 def _reason_to_refuse_skipping(groups: Sequence[_Selected], *, is_drained: bool) -> str:

@@ -82,7 +82,14 @@ def test_a_task_group_that_a_run_works_on_stays_locked() -> None:
     assert removed(running, *done[:2]) == [compare_and_remove(one.key, one.modify_index) for one in done[:2]]
     assert len(begin_rollout(KEYS, OPEN_FLEET, LEDGER, onces=[running, *done]).operations) < MOST_OPERATIONS - 5
     more = [*done, KVEntry("cloud/upgrade/once/2.0/upgrade/more", b"", 50)]
-    assert removed(*more) == [remove_tree("cloud/upgrade/once/")]
+    assert removed(*more) == [remove_tree("cloud/upgrade/once/2.0/")]
+    # Those of other versions go too, unless a run works on one.
+    old = KVEntry("cloud/upgrade/once/1.0/upgrade/shop", b"", 7)
+    older = KVEntry("cloud/upgrade/once/0.9/upgrade/shop", b"", 6, session="s0")
+    assert removed(running, old, older, done[0]) == [
+        remove_tree("cloud/upgrade/once/1.0/"),
+        compare_and_remove(done[0].key, 1),
+    ]
     with pytest.raises(UpgradeError, match="A run still works on") as caught:
         removed(*more, running)
     assert caught.value.code == "leased"
