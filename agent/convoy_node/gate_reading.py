@@ -293,13 +293,12 @@ class GateReading:
 
     def keep_puppet_out_until_read(self) -> bool:
         """Keep Puppet's own runs out until the gate is read again, if something else runs Puppet; return whether that was possible."""
-        # An agent run that is under way sets the lock again itself.
-        return self._has_run or _lock_puppet("closed: the global gate has changed", self._say)
+        return _lock_puppet("closed: the global gate has changed", self._say)
 
     def keep_puppet_out_after_end(self) -> None:
         """Keep Puppet's own runs out while no agent reads the gate, if something else than the agent runs Puppet."""
-        # An agent run that is under way sets the lock again itself.
-        if self.settings.is_external and not self._has_run:
+        # Also while a run is under way: not each of them runs Puppet, and one that does puts the lock aside.
+        if self.settings.is_external:
             _lock_puppet(
                 "closed: convoy-node was stopped. To let Puppet in without it, run convoy-node leave", self._say
             )

@@ -79,7 +79,7 @@ options:
   lock_timeout:
     description:
       - Longest time in seconds to wait for another run of Puppet, and for locks of the package manager. If Puppet fails because of such a lock, it runs
-        again.
+        again. With V(0), it fails at once, with the code V(puppet_locked).
     type: float
     default: 600
 seealso:

@@ -39,6 +39,7 @@ _LOCKS = (
     "/var/opt/puppetlabs/puppet/cache/state/agent_catalog_run.lock",
 )
 _LOCKED = "already in progress"
+_REFUSED = "administratively disabled"
 # The file in the same directories that `puppet agent --disable` writes.
 _DISABLED = "agent_disabled.lock"
 
@@ -127,18 +128,16 @@ class PuppetRun:
 def run_puppet(options: PuppetOptions) -> PuppetRun:
     """Run Puppet, after waiting for a run that is under way.
 
-    :raises UpgradeError: ``bad_environment``, ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``, ``puppet_locked``; ``puppet_timeout`` and
-        ``puppet_failed``, whose details have ``exit_code`` and ``output``.
+    :raises UpgradeError: ``bad_environment``, ``not_runnable``, ``puppet_disabled``, ``bad_lock_file``; ``puppet_locked`` if another run, or
+        a process with a lock of the package manager, has not ended in time; ``puppet_timeout`` and ``puppet_failed``. The details of a run that
+        failed have ``exit_code`` and ``output``.
     """
     executable = _find(options.executable)
     refuse_disabled()
     if options.kind == "apply" and not options.manifest:
         options = replace(options, manifest=_manifest_of_environment(executable, options))
     command = [executable, *options.command_line()]
-    with (
-        _alone(options.lock_seconds) as (lock, waited),
-        _let_in() if options.kind == "agent" else contextlib.nullcontext(),
-    ):
+    with _alone(options.lock_seconds) as (lock, waited):
         return _run(options, command, lock, waited)
 
 
@@ -211,6 +210,10 @@ def disabled_for() -> str | None:
     return None
 
 
+def _has_own_lock() -> bool:
+    return any(_is_kept_out(Path(lock).with_name(_DISABLED)) for lock in _LOCKS)
+
+
 def _is_kept_out(path: Path) -> bool:
     """Return whether convoy-node wrote a lock file. One that can't be read is an operator's."""
     try:
@@ -270,11 +273,18 @@ def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: 
     waited = waited_already
     if options.kind == "apply" and _wait_for_agent(options.lock_seconds):
         waited = runtime.monotonic() - began
+    was_refused = False
     while True:
         # An operator may have disabled it while this run waited.
         refuse_disabled()
-        # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
-        ended = run_process(command, options.seconds, keep=[lock])
+        with _let_in() if options.kind == "agent" else contextlib.nullcontext():
+            # Puppet inherits the lock, so that it lasts as long as Puppet runs, even if this process is killed.
+            ended = run_process(command, options.seconds, keep=[lock])
+            # convoy-node has disabled it just before it began. It leaves a lock alone that is put aside, as it is in the second try.
+            is_refused = not was_refused and ended.code == 1 and _REFUSED in ended.output and _has_own_lock()
+        if is_refused:
+            was_refused = True
+            continue
         has_failed = ended.code is not None and ended.code not in _SUCCESS
         # The agent was locked, which has the same exit code 1 as a failure.
         is_agent_locked = options.kind == "agent" and has_failed and _LOCKED in ended.output
@@ -283,7 +293,8 @@ def _run(options: PuppetOptions, command: list[str], lock: int, waited_already: 
         if waited >= options.lock_seconds:
             if is_agent_locked:
                 raise _locked(options.lock_seconds, last_lines(ended.output, 1))
-            break
+            # Other resources may have failed too, so this says all of it.
+            raise _failure(command, options.seconds, ended, "puppet_locked")
         runtime.sleep(_SECONDS_BETWEEN_TRIES if is_agent_locked else _SECONDS_BETWEEN_RUNS)
         waited = runtime.monotonic() - began
     if ended.code not in _SUCCESS:
@@ -349,14 +360,17 @@ def _agent_at_work() -> int | None:
 
 
 def _locked(seconds: float, what: str) -> UpgradeError:
+    since = f"has not ended within {seconds:g} s" if seconds else "is under way"
     return UpgradeError(
         "puppet_locked",
-        f"Another run of Puppet has not ended within {seconds:g} s ({what}). Find out why it hangs, or raise "
-        "lock_timeout.",
+        f"Another run of Puppet {since} ({what}). Find out why it does not end, or raise lock_timeout (on a pull host "
+        "puppet_gate_lock_timeout).",
     )
 
 
-def _failure(command: Sequence[str], seconds: float, ended: FinishedProcess) -> UpgradeError:
+def _failure(
+    command: Sequence[str], seconds: float, ended: FinishedProcess, failed: str = "puppet_failed"
+) -> UpgradeError:
     name = f"puppet {command[1]}"
     details = {"exit_code": ended.code, "output": ended.output}
     if ended.code is None:
@@ -370,6 +384,4 @@ def _failure(command: Sequence[str], seconds: float, ended: FinishedProcess) -> 
     why = "\n".join(errors[-10:]) or last_lines(ended.output) or "it printed nothing"
     meaning = _FAILURES.get(ended.code, "an exit code that Puppet does not document")
     remedy = "Fix that in the manifests or on the host, then let the host try again."
-    return UpgradeError(
-        "puppet_failed", f"{name} ended with {ended.code}, {meaning}: {why.rstrip('.')}. {remedy}", **details
-    )
+    return UpgradeError(failed, f"{name} ended with {ended.code}, {meaning}: {why.rstrip('.')}. {remedy}", **details)

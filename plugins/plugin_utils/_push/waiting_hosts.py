@@ -45,6 +45,8 @@ from .run import POST_UPGRADE_PHASE, PushRun
 
 # Some changes are not watched, such as failures that another run records. A pass at least this often takes them into account (seconds).
 _LONGEST_WAIT = 30
+# What failed may have ended without a change that would be noticed.
+_LONGEST_WAIT_AFTER_FAILURE = 5
 # Added to the time at which a plan may change (seconds).
 _MARGIN = 0.5
 
@@ -696,8 +698,8 @@ class RunAdmission:
                 if self._is_closed or not is_needed:
                     self._is_watching = False
                     return
-                latest = self._latest
-            self._wait(latest, _LONGEST_WAIT)
+                latest, seconds = self._latest, _LONGEST_WAIT_AFTER_FAILURE if self._failure else _LONGEST_WAIT
+            self._wait(latest, seconds)
             with self._lock:
                 self._try_pass()
 

@@ -134,6 +134,7 @@ def test_a_lock_that_can_not_be_taken_is_reported(agent_run: AgentRun) -> None:
     assert (agent_run.checks["puppet"], agent_run.version.read_text()) == ("critical", "v1\n")
 
 
+@pytest.mark.thorough
 def test_a_hook_that_hangs_is_ended_after_the_limit_in_the_settings(agent_run: AgentRun) -> None:
     agent_run.file("hooks/drain.d/10-hangs", "exec sleep 300")
     agent_run(2, puppet_gate_hooks_timeout=1)
@@ -166,6 +167,7 @@ def test_without_checks_and_behind_a_closed_gate_bad_settings_hold_the_host_unti
     assert agent_run.checks["puppet"] == "critical"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", quick(1, ["validate", "upgrade", "post_upgrade"]))
 def test_a_service_that_includes_a_role_that_is_not_found_is_reported_as_failed(
     step: str, agent_run: AgentRun, consul: RawKV
@@ -208,6 +210,7 @@ def test_a_run_without_the_settings_of_the_node_does_not_leave_out_its_services(
     assert "started" not in record["times"]
 
 
+@pytest.mark.thorough
 def test_post_upgrade_tasks_that_can_not_begin_are_reported_as_failed(agent_run: AgentRun, consul: RawKV) -> None:
     note = "- name: Do it\n  ansible.builtin.debug: {msg: it}\n"
     agent_run.add_service({TASKS: f"{note}  tags: [upgrade]\n", POST: note})
@@ -245,6 +248,7 @@ def test_an_upgrade_that_ansible_ends_by_itself_leaves_a_note_and_the_next_run_r
     assert (agent_run.checks["puppet"], is_away(consul)) == ("critical", False)
 
 
+@pytest.mark.thorough
 def test_a_run_that_ends_with_its_last_tasks_leaves_no_such_note(agent_run: AgentRun) -> None:
     agent_run.file("hooks/drain.d/10-fails", "exit 1")
     agent_run(2, puppet_gate_run="12-34")
@@ -283,6 +287,7 @@ def test_a_host_whose_puppet_is_disabled_is_held_also_if_its_last_report_was_los
         assert (record["state"], record["version"], record["held"]) == ("upgraded", "v2", "its disk")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_there", quick(1, [False, True]))
 def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bool, agent_run: AgentRun) -> None:
     home = agent_run.folder / "opt"
@@ -301,3 +306,46 @@ def test_only_a_release_that_is_there_is_left_to_convoy_node_to_try(is_there: bo
     assert not is_there or (home / "trial").read_text() == "r2 12-34\n"
     record = agent_run.record
     assert (record["state"], agent_run.version.read_text()) == (("started", "") if is_there else ("upgraded", "v2\n"))
+
+
+# It finds a lock of the package manager in its first runs, and the global gate has another value after the first.
+LOCKED = """echo run >>'{runs}'
+runs=$(wc -l <'{runs}')
+[ $runs -gt {locked} ] && exit 0
+[ $runs = 1 ] && '{python}' -c '
+import urllib.request as web
+web.urlopen(web.Request("{url}/v1/kv/config_state/enable_puppet/global", b"{gate}", method="PUT")).close()'
+echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)"
+exit 4"""
+
+
+@pytest.mark.parametrize(
+    ("is_upgrade", "gate", "seconds", "code", "count"),
+    quick(
+        1,
+        [
+            # The gate is closed, so Puppet does not run again.
+            (False, "False", 600, 0, 1),
+            # An upgrade waits by itself, and goes on.
+            (True, "False", 600, 0, 3),
+            (False, "True", 600, 0, 3),
+            (False, "True", 4, 2, 2),
+        ],
+    ),
+)
+def test_puppet_that_is_locked_runs_again_only_as_long_as_the_gate_stays_open(
+    is_upgrade: bool, gate: str, seconds: int, code: int, count: int, agent_run: AgentRun, consul: RawKV
+) -> None:
+    agent_run.version.write_text("v1\n" if is_upgrade else "v2\n")
+    consul.put("config_state/enable_puppet/global", "True")
+    runs = agent_run.folder / "runs"
+    body = LOCKED.format(runs=runs, locked=2, python=sys.executable, url=consul.url, gate=gate)
+    manifest = str(agent_run.file("bin/puppet", body))
+    done = agent_run(code, puppet_gate_manifest=manifest, puppet_gate_lock_timeout=seconds)
+    assert runs.read_text().count("run") == count
+    why = "the gate has changed while Puppet waited for another run, or for the package manager"
+    assert (f"{HOST}: {why}" in done.stdout) == (count == 1)
+    assert agent_run.checks["puppet"] == ("critical" if code else "passing")
+    if code:
+        assert (agent_run.record["step"], agent_run.record["state"]) == ("puppet", "failed")
+        assert "Could not get lock" in agent_run.record["error"]

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +166,32 @@ def test_it_waits_until_no_other_process_has_a_lock_of_the_package_manager(
     assert (done.code, done.changed, done.waited > 0) == (2, True, True)
     with pytest.raises(UpgradeError, match="Could not get lock") as caught:
         run_puppet(wish(tmp_path, says, lock_seconds=0.1))
-    assert caught.value.code == "puppet_failed"
+    assert (caught.value.code, caught.value.details["exit_code"]) == ("puppet_locked", 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "runs", "error"),
+    [
+        # convoy-node was stopped at the moment at which Puppet began.
+        ("convoy.upgrade: closed: convoy-node was stopped", 2, None),
+        ("its disk", 1, "administratively disabled"),
+    ],
+)
+def test_a_run_that_convoy_node_has_kept_out_as_it_began_runs_again(
+    reason: str, runs: int, error: str | None, tmp_path: Path
+) -> None:
+    lock = tmp_path / "agent_disabled.lock"
+    text = json.dumps({"disabled_message": reason})
+    body = f"""echo run >>{tmp_path}/runs
+[ "$(wc -l <{tmp_path}/runs)" = 1 ] && echo '{text}' | tr -d '\\n' >{lock}
+[ -e {lock} ] || exit 0
+echo 'Notice: Skipping run of Puppet configuration client; administratively disabled'
+exit 1"""
+    with nullcontext() if error is None else pytest.raises(UpgradeError, match=error):
+        run_puppet(wish(tmp_path, body, kind="agent", manifest=None))
+    assert (tmp_path / "runs").read_text().count("run") == runs
+    # It is as it was before the second run.
+    assert lock.read_text() == text
 
 
 def test_an_agent_that_stays_locked_out_fails_when_its_time_is_up(tmp_path: Path) -> None:
