@@ -140,6 +140,7 @@ def test_no_reader_gets_what_is_over(restarted: Agent) -> None:
         assert all(one == expected for one in answers[name]), f"{name} got {answers[name]}"
 
 
+@pytest.mark.thorough
 def test_a_session_that_lives_is_not_said_to_have_ended(restarted: Agent) -> None:
     """A push run would take its own leases for those of another run, and give up its hosts."""
     restarted.start()

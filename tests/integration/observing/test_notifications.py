@@ -403,6 +403,7 @@ def test_a_notifier_that_fails_leaves_no_blocking_query(store: Store, consul: Ra
     wait_until(lambda: not queries() - before)
 
 
+@pytest.mark.thorough
 def test_what_was_sent_is_stored_before_the_next_event_is_sent_although_consul_did_not_answer(
     store: Store, consul: RawKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_another_one_goes_on_with_the_tasks_if_it_is_killed(service: Start, cons
     assert three.admitted() == ["web3"]
 
 
+@pytest.mark.thorough
 def test_holds_and_an_abort_keep_a_host_from_its_tasks(service: Start, upgraded: Store, consul: RawKV) -> None:
     web2 = HoldTargets(hosts=["web2"])
     set_holds(upgraded, web2, "no disk")

@@ -116,6 +116,7 @@ def test_a_rollout_that_is_not_waited_for_is_carried_to_the_end_of_its_post_upgr
     fleet.finish()
 
 
+@pytest.mark.thorough
 def test_a_run_that_waits_for_them_hands_over_too_and_ends_no_handover(fleet: Fleet, consul: RawKV) -> None:
     waiting = fleet.start()
     assert waiting.stdout is not None

@@ -73,6 +73,7 @@ from integration.support.processes.push_services import (
     push_services,
     step,
 )
+from thorough import quick
 
 pytestmark = pytest.mark.one_release
 
@@ -528,6 +529,7 @@ def test_no_more_hosts_that_wait_are_admitted_than_there_are_free_forks(services
     admit_apart(service, "web2")
 
 
+@pytest.mark.thorough
 def test_hosts_that_wait_outlast_an_outage_of_consul(
     services: PushServices, store: Store, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,7 +553,7 @@ def test_hosts_that_wait_outlast_an_outage_of_consul(
 @pytest.mark.parametrize(
     "error",
     # What a pass raises after its last try, and what it raises where it has no other.
-    [UpgradeError("busy", "Others write all the time."), Conflict("conflict", "Others write all the time.")],
+    quick(1, [UpgradeError("busy", "Others write all the time."), Conflict("conflict", "Others write all the time.")]),
 )
 def test_hosts_that_wait_outlast_writes_of_others(
     services: PushServices, monkeypatch: pytest.MonkeyPatch, error: UpgradeError
@@ -606,7 +608,7 @@ def test_hosts_that_wait_outlast_passes_that_are_too_slow_once_a_host_was_admitt
     admit_apart(service, "web2")
 
 
-@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize("failures", quick(1, [0, 1]))
 def test_hosts_that_go_on_waiting_are_left_to_other_runs(
     services: PushServices, consul: RawKV, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
