@@ -269,9 +269,11 @@ except KeyboardInterrupt:
 def test_a_run_that_hangs_after_a_signal_ends_nevertheless(number: signal.Signals) -> None:
     """As Ansible does if a worker ended while it had the lock of the queue of results."""
     program = """
-import multiprocessing, sys, time
+import multiprocessing, signal, sys, time
 from ansible_collections.convoy.upgrade.plugins.plugin_utils._run import ansible_run
 
+# It is ignored where the tests run in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ansible_run._SECONDS_TO_END = 0.3
 sys.argv = ["ansible-playbook", "convoy.upgrade.status", "-e", "follow=true"]
 run = ansible_run.PlaybookRun("/collection/playbooks/status.yml", lambda line: print(line, flush=True))
