@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from .._common import runtime
 from .._common.errors import UpgradeError
@@ -369,7 +370,10 @@ def _locked(seconds: float, what: str) -> UpgradeError:
 
 
 def _failure(
-    command: Sequence[str], seconds: float, ended: FinishedProcess, failed: str = "puppet_failed"
+    command: Sequence[str],
+    seconds: float,
+    ended: FinishedProcess,
+    failed: Literal["puppet_failed", "puppet_locked"] = "puppet_failed",
 ) -> UpgradeError:
     name = f"puppet {command[1]}"
     details = {"exit_code": ended.code, "output": ended.output}
