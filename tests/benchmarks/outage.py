@@ -232,11 +232,11 @@ def standby(table: Table, lab: Lab, steps: Steps) -> None:
     check_streaming(follower, primary)
 
 
-def check_streaming(primary: Node, follower: Node) -> None:
+def check_streaming(source: Node, standby: Node) -> None:
     """Wait until a standby streams from a primary; fail if it does not after a while, so that no switch-over was measured."""
-    wait_for(primary, "SELECT pg_is_in_recovery()", "f")
-    wait_for(primary, "SELECT state FROM pg_stat_replication", "streaming")
-    wait_for(follower, "SELECT pg_is_in_recovery()", "t")
+    wait_for(source, "SELECT pg_is_in_recovery()", "f")
+    wait_for(source, "SELECT state FROM pg_stat_replication", "streaming")
+    wait_for(standby, "SELECT pg_is_in_recovery()", "t")
 
 
 def run(_options: Options, report: Report) -> None:

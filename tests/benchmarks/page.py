@@ -131,7 +131,7 @@ def measure(hosts: int, rounds: int, *, is_busy: bool = False) -> Times:
                 browser_session(folder / "browser") as browser,
                 _reporting(Store(store.settings), is_busy=is_busy),
             ):
-                until(lambda: (page / "changes.json").exists(), _LONGEST)
+                until((page / "changes.json").exists, _LONGEST)
                 browser.set_display(width=1280, dark=False)
                 times.painted = [first_paint(browser, f"{url}/index.html") for _time in range(rounds)]
                 for number in range(rounds):

@@ -58,10 +58,10 @@ def replicates(node: Node) -> str:
     return node.run("sed", "-n", "s/^replicaof //p", "/etc/redis/redis.conf").stdout.strip()
 
 
-def fail_over(primary: Node, replica: Node) -> None:
-    cli(primary, "FAILOVER")
-    wait_until(lambda: "role:master" in cli(replica, "INFO", "replication"))
-    wait_until(lambda: "master_link_status:up" in cli(primary, "INFO", "replication"))
+def fail_over(former: Node, new: Node) -> None:
+    cli(former, "FAILOVER")
+    wait_until(lambda: "role:master" in cli(new, "INFO", "replication"))
+    wait_until(lambda: "master_link_status:up" in cli(former, "INFO", "replication"))
 
 
 def process_of(node: Node) -> str:

@@ -41,7 +41,13 @@ def main(collections: str) -> None:
                 json.dumps(variables),
             ]
             done = subprocess.run(
-                command, cwd=collections, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                command,
+                cwd=collections,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
             )
             if done.returncode:
                 print(done.stdout)

@@ -136,7 +136,7 @@ def holds_summary(
     """
     by_role: dict[str, list[HostView]] = {}
     for host, view in hosts.items():
-        for role in {view.role, former_role(host) or view.role}:
+        for role in dict.fromkeys((view.role, former_role(host) or view.role)):
             by_role.setdefault(role, []).append(view)
 
     def covered(scope: str, name: str) -> Collection[HostView]:

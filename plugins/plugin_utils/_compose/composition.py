@@ -372,7 +372,7 @@ def _refuse_shared_handlers(roles: Sequence[ComposedRole]) -> None:
                     mine.setdefault(topic, []).append((entry, service, handler))
             for topic, handlers in mine.items():
                 for other_name, others in known.setdefault(topic, []):
-                    if _differ(others, handlers):
+                    if _differ(handlers, others):
                         raise refusal(
                             handlers[0][2].where,
                             f"{name} has the handler {topic!r}, and {other_name} has one of this name with another effect ({others[0][2].where}). "

@@ -245,7 +245,7 @@ def test_puppet_is_found_where_its_packages_put_it_if_path_does_not_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert puppet._PLACES.split(":")[0] == "/opt/puppetlabs/bin"
+    assert puppet._PLACES.split(":", maxsplit=1)[0] == "/opt/puppetlabs/bin"
     monkeypatch.setattr(puppet, "_PLACES", f"{tmp_path}/missing:{tmp_path}")
     Path(script(tmp_path, "echo found")).rename(tmp_path / "a-puppet")
     assert run_puppet(PuppetOptions(executable="a-puppet", manifest="site.pp")).output == "found\n"

@@ -110,7 +110,7 @@ def test_passes_with_changing_limits_plan_what_passes_without_memory_plan(
         else:
             consul.index += 1
             consul.keys.pop(f"upgrade/drivers/{host}", None) or consul.write(f"upgrade/drivers/{host}", {})
-        limit, other = ([one for one in HOSTS if chance.random() < 0.5] for _ in range(2))
+        limit, other = ([one for one in HOSTS if chance.random() < 0.5] for _each in range(2))
         request = PassRequest(version, fleet=FLEET, limit=limit, since=1)
         expected = make_pass(store, request, dry=True)
         found = admission._make_pass(limit)
