@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -293,7 +294,8 @@ def test_a_run_without_space_for_a_download_stops_nothing_and_ends_with_the_next
         shown = site.play("upgrade", version="v5", code=2)
         assert "web1: nginx, nginx-common could not be downloaded for v5, so they were not replaced:" in one_line(shown)
         last = shown.rstrip().splitlines()[-1]
-        assert last.startswith("Next: ansible-playbook ")
+        # With another release of Ansible than that of PATH, its path.
+        assert re.match(r"Next: (/\S+/)?ansible-playbook ", last)
         assert last.endswith("-e retry_failed=true")
         assert node.run("systemctl", "is-active", "nginx").stdout == "active\n"
         assert node.run("systemctl", "show", "--property=MainPID", "nginx").stdout == before
