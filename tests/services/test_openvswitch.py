@@ -136,6 +136,15 @@ def test_the_restart_is_short_and_the_flows_are_there_again(
     # As if it had been saved days before: meanwhile, bridges come and go.
     node.run("sh", "-c", f"sed -i 's/br-lab/br-gone/' {STATE}")
     before, known = daemons(node), flows(node)
+    shown = run(steps, "verify", code=2)
+    assert (
+        "compute1: ovsdb-server still runs from packages that were replaced. Restart it with 'systemctl reload" in shown
+    )
+    node.run("mv", "/run/openvswitch/ovs-vswitchd.pid", "/run/openvswitch/kept.pid")
+    assert "compute1: ovs-vswitchd has no process that /run/openvswitch/ovs-vswitchd.pid names" in run(
+        steps, "verify", code=2
+    )
+    node.run("mv", "/run/openvswitch/kept.pid", "/run/openvswitch/ovs-vswitchd.pid")
     with ping(node) as gaps:
         run(steps, "start", "verify")
     record_property("longest gap in seconds", gaps[0])

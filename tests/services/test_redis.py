@@ -131,6 +131,59 @@ def test_one_that_an_earlier_upgrade_has_left_stopped_is_upgraded(steps: Steps) 
     wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
 
 
+def test_a_restart_that_would_lose_data_or_the_role_is_refused(steps: Steps) -> None:
+    primary, replica = steps.lab.nodes["redis1"], steps.lab.nodes["redis2"]
+    process = process_of(primary)
+    refused = "redis1: Redis was not restarted, because it would start with other data or in another role:"
+
+    # Append-only files that do not exist yet would be all that it reads: redis/redis#12484.
+    primary.run("sh", "-c", "echo 'AppendOnly  yes' >>/etc/redis/mine.conf")
+    use_version(primary, "v3")
+    shown = run(steps, "redis1", "validate", code=2)
+    assert f"{refused} it runs with 'appendonly no', and would start with 'yes'; the latter is in" in shown
+    run(steps, "redis1", "prepare", "upgrade")
+    # As if Puppet had written it in the step upgrade.
+    assert refused in run(steps, "redis1", "start", code=2)
+    assert (process_of(primary), cli(primary, "DBSIZE")) == (process, str(KEYS + 1))
+    primary.run("sed", "-i", "/^AppendOnly/d", "/etc/redis/mine.conf")
+
+    # A primary that was promoted without CONFIG REWRITE.
+    primary.run("sh", "-c", f"echo 'slaveof {replica.address} 6379' >>/etc/redis/mine.conf")
+    shown = run(steps, "redis1", "start", code=2)
+    assert f"it runs with 'replicaof no one', and would start with '{replica.address} 6379'" in shown
+    primary.run("sed", "-i", "$d", "/etc/redis/mine.conf")
+
+    # Another file, by the command line of the unit; and one that can't be read.
+    unit = "[Service]\nExecStart=\nExecStart=/usr/bin/redis-server /etc/redis/redis.conf --supervised systemd --daemonize no --dbfilename"
+    primary.run("mkdir", "-p", "/etc/systemd/system/redis-server.service.d")
+    primary.write("/etc/systemd/system/redis-server.service.d/mine.conf", f"{unit} other.rdb --dir /srv\n")
+    primary.run("systemctl", "daemon-reload")
+    shown = run(steps, "redis1", "start", code=2)
+    assert "it runs with 'dbfilename dump.rdb', and would start with 'other.rdb';" in shown
+    assert "it runs with 'dir /var/lib/redis', and would start with '/srv';" in shown
+    primary.run("rm", "/etc/systemd/system/redis-server.service.d/mine.conf")
+    primary.run("systemctl", "daemon-reload")
+    primary.run("sh", "-c", "echo include /etc/redis/none.conf >>/etc/redis/mine.conf")
+    shown = run(steps, "redis1", "start", code=2)
+    assert "redis1: what Redis would start with can't be read, so it was not restarted:" in shown
+    assert "/etc/redis/none.conf" in shown
+    primary.run("sed", "-i", "$d", "/etc/redis/mine.conf")
+
+    assert process_of(primary) == process
+    run(steps, "redis1", "start")
+    assert process_of(primary) != process
+    # As if it had loaded little of it.
+    cli(primary, "EVAL", f"for i = 1, {KEYS} do redis.call('EXPIRE', 'key' .. i, 3600) end", "0")
+    shown = run(steps, "redis1", "verify", code=2)
+    assert (
+        f"redis1: Redis has {KEYS + 1} keys now, 1 of them without an expiry. Before its restart, it had {KEYS + 1} and {KEYS + 1}."
+        in shown
+    )
+    cli(primary, "EVAL", f"for i = 1, {KEYS} do redis.call('PERSIST', 'key' .. i) end", "0")
+    run(steps, "redis1", "verify")
+    wait_until(lambda: "state=online" in cli(primary, "INFO", "replication"))
+
+
 @pytest.mark.thorough
 def test_a_second_run_keeps_it_too_and_restarts_nothing(steps: Steps) -> None:
     primary = steps.lab.nodes["redis1"]
@@ -328,7 +381,7 @@ def test_failures_are_sentences(steps: Steps) -> None:
     cli(replica, "REPLICAOF", "NO", "ONE")
     cli(replica, "FLUSHALL")
     shown = run(steps, "redis2", "verify", code=2)
-    assert "redis2: Redis has no keys now, and had" in shown
+    assert "redis2: Redis has 0 keys now, 0 of them without an expiry. Before its restart, it had" in shown
     # A cache may be empty after a restart.
     run(steps, "redis2", "verify", redis_save=False)
     replica.run(

@@ -55,7 +55,8 @@ def test_a_balancer_waits_no_longer_than_a_task_may_still_take(
         ({}, 1800),
         (NO_LIMIT, 1800),
         ({"upgrade_prepared": {"task_timeout": 7200}}, 1800),
-        ({"upgrade_prepared": {"task_timeout": 600}}, 600),
+        ({"upgrade_prepared": {"task_timeout": 600}}, 570),
+        ({"upgrade_prepared": {"task_timeout": 40}}, 20),
         ({"upgrade_prepared": {"task_timeout": 600}, "upgrade_in_wave": True}, 0),
     ],
 )
