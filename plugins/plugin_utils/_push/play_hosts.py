@@ -10,6 +10,7 @@ service could rescue a task that may still run.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,10 +79,12 @@ class _WaitingHosts:
         self._say = say
         # None before the play has begun.
         self._names: dict[str, None] | None = None
-        # The hosts that the strategy may work on. It remembers its place in them after a task with `throttle`, so they only become more.
-        self._shown: dict[str, Any] = {}
-        # The hosts that have no tasks left.
-        self._ended: set[str] = set()
+        # The hosts that have begun and have tasks left, in the order in which they began.
+        self._at_work: dict[str, Any] = {}
+        # The hosts that have no tasks left, or became unreachable.
+        self._ended: dict[str, Any] = {}
+        # How many the strategy has got at most.
+        self._most_shown = 1
         self._connection: Connection | None = None
         self._answers = select.poll()
 
@@ -96,7 +99,7 @@ class _WaitingHosts:
         if self._names is None:
             # Ansible runs nothing on hosts that failed in earlier plays.
             self._names = dict.fromkeys(host.name for host in hosts if has_task(host))
-            self._ended = {host.name for host in hosts if host.name not in self._names}
+            self._ended = {host.name: host for host in hosts if host.name not in self._names}
             self._ask()
         self._read(0)
         while True:
@@ -104,14 +107,37 @@ class _WaitingHosts:
             if first is not None and not has_task(first):
                 # A meta task has ended the play for all hosts.
                 self._close_hosts(self._names)
+                self._ended.update((host.name, host) for host in hosts if host.name in self._names)
                 self._names = {}
-            begun = {host.name: host for host in hosts if host.name not in self._names}
-            self._shown.update(begun)
-            self._close_hosts([name for name, host in begun.items() if name not in self._ended and not has_task(host)])
-            if not hosts or not self._names or any(has_task(host) for host in begun.values()):
-                # Without reachable hosts, the play ends. Of unreachable ones among others, Ansible runs nothing.
-                return list(self._shown.values()) if hosts else hosts
+            if not hosts:
+                # Without reachable hosts, the play ends.
+                return hosts
+            reachable = {host.name: host for host in hosts}
+            begun = {name: host for name, host in reachable.items() if name not in self._names}
+            self._at_work.update((name, host) for name, host in begun.items() if name not in self._ended)
+            self._end({name: host for name, host in self._at_work.items() if name not in reachable})
+            over = {name: host for name, host in self._at_work.items() if not has_task(host)}
+            self._end(over)
+            self._close_hosts(over)
+            if self._at_work or not self._names:
+                return self._to_show()
             self._read(_LONGEST_WAIT)
+
+    def _end(self, hosts: Mapping[str, Any]) -> None:
+        for name, host in hosts.items():
+            del self._at_work[name]
+            self._ended[name] = host
+
+    def _to_show(self) -> Sequence[Any]:
+        """Return the hosts at work, and as few others as possible.
+
+        A strategy looks for the next task of each host that it gets, a thousand times a second. After a task with ``throttle``, it goes on at the place
+        of that host, so there must not be fewer than before.
+        """
+        missing = max(0, self._most_shown - len(self._at_work))
+        shown = [*self._at_work.values(), *itertools.islice(self._ended.values(), missing)]
+        self._most_shown = max(self._most_shown, len(shown))
+        return shown
 
     def close(self) -> None:
         """Close the connection to the daemon."""
@@ -122,7 +148,6 @@ class _WaitingHosts:
 
     def _close_hosts(self, hosts: Collection[str]) -> None:
         """Let the daemon record hosts whose tasks have ended without a report. Others wait for their slots."""
-        self._ended.update(hosts)
         if not hosts:
             return
         try:

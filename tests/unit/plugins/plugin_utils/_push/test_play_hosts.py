@@ -117,7 +117,9 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[CloseHosts]:
     return found
 
 
-def test_the_hosts_to_work_on_only_become_more(daemon: Connection, closed: list[CloseHosts]) -> None:
+def test_the_hosts_to_work_on_are_those_at_work_and_never_become_fewer(
+    daemon: Connection, closed: list[CloseHosts]
+) -> None:
     said: list[str] = []
     waiting = play_hosts._WaitingHosts(said.append)
     play = Play([Host(f"web{at}") for at in range(1, 5)], ended={"web4"})
@@ -127,21 +129,23 @@ def test_the_hosts_to_work_on_only_become_more(daemon: Connection, closed: list[
 
     daemon.send(NextHosts(("web2", "web3"), ("web1 waits.",)))
     # The host that failed in an earlier play does not wait.
-    assert shown() == ["web2", "web3", "web4"]
+    assert shown() == ["web2", "web3"]
     assert (daemon.recv(), daemon.recv()) == (GetNextHosts(("web1", "web2", "web3")), GetNextHosts(("web1",)))
     assert said == ["web1 waits."]
-    # After a task with throttle, Ansible goes on at the place of the last host, which has to be there.
+    # After a task with throttle, Ansible goes on at the place of the last host, so another one has to be there.
     play.ended.add("web2")
     play.hosts.remove(Host("web3"))
     play._blocked_hosts["web2"] = True
-    assert shown() == ["web2", "web3", "web4"]
+    assert shown() == ["web2", "web4"]
     # The host that can't be reached has tasks, but they don't keep the play from waiting for the next host.
     assert not closed
     play._blocked_hosts.clear()
     daemon.send(NextHosts(("web1",)))
-    assert shown() == ["web2", "web3", "web4", "web1"]
+    assert shown() == ["web1", "web4"]
     # The one that failed in an earlier play, and the one that can't be reached, are known to the daemon.
     assert closed == [CloseHosts(("web2",))]
+    play.ended.add("web1")
+    assert len(shown()) == 2
     play.hosts.clear()
     assert shown() == []
 
@@ -152,8 +156,21 @@ def test_a_play_that_a_task_ends_for_all_hosts_waits_for_none(daemon: Connection
     daemon.send(NextHosts(("web1",)))
     assert [host.name for host in waiting.leave_out(play, play, play.hosts)] == ["web1"]
     play.ended.update(("web1", "web2", "web3"))
-    assert waiting.leave_out(play, play, play.hosts) == play.hosts
+    assert waiting.leave_out(play, play, play.hosts) == [Host("web2")]
     assert closed == [CloseHosts(("web2", "web3")), CloseHosts(("web1",))]
+
+
+def test_what_ansible_looks_at_does_not_grow_with_the_hosts_that_are_done(
+    daemon: Connection, closed: list[CloseHosts]
+) -> None:
+    waiting = play_hosts._WaitingHosts(print)
+    play = Play([Host(f"web{at}") for at in range(1, 101)])
+    for at in range(1, 101):
+        daemon.send(NextHosts((f"web{at}",)))
+        assert waiting.leave_out(play, play, play.hosts) == [Host(f"web{at}")]
+        play.ended.add(f"web{at}")
+    assert len(waiting.leave_out(play, play, play.hosts)) == 1
+    assert len(closed) == 100
 
 
 def test_what_can_t_be_recorded_of_ended_hosts_is_said(daemon: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
