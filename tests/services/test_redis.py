@@ -137,7 +137,7 @@ def test_a_restart_that_would_lose_data_or_the_role_is_refused(steps: Steps) -> 
     refused = "redis1: Redis was not restarted, because it would start with other data or in another role:"
 
     # Append-only files that do not exist yet would be all that it reads: redis/redis#12484.
-    primary.run("sh", "-c", "echo 'AppendOnly  yes' >>/etc/redis/mine.conf")
+    primary.run("sh", "-c", "echo 'AppendOnly  Yes' >>/etc/redis/mine.conf")
     use_version(primary, "v3")
     shown = run(steps, "redis1", "validate", code=2)
     assert f"{refused} it runs with 'appendonly no', and would start with 'yes'; the latter is in" in shown
@@ -148,7 +148,7 @@ def test_a_restart_that_would_lose_data_or_the_role_is_refused(steps: Steps) -> 
     primary.run("sed", "-i", "/^AppendOnly/d", "/etc/redis/mine.conf")
 
     # A primary that was promoted without CONFIG REWRITE.
-    primary.run("sh", "-c", f"echo 'slaveof {replica.address} 6379' >>/etc/redis/mine.conf")
+    primary.run("sh", "-c", f"echo 'slaveof  {replica.address}   6379' >>/etc/redis/mine.conf")
     shown = run(steps, "redis1", "start", code=2)
     assert f"it runs with 'replicaof no one', and would start with '{replica.address} 6379'" in shown
     primary.run("sed", "-i", "$d", "/etc/redis/mine.conf")
@@ -161,6 +161,8 @@ def test_a_restart_that_would_lose_data_or_the_role_is_refused(steps: Steps) -> 
     shown = run(steps, "redis1", "start", code=2)
     assert "it runs with 'dbfilename dump.rdb', and would start with 'other.rdb';" in shown
     assert "it runs with 'dir /var/lib/redis', and would start with '/srv';" in shown
+    # It does not matter where a cache has its data.
+    run(steps, "redis1", "validate", redis_save=False)
     primary.run("rm", "/etc/systemd/system/redis-server.service.d/mine.conf")
     primary.run("systemctl", "daemon-reload")
     primary.run("sh", "-c", "echo include /etc/redis/none.conf >>/etc/redis/mine.conf")
@@ -370,6 +372,9 @@ def test_failures_are_sentences(steps: Steps) -> None:
     assert "Set redis_password." in shown
     shown = run(steps, "redis1", "validate", code=2, redis_port=6380)
     assert "redis1: Redis at 127.0.0.1:6380 does not answer as it should: Could not connect to Redis" in shown
+    cli(replica, "ACL", "SETUSER", "limited", "on", f">{PASSWORD}", "~*", "+@all", "-config|get")
+    shown = run(steps, "redis2", "validate", code=2, redis_user="limited")
+    assert "redis2: Redis refused CONFIG GET (NOPERM" in shown
     cli(primary, "CONFIG", "SET", "requirepass", "another")
     cli_other = ("env", "REDISCLI_AUTH=another", "redis-cli")
     primary.run(*cli_other, "CLIENT", "KILL", "TYPE", "replica")
