@@ -303,7 +303,7 @@ def test_it_goes_back_with_the_sources(steps: Steps) -> None:
     assert installed(node) == "10"
     withdraw(node, "10")
     shown = one_line(run(steps, "verify", code=2))
-    assert f"web1: beacon is at 10-1 and the sources have {older}-1. Run the step upgrade again" in shown
+    assert f"web1: beacon is at 10-1 and the sources have {older}-1. Run 'dnf distro-sync beacon' on the host" in shown
     run(steps, "prepare")
     assert f"beacon-{older}-1.noarch.rpm" in cached(node)
     assert installed(node) == "10"

@@ -93,6 +93,30 @@ def test_a_host_that_comes_back_with_another_kernel_is_reported(steps: Steps) ->
 
 
 @pytest.mark.thorough
+def test_a_kernel_without_the_initial_ram_disk_that_the_running_one_has_is_not_booted(steps: Steps) -> None:
+    node = steps.lab.nodes["compute3"]
+    before = boot_of(node)
+    node.run("rm", "-f", "/var/lib/convoy/kernel_reboot")
+    for running, newest in (
+        (f"initrd.img-{OLD}", f"initrd.img-{NEW}"),
+        (f"initramfs-{OLD}.img", f"initramfs-{NEW}.img"),
+    ):
+        node.write(f"/boot/{running}", "disk")
+        # As after an update without space.
+        node.write(f"/boot/{newest}", "")
+        for step in ("validate", POST):
+            shown = run(steps, step, hosts=("compute3",), code=2)
+            assert (
+                f"compute3: {NEW} is installed without an initial RAM disk in /boot, which {OLD} has, so the host"
+                in shown
+            )
+        node.write(f"/boot/{newest}", "disk")
+        run(steps, "validate", hosts=("compute3",))
+        node.run("rm", f"/boot/{running}", f"/boot/{newest}")
+    assert boot_of(node) == before
+
+
+@pytest.mark.thorough
 def test_an_unknown_kernel_and_a_local_connection_are_refused_before_anything_is_touched(steps: Steps) -> None:
     shown = run(steps, "validate", code=2, kernel_reboot_kernels=["/boot/nothing-*"])
     assert "compute1: there is no kernel at /boot/nothing-*, so it is unknown whether the host needs a reboot" in shown

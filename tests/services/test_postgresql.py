@@ -127,8 +127,40 @@ def test_a_change_that_fails_leaves_the_schema_as_it_was(steps: Steps) -> None:
     (steps.folder / "migrations/v3.sql").write_text("INSERT INTO made VALUES ('whole');\n")
     run(steps, ["db1"], "start", upgrade_version="v3")
     assert sql(node, "SELECT count(*) FROM made", "shop") == "2"
+    (steps.folder / "migrations/v4.sql").write_text(
+        "ALTER TABLE made ADD COLUMN at text;\n\tcommit work ;\nSELECT 1;\n"
+    )
+    shown = run(steps, ["db1"], "validate", code=2, upgrade_version="v4")
+    assert "db1: migrations/v4.sql has 'commit work ;', and it is one transaction together with" in shown
+    function = (
+        "CREATE FUNCTION one() RETURNS int AS $$\nBEGIN\n  RETURN 1;\nEND;\n$$ LANGUAGE plpgsql;\nROLLBACK TO kept;\n"
+    )
+    (steps.folder / "migrations/v4.sql").write_text(function)
+    run(steps, ["db1"], "validate", upgrade_version="v4")
     run(steps, ["db1"], "start", postgresql_migration_file="", postgresql_migration_command=["touch", "/root/migrated"])
     assert node.read("/root/migrated") == ""
+
+
+@pytest.mark.thorough
+def test_a_library_that_was_replaced_is_loaded_again(steps: Steps) -> None:
+    node = steps.lab.nodes["db1"]
+    plain = {"postgresql_migration_file": ""}
+    sql(node, "ALTER SYSTEM SET shared_preload_libraries = 'auto_explain'")
+    node.run("systemctl", "restart", "postgresql@15-main")
+    run(steps, ["db1"], "prepare", **plain)
+    library = "/usr/lib/postgresql/15/lib/auto_explain.so"
+    node.run("sh", "-c", f"cp -p {library} {library}.new && mv {library}.new {library}")
+    assert "db1: PostgreSQL still runs from packages that were replaced." in run(
+        steps, ["db1"], "verify", code=2, **plain
+    )
+    sql(node, "CREATE DATABASE later")
+    run(steps, ["db1"], "start", **plain)
+    # What was dropped before the restart is not lost by it.
+    assert "later" in (node.read("/var/lib/convoy/postgresql-5432.json") or "")
+    run(steps, ["db1"], "verify", **plain)
+    sql(node, "DROP DATABASE later")
+    sql(node, "ALTER SYSTEM RESET shared_preload_libraries")
+    node.run("systemctl", "restart", "postgresql@15-main")
 
 
 @pytest.mark.thorough
@@ -191,6 +223,7 @@ def test_a_database_that_is_gone_is_reported(steps: Steps, tmp_path: Path) -> No
     sql(node, "DROP DATABASE shop")
     shown = run(steps, ["db2"], "verify", code=2)
     assert "db2: the databases shop are gone." in shown
+    assert "If a migration or a client has dropped or renamed them on purpose, delete " in shown
 
 
 @pytest.fixture(scope="module")
