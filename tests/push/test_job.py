@@ -94,6 +94,25 @@ def test_the_tasks_run_once_on_each_host_under_the_caps_and_in_the_order_and_a_f
     assert json.loads(text(fleet, "upgrade/ledger"))["state"] == "complete"
 
 
+@pytest.mark.parametrize("check", [False, True])
+def test_facts_in_a_cache_are_gathered_again_as_the_host_may_be_another_machine(fleet: Site, *, check: bool) -> None:
+    cache = fleet.folder / "cache"
+    (fleet.folder / "ansible.cfg").write_text(
+        f"[defaults]\nfact_caching = jsonfile\nfact_caching_connection = {cache}\n"
+    )
+    fleet.inventory({"web": {"plane": "dataplane"}}, {"web": ["web1"]})
+    (fleet.folder / "show.yml").write_text("- ansible.builtin.debug: {msg: 'found {{ ansible_facts.pkg_mgr }}'}\n")
+    fleet.play("command", run_tasks="show.yml")
+    (file,) = (one for one in cache.iterdir() if one.name.endswith("web1"))
+    # Newer releases of ansible-core keep it as JSON within JSON.
+    stale, edits = re.subn(r'(ansible_pkg_mgr\\*": *\\*")[a-z0-9]+', r"\1of another machine", file.read_text())
+    assert edits == 1
+    file.write_text(stale)
+    shown = fleet.play("command", *(["--check"] if check else []), run_tasks="show.yml")
+    assert "found " in shown
+    assert "of another machine" not in shown
+
+
 @pytest.mark.thorough
 def test_a_killed_run_of_a_job_is_continued_and_only_hosts_that_did_not_end_run_it_again(fleet: Site) -> None:
     fleet.sleep(60, "web2")

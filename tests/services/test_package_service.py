@@ -88,7 +88,7 @@ def test_packages_scripts_do_not_start_what_was_stopped(steps: Steps) -> None:
     use_version(node, "v1", PINS)
     run(steps, "stop", "upgrade")
     assert node.run("systemctl", "is-active", "nginx", check=False).stdout == "inactive\n"
-    # As a socket does at the first connection, before the packages are replaced.
+    # As a socket does at the first connection.
     node.run("systemctl", "start", "nginx")
     assert node.run("ls", "/usr/sbin/policy-rc.d", check=False).returncode
 

@@ -78,11 +78,15 @@ def test_sources_that_could_not_be_read_are_reported_and_asked_again_by_the_next
 def test_a_file_with_a_password_is_readable_and_shown_to_no_one_else(steps: Steps, tmp_path: Path) -> None:
     node = steps.lab.nodes["web1"]
     (tmp_path / "auth.j2").write_text("machine mirror login fleet password not-to-be-seen\n")
-    files = [{"src": str(tmp_path / "auth.j2"), "dest": "/etc/apt/auth.conf.d/fleet.conf", "mode": "0600"}]
-    settings = {"repositories_files": files, "upgrade_version": "v1"}
-    shown = steps.run("repositories", ["prepare"], ["web1"], settings, "--diff")
-    assert "not-to-be-seen" not in shown
-    assert node.run("stat", "--format=%a", "/etc/apt/auth.conf.d/fleet.conf").stdout == "600\n"
+    files: list[dict[str, Any]] = [{"src": str(tmp_path / "auth.j2"), "dest": "/etc/apt/auth.conf.d/fleet.conf"}]
+    # As YAML reads 0600 without quotes.
+    for mode in ("0600", 0o600):
+        files[0]["mode"] = mode
+        node.run("rm", "-f", files[0]["dest"])
+        settings = {"repositories_files": files, "upgrade_version": "v1"}
+        shown = steps.run("repositories", ["prepare"], ["web1"], settings, "--diff")
+        assert "not-to-be-seen" not in shown
+        assert node.run("stat", "--format=%a", files[0]["dest"]).stdout == "600\n"
 
 
 @pytest.mark.thorough

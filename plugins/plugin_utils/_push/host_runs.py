@@ -383,6 +383,13 @@ class HostRuns:
                 self._change(host_run, lambda before: failed_post_upgrade(before, text, now))
             elif not self._run.on_host:
                 where = (host_run.service, host_run.step)
+                if (
+                    host_run.step is None
+                    and host_run.record is not None
+                    and host_run.record.version == self._run.version
+                ):
+                    # It has run nothing, so it is where an earlier run was cut off. Without that step, may_stop and drain would count as finished.
+                    where = (host_run.record.service, host_run.record.step)
                 report = HostReport(host_run.host, self._run.version, FAILED, *where, error, is_lost=is_lost)
                 self._report(host_run, report)
         except UpgradeError as lost:

@@ -72,6 +72,7 @@ VARIABLES = frozenset(
         "upgrade_folder",
         "upgrade_gather_subset",
         "upgrade_goes_last",
+        "upgrade_has_facts",
         "upgrade_instructions_file",
         "upgrade_limit",
         "upgrade_may_stop_timeout",

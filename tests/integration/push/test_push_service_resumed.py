@@ -515,6 +515,24 @@ def _steps(service: Any, *names: str) -> list[str]:
     return [one for one in names if step(service, "web1", f"{one}/app")]
 
 
+def test_what_was_checked_before_a_stop_is_checked_again_also_if_the_next_run_failed_before_it_began(
+    services: PushServices, consul: RawKV
+) -> None:
+    first = services.begin(STOPPING_GROUPS, "2")
+    admit_apart(first, "web1")
+    assert _steps(first, "may_stop", "drain", "stop") == ["may_stop", "drain", "stop"]
+    first.close()
+    second = services.start(STOPPING_GROUPS, "2")
+    admit_apart(second, "web1")
+    second.fail_host(FailHost("web1", "it can't be reached", is_lost=True))
+    record = entry(consul, "upgrade/hosts/web1")
+    assert (record["state"], record["service"], record["step"]) == ("failed", "app", "stop")
+    second.close()
+    third = services.start(STOPPING_GROUPS, "2", retry_failed=True)
+    admit_apart(third, "web1")
+    assert _steps(third, "may_stop", "drain", "stop") == ["may_stop", "drain", "stop"]
+
+
 def test_a_service_that_may_run_again_after_a_failure_is_stopped_again(services: PushServices, consul: RawKV) -> None:
     steps = ("may_stop", "drain", "stop", "upgrade", "start", "verify")
     first = services.begin(STOPPING_GROUPS, "2")

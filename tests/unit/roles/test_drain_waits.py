@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -65,3 +66,23 @@ def test_a_host_waits_for_others_in_consul_no_longer_than_a_task_may_take(given:
     (wait,) = (one for one in block["block"] if "consul_service_patience" in one.get("vars", {}))
     found = render(wait["vars"], **given, consul_service_others_timeout=1800)
     assert found["consul_service_patience"] == patience
+
+
+@pytest.mark.parametrize(
+    ("others", "seconds", "ends"), [(["web2"], 1, True), ([], 569, False), ([], 571, True), (["web2"], 571, True)]
+)
+def test_a_host_waits_for_others_in_consul_no_longer_also_if_each_request_takes_long(
+    others: list[str], seconds: int, *, ends: bool
+) -> None:
+    tasks = yaml.safe_load((ROOT / "roles/consul_service/tasks/other_hosts.yml").read_text())
+    (ask,) = (one for task in tasks for one in task.get("block", ()) if "until" in one)
+    now = datetime.now(timezone.utc)
+    found = render(
+        {"until": f"{{{{ {ask['until']} }}}}"},
+        consul_service_others=others,
+        consul_service_others_passing=1,
+        consul_service_patience=570,
+        consul_service_began=now.timestamp() - seconds,
+        now=lambda: now,
+    )
+    assert found["until"] is ends
